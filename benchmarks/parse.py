@@ -26,7 +26,7 @@ from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.recorded import token_of
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 COUNTS = (10_000, 30_000, 100_000)
 PROMISED_JOBS = 100_000
@@ -98,7 +98,7 @@ def pbs_text(count: int, token: str, scene: str = "everyday", *, seed: int = 0) 
 def slurm_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
     """What squeue printed, the token in it, and the reading of it."""
     raw = jobs_text(count)
-    return raw, RECORDED_TOKEN, partial(parse_jobs, Completed(("squeue",), 0, raw, b"", 0.0), token=RECORDED_TOKEN)
+    return raw, RECORDED_TOKEN, partial(parse_jobs, CommandResult(("squeue",), 0, raw, b"", 0.0), token=RECORDED_TOKEN)
 
 
 def pbs_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
@@ -107,7 +107,7 @@ def pbs_reading(count: int) -> tuple[bytes, str, Callable[[], ParsedTable]]:
     token = token_of(query.argv)
     assert token is not None
     raw = b"Clock: 1795233995\n" + pbs_text(count, token)
-    return raw, token, partial(query.parse, Completed(query.argv, 0, raw, b"", 0.0))
+    return raw, token, partial(query.parse, CommandResult(query.argv, 0, raw, b"", 0.0))
 
 
 def measure(count: int, raw: bytes, token: str, read: Callable[[], ParsedTable]) -> float:

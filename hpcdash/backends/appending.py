@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hpcdash.backends.submissions import Handover
+from hpcdash.backends.submissions import SubmitCommand
 
 _PROGRAMS = ("sbatch", "qsub")
 # OpenPBS's qsub has to have it first.
@@ -17,7 +17,7 @@ _SCRIPT = "/dev/stdin"
 _DEPENDENCY, _ARRAY = "dependency", "array"
 
 
-def appended(again: Handover, phrased: Handover) -> Handover | None:
+def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | None:
     """`again`, to wait for what `phrased` waits for and with its array's tasks, if it has any.
 
     `phrased` is how the same backend submits some script after that job. None where no sbatch or qsub is called.

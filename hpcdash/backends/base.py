@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import Handover, StartEstimate, Submission
+from hpcdash.backends.submissions import StartEstimate, Submission, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -384,11 +384,11 @@ class ActionsPart:
 class SubmitPart:
     """How scripts are handed in."""
 
-    submission: Callable[[Submission], Handover] = _refused
+    submission: Callable[[Submission], SubmitCommand] = _refused
     """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
     name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
 
-    resubmission: Callable[[JobDetail, Mapping[str, str], Script, ArrayTasks | None, str], Handover] = _refused
+    resubmission: Callable[[JobDetail, Mapping[str, str], Script, ArrayTasks | None, str], SubmitCommand] = _refused
     """(detail, past, script, tasks, mark): submit a job's script with its options again, of an array only `tasks`
     (None: all it had), as they were.
 

@@ -35,7 +35,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class SubmitCommand:
     """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
 
     `notes` say in words what is left out, guessed or not known. Where the answer is lost the new job is found by `mark`

@@ -21,11 +21,11 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
+from hpcdash.services.jobs.action_text import format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import JournalEntry
-from hpcdash.ui.jobs.action_text import format_pause
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
 _PAST = {

@@ -21,9 +21,9 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import Settings
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
+from hpcdash.domain.units import format_span
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import this_machine
 from hpcdash.embedded.start import supervisor_pid

@@ -34,8 +34,8 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
-from hpcdash.services.submit.plan import Again, plan_submission, refuse_large_array
+from hpcdash.services.submit.launches import Launches, LaunchPlan, WantedLaunch
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission, refuse_large_array
 from hpcdash.services.submit.recovery import reconcile
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
@@ -115,7 +115,7 @@ class RequestSubmitting:
     asides: tuple[str, ...] = ()
     # None where the command line says some of it.
     source: RequestSource | None = None
-    planned: PlannedLaunch | None = None
+    planned: LaunchPlan | None = None
 
     @classmethod
     def read(
@@ -157,7 +157,7 @@ class RequestSubmitting:
             text = request_text(request, site=site.launch.site)
         return cls(WantedLaunch(request, text, files), asides, None if options else source)
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         # What is not planned after all is not to be taken for the one before it.
         before, self.planned = self.planned, None
         wanted = self.wanted
@@ -171,8 +171,8 @@ class RequestSubmitting:
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await _launches(session).findings(self.planned)
-        asides = (*self.asides, *map(format_finding, found), *self.planned.again.asides)
-        return replace(self.planned.again, asides=asides)
+        asides = (*self.asides, *map(format_finding, found), *self.planned.asides)
+        return replace(self.planned, asides=asides)
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
         return "" if self.planned is None else await _launches(session).conclude(self.planned, outcome)
@@ -221,7 +221,7 @@ class Kept:
 class Submitting(Protocol):
     """What is submitted, once or as the links of a chain."""
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         """One more submission, which waits for `after` where the person did not say what for."""
         ...
 
@@ -310,7 +310,7 @@ class _ScriptSubmitting:
         self._wanted = wanted
         self._path = path
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> Again:
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         wanted = replace(self._wanted, after=after) if after else self._wanted
         await refuse_large_array(session.store, wanted)
         asides = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
@@ -394,7 +394,7 @@ class _Run:
         await self._conclude()
         return found
 
-    async def _plan(self, after: tuple[str, ...]) -> Again:
+    async def _plan(self, after: tuple[str, ...]) -> SubmissionPlan:
         await self._conclude()
         planned = await self._submitting.plan(self._session, after)
         # What is odd about each link of a chain is said once.
@@ -470,7 +470,13 @@ def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
 
 
 def _print_dry(
-    planned: Again, shown: dict[str, Any], session: ClusterSession, *, form: str, is_request: bool, in_full: bool
+    planned: SubmissionPlan,
+    shown: dict[str, Any],
+    session: ClusterSession,
+    *,
+    form: str,
+    is_request: bool,
+    in_full: bool,
 ) -> None:
     """What would be run; of a request its script above that, the commands in lines that bash takes for remarks.
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_span
 
 # A file of more than this is taken for something else than a switch, and is not removed.
 MOST_SWITCH_BYTES = 1024

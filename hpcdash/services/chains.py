@@ -42,7 +42,7 @@ from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
 from hpcdash.services.jobs.actions import Actions, Plan
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile
 
 # Each is a call of the scheduler's own submission command.
@@ -76,7 +76,7 @@ mv -f -- "$new" "$file" || exit 73
 
 
 async def submit_chain(
-    plan_link: Callable[[tuple[str, ...]], Awaitable[Again]],
+    plan_link: Callable[[tuple[str, ...]], Awaitable[SubmissionPlan]],
     actions: Actions,
     store: ClusterStore,
     count: int,
@@ -113,7 +113,7 @@ async def submit_chain(
 
 
 async def _submitted(
-    again: Again, actions: Actions, store: ClusterStore, heard: Callable[[str], None] | None
+    again: SubmissionPlan, actions: Actions, store: ClusterStore, heard: Callable[[str], None] | None
 ) -> Outcome:
     """Runs a plan of one submission, looks for it where the answer was lost, and says where the journal has it not."""
     report = await actions.run(again.plan, heard=heard)
@@ -337,7 +337,7 @@ async def same_again(store: ClusterStore, job_id: str) -> Appendix:
     return Appendix(job_id, script, str(detail.job["name"][0].as_py() or "job"), detail, past)
 
 
-def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = "") -> Again:
+def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], array: str = "") -> SubmissionPlan:
     """What submitting it to wait for the end of `after`, well or badly, would run; nothing is submitted.
 
     `array` are its tasks (1-10%1), '' for a plain job, or for an array's own tasks again. Raises UsageError.
@@ -364,10 +364,10 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     request = ActionRequest(Verb.SUBMIT, (job_id,))
     search = Search(waiting.mark, waiting.job_name or None, not_before)
     notes = tuple(note for note in waiting.notes if not note.startswith("left out, as meant for then"))
-    return Again(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
+    return SubmissionPlan(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
 
 
-def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> Again:
+def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> SubmissionPlan:
     """Where a job's options are in no command: what its row says of it goes before the script's own lines."""
     words = [f"--{name}={value}" for name, value in (("job-name", row["name"]), ("chdir", row["work_dir"])) if value]
     if row["limit_seconds"]:

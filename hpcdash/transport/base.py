@@ -14,7 +14,7 @@ Said = Callable[[bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CommandResult:
     """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and how long it took.
 
     `truncated` is true when it wrote more than the cap and was ended for that.
@@ -133,7 +133,7 @@ class Transport(Protocol):
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run one command to its end; `said` is called with each piece of its stderr as it comes.
 
         Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there too, the connection

@@ -13,7 +13,7 @@ from io import BytesIO
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 
 STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
@@ -130,7 +130,7 @@ async def run_process(
     environment: Mapping[str, str] | None = None,
     said: Said | None = None,
     expired: Callable[[bytes, bytes], HpcdashError] | None = None,
-) -> Completed:
+) -> CommandResult:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
 
     `shown_argv` stands for `argv` in the answer and in errors. `stdin` is sent once stdout holds `begins`, which may
@@ -172,7 +172,7 @@ async def run_process(
             # Whoever gives up on a command may close the loop next: its end has to be told before.
             await child.kill()
     returncode = child.returncode
-    return Completed(
+    return CommandResult(
         argv=shown,
         status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
         # Taken out: the pipes refer to the gatherer until the garbage is collected.
@@ -257,8 +257,8 @@ def _refuse_unrunnable(argv: tuple[str, ...]) -> None:
         raise UsageError("A command line cannot hold a NUL byte.", "Remove it from the argument.")
 
 
-def _not_run(argv: tuple[str, ...], status: int, words: str, started: float) -> Completed:
-    return Completed(argv, status, b"", words.encode() + b"\n", time.monotonic() - started)
+def _not_run(argv: tuple[str, ...], status: int, words: str, started: float) -> CommandResult:
+    return CommandResult(argv, status, b"", words.encode() + b"\n", time.monotonic() - started)
 
 
 class LocalTransport:
@@ -285,7 +285,7 @@ class LocalTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run one command to its end; raises CommandTimedOut. A command that is not there ends with status 127."""
         await self.connect()
         completed = await run_process(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said, Stream, Transport
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said, Stream, Transport
 from hpcdash.transport.shell import REMOTE_GRACE_SECONDS, STDIN_COMPLETE, RemoteCommand, remote_command, said_after
 
 # A node's name comes from the scheduler: no option, no user@, no shell's letters.
@@ -94,7 +94,7 @@ class ThroughNode:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run one command on the node; see Transport.run. Getting there counts to the limit."""
         command = remote_command(argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin))
         try:

@@ -20,7 +20,7 @@ from hpcdash.errors import (
     excerpt,
     program_name,
 )
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process, timed_out
 from hpcdash.transport.shell import (
     BEGIN_SECONDS,
@@ -70,7 +70,7 @@ class OpenSshTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment, said)
 
@@ -82,7 +82,7 @@ class OpenSshTransport:
         cap_bytes: int,
         environment: dict[str, str],
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         command = remote_command(
             argv,
             limit_seconds=limit_seconds,

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Said, Stream
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 
 _STREAM_CHUNK_BYTES = 1 << 16
 _LONGEST_SHOWN_WORD = 60
@@ -49,7 +49,7 @@ class ReplayTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """The recorded answer; `stdin` takes no part in finding it. Raises NotRecorded, or CommandTimedOut."""
         await self.connect()
         answer = self._next_answer(argv)
@@ -64,7 +64,7 @@ class ReplayTransport:
         stderr = answer.stderr_file.read_bytes() if answer.stderr_file else b""
         self.health.last_seconds = answer.seconds
         truncated = answer.truncated or len(stdout) > cap_bytes
-        return Completed(argv, answer.status, stdout[:cap_bytes], stderr, answer.seconds, truncated)
+        return CommandResult(argv, answer.status, stdout[:cap_bytes], stderr, answer.seconds, truncated)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:

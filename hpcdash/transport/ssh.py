@@ -23,7 +23,15 @@ from hpcdash.errors import (
     UnreachableError,
     program_name,
 )
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Health, Prompter, Said, Stream
+from hpcdash.transport.base import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_LIMIT_SECONDS,
+    CommandResult,
+    Health,
+    Prompter,
+    Said,
+    Stream,
+)
 from hpcdash.transport.local import timed_out
 from hpcdash.transport.shell import BEGIN_SECONDS, RemoteCommand, never_began, remote_command, shell_failure
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
@@ -121,7 +129,7 @@ class SshTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment, said)
 
@@ -133,7 +141,7 @@ class SshTransport:
         cap_bytes: int,
         environment: dict[str, str],
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         from hpcdash.transport.ssh_session import RunSession
 
         command = remote_command(
@@ -175,7 +183,7 @@ class SshTransport:
         # Ours came first as a rule; a stalled client may find that the limit over there has struck.
         if status in (124, 137) and seconds > limit_seconds:
             raise timed_out(argv, limit_seconds, self.name, session.stderr)
-        return Completed(argv, status, session.stdout, session.stderr, seconds, session.truncated)
+        return CommandResult(argv, status, session.stdout, session.stderr, seconds, session.truncated)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:

@@ -9,8 +9,8 @@ from textual.widget import Widget
 
 from hpcdash.backends.base import Capability
 from hpcdash.errors import ConfigError
+from hpcdash.services.jobs.action_text import format_changeable
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.jobs.action_text import format_changeable
 from hpcdash.ui.view import View
 
 TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})

@@ -13,7 +13,7 @@ from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.backends.submissions import Handover, Submission
+from hpcdash.backends.submissions import Submission, SubmitCommand
 
 OPENPBS, TORQUE = pbs_backend(Dialect.OPENPBS), pbs_backend(Dialect.TORQUE)
 
@@ -21,7 +21,7 @@ OPENPBS, TORQUE = pbs_backend(Dialect.OPENPBS), pbs_backend(Dialect.TORQUE)
 def words_after(backend: Any, argv: tuple[str, ...], after: str, array: str = "") -> tuple[str, ...] | None:
     """The command that waits for a job, with what this backend says for that."""
     phrased = backend.submit.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=(after,)))
-    found = appended(Handover(ActionCommand(argv, ("1",), partial(lambda answer: ()))), phrased)
+    found = appended(SubmitCommand(ActionCommand(argv, ("1",), partial(lambda answer: ()))), phrased)
     return None if found is None else found.command.argv
 
 

@@ -12,14 +12,14 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.chains import JobChain, class_counts, format_wait, living_targets
 from hpcdash.domain.impact import choose
 from hpcdash.services.chains import ChainReader, fetch_stubbed, plan_append, replace_stubbed, same_again, submit_chain
-from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from tests.behaviour.clusters import Cluster, bash
 
 
 async def chain_of(cluster: Cluster, count: int, body: str, *options: str) -> list[str]:
     """The ids of jobs that run a body one after the other."""
 
-    async def plan(after: tuple[str, ...]) -> Again:
+    async def plan(after: tuple[str, ...]) -> SubmissionPlan:
         return plan_submission(cluster.store, Submission(bash(body), "link.sh", options, after=after))
 
     outcomes = await submit_chain(plan, cluster.actions, cluster.store, count)
@@ -105,7 +105,7 @@ async def test_the_same_again_is_appended_to_a_chain_and_to_an_array(cluster: Cl
     await cluster.wait_for_history(first)
     appendix = await same_again(cluster.store, first)
 
-    async def plan(after: tuple[str, ...]) -> Again:
+    async def plan(after: tuple[str, ...]) -> SubmissionPlan:
         return plan_append(cluster.store, appendix, after or (first,))
 
     outcomes = await submit_chain(plan, cluster.actions, cluster.store, 2)
@@ -127,7 +127,7 @@ async def append(cluster: Cluster, job_id: str, array: str = "") -> tuple[Outcom
     await cluster.wait_for_history(job_id)
     appendix = await same_again(cluster.store, job_id)
 
-    async def plan(after: tuple[str, ...]) -> Again:
+    async def plan(after: tuple[str, ...]) -> SubmissionPlan:
         return plan_append(cluster.store, appendix, (job_id,), array)
 
     return await submit_chain(plan, cluster.actions, cluster.store, 1)

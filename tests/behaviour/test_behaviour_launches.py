@@ -15,7 +15,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.launches import Launches, LaunchPlan, WantedLaunch
 from hpcdash.services.submit.recovery import reconcile
 from tests.behaviour.clusters import Cluster
 
@@ -38,9 +38,9 @@ def wanted(launches: Launches, command: str = "true", **fields: Any) -> WantedLa
     return WantedLaunch(request, "# as it was written\n")
 
 
-async def launched(cluster: Cluster, launches: Launches, planned: PlannedLaunch) -> Outcome:
-    report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await reconcile(cluster.store, planned.again, report)
+async def launched(cluster: Cluster, launches: Launches, planned: LaunchPlan) -> Outcome:
+    report = await cluster.actions.run(planned.plan)
+    (outcome,) = await reconcile(cluster.store, planned, report)
     assert await launches.conclude(planned, outcome) == ""
     return outcome
 
@@ -90,8 +90,8 @@ async def test_a_refused_launch_leaves_nothing(cluster: Cluster, launches: Launc
 async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cluster, launches: Launches) -> None:
     planned = await launches.plan(wanted(launches))
     folder = planted(planned.place.folder)
-    report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await reconcile(cluster.store, planned.again, report)
+    report = await cluster.actions.run(planned.plan)
+    (outcome,) = await reconcile(cluster.store, planned, report)
     assert outcome.done is False
     assert "File exists" in outcome.words
     assert "left in" in await launches.conclude(planned, outcome)
@@ -115,8 +115,8 @@ async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
     planned = await launches.plan(wanted(launches, name="lost-one", hold=True))
     with monkeypatch.context() as patch:
         patch.setattr(cluster.store, "act", lose)
-        report = await cluster.actions.run(planned.again.plan)
-    (outcome,) = await reconcile(cluster.store, planned.again, report)
+        report = await cluster.actions.run(planned.plan)
+    (outcome,) = await reconcile(cluster.store, planned, report)
     said = await launches.conclude(planned, outcome)
     is_there = lost == "submit" and is_sent
     assert (outcome.done, said) == (is_there, ""), outcome
@@ -139,11 +139,11 @@ async def test_of_what_completes_the_folder_goes_and_of_what_fails_it_stays(
     async def tidied() -> list[str] | None:
         await launches.tidy()
         names = left(launches)
-        return names if len(names) == 3 and len(launches.records.to_look_after()) == 1 else None
+        return names if len(names) == 3 and len(launches.records.unsettled()) == 1 else None
 
     names = await cluster.until(tidied, lambda: f"three to be left of {left(launches)}")
     assert names == sorted(folder.name for folder in (kept, half, waiting))
-    assert [record.job_id for record in launches.records.to_look_after()] == [waits]
+    assert [record.job_id for record in launches.records.unsettled()] == [waits]
     await cluster.do("cancel", waits)
 
 

@@ -15,7 +15,7 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import Again, plan_again, plan_submission, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, plan_submission, wanted_of
 from hpcdash.services.submit.recovery import reconcile
 from tests.behaviour.clusters import Cluster, Row, bash
 
@@ -64,7 +64,7 @@ async def earlier(cluster: Cluster) -> Earlier:
     return _EARLIER[cluster.name]
 
 
-async def submitted(cluster: Cluster, again: Again) -> str:
+async def submitted(cluster: Cluster, again: SubmissionPlan) -> str:
     (outcome,) = (await cluster.actions.run(again.plan)).outcomes
     assert outcome.done, outcome
     return outcome.words.removeprefix("job ").partition(";")[0]
@@ -98,7 +98,9 @@ async def test_what_was_meant_for_then_does_not_count_again(cluster: Cluster, ea
     assert any("own comment" in aside for aside in again.asides)
 
 
-async def lost(cluster: Cluster, again: Again, monkeypatch: pytest.MonkeyPatch, *, is_sent: bool) -> tuple[Any, str]:
+async def lost(
+    cluster: Cluster, again: SubmissionPlan, monkeypatch: pytest.MonkeyPatch, *, is_sent: bool
+) -> tuple[Any, str]:
     """What is found out after the answer to a submission was lost."""
     send = cluster.store.act
 

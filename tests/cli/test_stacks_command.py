@@ -10,7 +10,7 @@ import pytest
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.stacks import exactly, read_stacks
 from hpcdash.errors import SchedulerRefused
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.program import Program, home_with
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
@@ -89,7 +89,7 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
 
 
 def answered(stdout: str, status: int = 0, stderr: str = "") -> Answer:
-    return Completed(("srun",), status, stdout.encode(), stderr.encode(), 0.1)
+    return CommandResult(("srun",), status, stdout.encode(), stderr.encode(), 0.1)
 
 
 def refused(answer: Answer) -> SchedulerRefused:

@@ -27,7 +27,7 @@ from hpcdash.cli.main import main
 from hpcdash.errors import NotRecorded
 from hpcdash.recorded import load_case, normalised_argv, token_of
 from hpcdash.services.cluster.clock import FrozenClock
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, Completed, Said
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said
 from hpcdash.transport.local import run_process
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.transport.replay import ReplayTransport
@@ -91,7 +91,7 @@ class RecordedCluster(ReplayTransport):
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         said: Said | None = None,
-    ) -> Completed:
+    ) -> CommandResult:
         try:
             return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         except NotRecorded:
@@ -108,7 +108,7 @@ class RecordedCluster(ReplayTransport):
             if argv[0] == "sh" and token_of(argv) is None:
                 return await run_process(argv, stdin=stdin, limit_seconds=limit_seconds)
             self.changes.append((argv, stdin))
-            return Completed(argv, 0, b"", b"", 0.0)
+            return CommandResult(argv, 0, b"", b"", 0.0)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import Triage, TriageReader
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.plan import Again, plan_again, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, wanted_of
 from hpcdash.services.submit.recovery import reconcile
 from tests.e2e.live_store import store_on
 from tests.support.program import Program, program_over_ssh
@@ -100,7 +100,7 @@ def test_failures_of_an_array_are_told_apart_by_how_they_ended(sweep: Sweep) -> 
     assert [(str(group.tasks), group.state) for group in triage.groups[3:]] == [("0-2,4-6,8", "completed")]
 
 
-async def submit(store: ClusterStore, again: Again, journal: Path) -> str:
+async def submit(store: ClusterStore, again: SubmissionPlan, journal: Path) -> str:
     report = await Actions(store, Journal(journal)).run(again.plan)
     [outcome] = report.outcomes
     assert outcome.done, outcome
@@ -108,7 +108,7 @@ async def submit(store: ClusterStore, again: Again, journal: Path) -> str:
 
 
 def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(sweep: Sweep, tmp_path: Path) -> None:
-    async def again() -> tuple[Again, str]:
+    async def again() -> tuple[SubmissionPlan, str]:
         async with store_on(sweep.lab, "alice") as store:
             triage = await triage_of(store, sweep.array_id)
             prepared = await plan_again(store, wanted_of(triage.failed_rows))
@@ -131,7 +131,7 @@ def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(slurm_lab
     old_id = slurm_lab.submit("alice", "-J", "wrapped", "--wrap", "echo it is; exit 3", "-d", "singleton")
     slurm_lab.wait_state(old_id, "FAILED")
 
-    async def again() -> tuple[Again, str]:
+    async def again() -> tuple[SubmissionPlan, str]:
         async with store_on(slurm_lab, "alice") as store:
             await store.open()
             detail = await store.fetch_detail(old_id)
@@ -186,7 +186,7 @@ def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small
     words = ("sbatch", "--parsable", "--hold", "-n2", "--mem=50M", "-t", "7", "-o", "%j-kept.out", "kept.sh", "--lr=1")
     old_id = small_lab.as_user("alice", *words).stdout.decode().strip()
 
-    async def again() -> tuple[Again, str]:
+    async def again() -> tuple[SubmissionPlan, str]:
         async with store_on(small_lab, "alice") as store:
             await store.open()
             detail = await store.fetch_detail(old_id)

@@ -27,7 +27,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
@@ -220,7 +220,7 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
             await line.stop()
 
 
-def staging(again: Again) -> ActionCommand:
+def staging(again: SubmissionPlan) -> ActionCommand:
     def read(answer: Answer) -> tuple[Outcome, ...]:
         return tuple(Outcome(job_id, answer.status == 0, "staged") for job_id in again.plan.request.job_ids)
 

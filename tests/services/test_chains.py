@@ -20,7 +20,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0
@@ -39,7 +39,7 @@ class Chain:
         self.planned: list[tuple[str, ...]] = []
         self.told: list[tuple[int, Outcome]] = []
 
-    async def plan(self, after: tuple[str, ...]) -> Again:
+    async def plan(self, after: tuple[str, ...]) -> SubmissionPlan:
         self.planned.append(after)
         return plan_submission(self.store, Submission(b"#!/bin/sh\n", "train.sh", after=after))
 
@@ -118,7 +118,7 @@ async def test_one_whose_number_was_not_told_is_the_last(chain: Chain) -> None:
 
 
 async def test_a_later_one_that_cannot_be_planned_is_an_outcome_and_the_first_is_an_error(chain: Chain) -> None:
-    async def refuses(after: tuple[str, ...]) -> Again:
+    async def refuses(after: tuple[str, ...]) -> SubmissionPlan:
         if len(after) == at:
             raise UsageError("it cannot be")
         return await chain.plan(after)

@@ -51,7 +51,7 @@ from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces
 from hpcdash.services.logs.search import read_stamp
 from hpcdash.services.metrics.reader import MetricReader, read_stretch
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.job_rows import job_row
 from tests.support.slurm_text import PAST_JOB
 
@@ -180,7 +180,7 @@ def _read_answer(query: Query[Any], backend: Backend, on_stderr: bool, raw: byte
     token = (token_of(query.argv) or "").encode()
     raw = raw.replace(_TOKEN, token)
     stdout, stderr = (b"", raw) if on_stderr else (raw, b"")
-    found = query.parse(Completed(query.argv, status, stdout, stderr, 0.0))
+    found = query.parse(CommandResult(query.argv, status, stdout, stderr, 0.0))
     if isinstance(found, ParsedTable):
         return _shown(found, backend)
     if isinstance(found, Mapping) and query.argv and _ROW is not None:
@@ -229,12 +229,12 @@ def _actions(backend: Backend) -> Iterator[tuple[str, Callable[[bytes, int], obj
 
             def read(raw: bytes, status: int, read: Any = command.read, argv: Any = command.argv) -> object:
                 half = len(raw) // 2
-                return read(Completed(argv, status, raw[:half], raw[half:], 0.0))
+                return read(CommandResult(argv, status, raw[:half], raw[half:], 0.0))
 
             yield f"{verb} {number}" if number else str(verb), read
     handover = backend.submit.submission(Submission(b"#!/bin/sh\n", "a.sh", array="" if len(ids) == 2 else "1-3"))
     submit = handover.command
-    yield "submit", lambda raw, status: submit.read(Completed(submit.argv, status, raw, raw[:100], 0.0))
+    yield "submit", lambda raw, status: submit.read(CommandResult(submit.argv, status, raw, raw[:100], 0.0))
 
 
 def _text(raw: bytes) -> str:

@@ -27,7 +27,7 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import CASE_FILE, normalised_argv, token_of
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.play_case import HISTORY_SECONDS, expected_of
 from tests.support.stretch_time import stretched
 
@@ -80,7 +80,7 @@ def job_questions(job_id: str, *, in_queue: bool) -> Iterator[tuple[str, str, Qu
         yield f"{stem}-sacct-all", "", BACKEND.history.native(job_id)
 
 
-def run_as(user: str, environment: Mapping[str, str], argv: tuple[str, ...]) -> Completed:
+def run_as(user: str, environment: Mapping[str, str], argv: tuple[str, ...]) -> CommandResult:
     """Run a command as somebody here, in a login's bare environment."""
     home = pwd.getpwnam(user).pw_dir
     settings = {"HOME": home, "USER": user, "LOGNAME": user, "PATH": "/usr/local/bin:/usr/bin:/bin", **environment}
@@ -90,7 +90,7 @@ def run_as(user: str, environment: Mapping[str, str], argv: tuple[str, ...]) -> 
     done = subprocess.run(
         [*become, *bare, *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_LIMIT_SECONDS
     )
-    return Completed(argv, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
+    return CommandResult(argv, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
 
 
 def record(

@@ -32,7 +32,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.recorded import normalised_argv, token_of
 from hpcdash.services.cluster.job_counts import running_hosts
 from hpcdash.services.cluster.store import MOST_HOSTS
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs import SCENES, StandIns
 from tests.support.play_case import HISTORY_SECONDS
 from tests.support.record_case import Recorded, write_case, write_expected
@@ -128,7 +128,7 @@ class Recorder:
             print(f"{stem}: {type(error).__name__}: {error.message}", file=sys.stderr)
             return None
 
-    def _run(self, argv: tuple[str, ...], patience_seconds: float) -> Completed:
+    def _run(self, argv: tuple[str, ...], patience_seconds: float) -> CommandResult:
         started = subprocess.Popen(
             argv,
             env=self.stand_ins.environment,
@@ -142,9 +142,9 @@ class Recorder:
         except subprocess.TimeoutExpired:
             os.killpg(started.pid, signal.SIGKILL)
             started.communicate()
-            return Completed(argv, -1, b"", b"", _NEVER_SECONDS)
+            return CommandResult(argv, -1, b"", b"", _NEVER_SECONDS)
         # How long the stand-ins took tells nothing of a PBS.
-        return Completed(argv, started.returncode, stdout, stderr, 0.02)
+        return CommandResult(argv, started.returncode, stdout, stderr, 0.02)
 
 
 def rows_of(parsed: Any) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from hpcdash.backends.slurm.rows import Layout
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import token_of
-from hpcdash.transport.base import Completed, Health, Stream, Transport
+from hpcdash.transport.base import CommandResult, Health, Stream, Transport
 from hpcdash.transport.local import LocalTransport
 from tests.support.slurm_text import NODE, QUEUE, Fields, history_text, printed_row, queue_text
 
@@ -48,7 +48,7 @@ class Command:
     words: tuple[str, ...]
     limits: dict[str, Any]
 
-    async def run_here(self) -> Completed:
+    async def run_here(self) -> CommandResult:
         """On this machine; it takes the same time always."""
         return replace(await LocalTransport().run(self.argv, **self.limits), seconds=0.01)
 
@@ -62,7 +62,7 @@ Reply = (
     | str
     | bytes
     | tuple[int, bytes, bytes]
-    | Completed
+    | CommandResult
     | Exception
     | asyncio.Event
     | list["Reply"]
@@ -70,7 +70,7 @@ Reply = (
 )
 
 
-def run_here(command: Command) -> Awaitable[Completed]:
+def run_here(command: Command) -> Awaitable[CommandResult]:
     """A reply: what it says on this machine."""
     return command.run_here()
 
@@ -113,7 +113,7 @@ class ScriptedTransport:
         self.native: dict[str, str] = {}
         self.asked: list[str] = []
         self.argvs: list[tuple[str, ...]] = []
-        self.answered: list[Completed] = []
+        self.answered: list[CommandResult] = []
         self.acted: list[tuple[str, ...]] = []
         self.submitted: list[tuple[tuple[str, ...], bytes | None]] = []
         self.answers: dict[Key, Reply] = {}
@@ -151,11 +151,11 @@ class ScriptedTransport:
             await self.behind.connect(force=force)
         self.health.state = "connected"
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> Completed:
+    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
         self.answered.append(await self._run(argv, limits))
         return self.answered[-1]
 
-    async def _run(self, argv: tuple[str, ...], limits: dict[str, Any]) -> Completed:
+    async def _run(self, argv: tuple[str, ...], limits: dict[str, Any]) -> CommandResult:
         words = without_env(argv)
         word = _about(words)
         self.asked.append(word)
@@ -179,10 +179,10 @@ class ScriptedTransport:
             return await self.behind.run(argv, **limits)
         if words[0] in self.silent or (word == PROBED and "squeue" in self.silent):
             stdout = f"folder={self.elsewhere}\n" if word == PROBED and self.elsewhere else ""
-            return Completed(argv, 127, stdout.encode(), b"not found", 0.01)
+            return CommandResult(argv, 127, stdout.encode(), b"not found", 0.01)
         status, out, err = self._slurm(word, words, token_of(argv) or "")
         cut = self.cut.get(word)
-        return Completed(argv, status, out[:cut], err, 0.01, truncated=cut is not None)
+        return CommandResult(argv, status, out[:cut], err, 0.01, truncated=cut is not None)
 
     def _slurm(self, word: str, words: tuple[str, ...], token: str) -> tuple[int, bytes, bytes]:
         if _acts(words):
@@ -284,7 +284,7 @@ def _printed(layout: Layout, pattern: Fields, rows: list[Fields], token: str) ->
     return b"".join(printed_row(layout, {**pattern, **row}, token) for row in rows)
 
 
-async def _answered(reply: Reply, command: Command) -> Completed | None:
+async def _answered(reply: Reply, command: Command) -> CommandResult | None:
     """A reply as a command's end, or None for what is as without it."""
     if isinstance(reply, list):
         reply = reply.pop(0) if reply else None
@@ -294,7 +294,7 @@ async def _answered(reply: Reply, command: Command) -> Completed | None:
     if isinstance(reply, asyncio.Event):
         await reply.wait()
         reply = None
-    if reply is None or isinstance(reply, Completed):
+    if reply is None or isinstance(reply, CommandResult):
         return reply
     if isinstance(reply, Exception):
         raise reply
@@ -302,7 +302,7 @@ async def _answered(reply: Reply, command: Command) -> Completed | None:
         reply = reply.encode()
     status, stdout, stderr = reply if isinstance(reply, tuple) else (0, reply, b"")
     token = (token_of(command.argv) or "").encode()
-    return Completed(command.argv, status, stdout.replace(RECORDED_TOKEN.encode(), token), stderr, 0.01)
+    return CommandResult(command.argv, status, stdout.replace(RECORDED_TOKEN.encode(), token), stderr, 0.01)
 
 
 def _of(given: dict[Key, Any], words: tuple[str, ...]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from hpcdash.backends.slurm import history, jobs
 from hpcdash.backends.slurm.rows import SEPARATOR, Layout
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 TOKEN = "\x1eabcDEF0123"
 
@@ -130,6 +130,6 @@ def submit_line_text(words: tuple[str, ...], lines: Mapping[str, str] = {}) -> s
 
 def answered(
     stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"", argv: Iterable[str] = ("squeue",)
-) -> Completed:
+) -> CommandResult:
     """A finished command."""
-    return Completed(tuple(argv), status, stdout, stderr, 0.01)
+    return CommandResult(tuple(argv), status, stdout, stderr, 0.01)

@@ -21,7 +21,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.dialogs import WordsDialog
 from hpcdash.ui.widgets.lines import Banner
@@ -126,7 +126,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytes
         assert "It may only be slow: the next try has 120 s." in banner_of(app)
         answers, run = asyncio.Event(), transport.run
 
-        async def slowly(argv: tuple[str, ...], **limits: Any) -> Completed:
+        async def slowly(argv: tuple[str, ...], **limits: Any) -> CommandResult:
             await answers.wait()
             return await run(argv, **limits)
 

@@ -26,7 +26,7 @@ from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.submissions import Handover
+from hpcdash.backends.submissions import SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED
@@ -126,7 +126,7 @@ def _resubmission(
     script: Script,
     tasks: ArrayTasks | None,
     mark: str,
-) -> Handover:
+) -> SubmitCommand:
     return submit.resubmission(program, detail, tasks, mark)
 
 

@@ -11,13 +11,13 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.options import last_value
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.options import read_command_line, read_directives
-from hpcdash.backends.submissions import MARK_START, Handover, Submission
+from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.errors import UsageError, excerpt
 
 
-def submission(program: tuple[str, ...], wanted: Submission) -> Handover:
+def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
     """The queue's `submit`; the script comes on stdin where it is in no file there. Raises UsageError for a word that
     is no option, and for another account."""
     if wanted.run_as:
@@ -42,10 +42,10 @@ def submission(program: tuple[str, ...], wanted: Submission) -> Handover:
     given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
     # A job that has a comment of its own keeps it.
     mark = wanted.mark if last_value(given, "comment") is None else ""
-    return Handover(command, (), mark, last_value(given, "job-name") or wanted.name)
+    return SubmitCommand(command, (), mark, last_value(given, "job-name") or wanted.name)
 
 
-def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str) -> Handover:
+def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str) -> SubmitCommand:
     """The queue's `again`: it has kept the script, the options, the environment and the folder."""
     row = detail.job.to_pylist()[0]
     asked = row["array_id"] or row["id"]
@@ -55,8 +55,8 @@ def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks 
     command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, as it was",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = "it keeps its own comment; if the answer is lost, the job is looked for by its name and time"
-        return Handover(command, (note,), job_name=row["name"] or "")
-    return Handover(command, (), mark, row["name"] or "")
+        return SubmitCommand(command, (note,), job_name=row["name"] or "")
+    return SubmitCommand(command, (), mark, row["name"] or "")
 
 
 def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:

@@ -30,7 +30,7 @@ from hpcdash.backends.pbs.recorded_options import Recorded, read_record, to_argu
 from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import options as sbatch
-from hpcdash.backends.submissions import Handover, Submission
+from hpcdash.backends.submissions import Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
@@ -93,7 +93,7 @@ _MOST_NAME_LETTERS = 230
 _LIMIT_SECONDS = 120.0
 
 
-def submission(dialect: Dialect, wanted: Submission) -> Handover:
+def submission(dialect: Dialect, wanted: Submission) -> SubmitCommand:
     """qsub for a script on stdin or in a file there; options given beat the script's #PBS lines, one by one.
 
     Raises UsageError for what qsub does not know, what would have it wait or talk, script arguments (Torque takes
@@ -148,7 +148,7 @@ def submission(dialect: Dialect, wanted: Submission) -> Handover:
     argv = (*_as_account(wanted, _qsub(dialect)), *words, *([wanted.file] if wanted.file else []))
     read = partial(read_answer, job_id=wanted.name, has_bare_ids=dialect is Dialect.TORQUE)
     command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
-    return Handover(command, tuple(notes), mark, name)
+    return SubmitCommand(command, tuple(notes), mark, name)
 
 
 def resubmission(
@@ -158,7 +158,7 @@ def resubmission(
     script: Script,
     tasks: ArrayTasks | None,
     mark: str,
-) -> Handover:
+) -> SubmitCommand:
     """qsub with the options PBS has on record, from the folder the job was submitted from.
 
     What the script's #PBS lines say as well stays unsaid; where they ask for what the job had not, qsub is told to read
@@ -191,7 +191,9 @@ def resubmission(
     asked = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
     stdin = script.text.encode("utf-8", "surrogateescape")
     read = partial(read_answer, job_id=asked, has_bare_ids=dialect is Dialect.TORQUE)
-    return Handover(ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS), tuple(notes), mark, row["name"] or "")
+    return SubmitCommand(
+        ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS), tuple(notes), mark, row["name"] or ""
+    )
 
 
 def _qsub(dialect: Dialect) -> tuple[str, ...]:
@@ -329,7 +331,7 @@ def _advice(dialect: Dialect, told: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def _wrapped(wanted: Submission) -> Handover:
+def _wrapped(wanted: Submission) -> SubmitCommand:
     """Slurm's qsub, a Perl program that hands its words to a shell unquoted. A comment, our mark, it has not."""
     words = shell_safe(wanted.options)
     if wanted.array:
@@ -352,7 +354,7 @@ def _wrapped(wanted: Submission) -> Handover:
         argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *words, _STDIN_FILE, *arguments)
     read = partial(read_answer, job_id=wanted.name, has_bare_ids=True)
     command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
-    return Handover(command, (), "", name or "")
+    return SubmitCommand(command, (), "", name or "")
 
 
 def _slurm_depend(after: Sequence[str]) -> str:

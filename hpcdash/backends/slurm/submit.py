@@ -19,7 +19,7 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import last_told
 from hpcdash.backends.slurm.options import SubmitLine, read_command_line, read_directives, read_submit_line
-from hpcdash.backends.submissions import MARK_START, Handover, Submission
+from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.job_ids import with_tasks
@@ -85,7 +85,7 @@ _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.
 
 def resubmission(
     detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
-) -> Handover:
+) -> SubmitCommand:
     """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array of unknown tasks."""
     row = detail.job.to_pylist()[0]
     native = {**past, **detail.native}
@@ -128,10 +128,10 @@ def resubmission(
     job_id = asked if tasks is None else with_tasks(asked, tasks)
     stdin = script.text.encode("utf-8", "surrogateescape")
     command = ActionCommand(argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS, explain=_explain)
-    return Handover(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
+    return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
 
 
-def submission(wanted: Submission) -> Handover:
+def submission(wanted: Submission) -> SubmitCommand:
     """sbatch for a script that is handed in for the first time; options given beat the script's own lines.
 
     Raises UsageError for an option that sbatch does not know, or a second array. Through sudo it has to be a file.
@@ -166,7 +166,7 @@ def submission(wanted: Submission) -> Handover:
     read = partial(_read, job_id=wanted.name)
     stdin = None if wanted.file else wanted.script
     command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
-    return Handover(command, (), mark, job_name or wanted.name)
+    return SubmitCommand(command, (), mark, job_name or wanted.name)
 
 
 def _argv(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:

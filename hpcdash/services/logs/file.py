@@ -12,7 +12,7 @@ from enum import StrEnum
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, excerpt
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, Pieces, pieces, read_from
 from hpcdash.services.submit.sudoers import NOTHING_THERE
-from hpcdash.transport.base import Completed, Transport
+from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 
 READ_LIMIT_SECONDS = 60.0
@@ -216,7 +216,7 @@ class LogFile:
             raise CommandTimedOut("The lines are too many to be read for counting them.")
         return (await self.read(0, offset)).content.count(b"\n")
 
-    async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> Completed | None:
+    async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> CommandResult | None:
         """Run a command; None where the transport cannot carry it (a path of more than 100 000 letters), or where the
         node is not reached."""
         self._unreached = ""
@@ -332,7 +332,7 @@ def _cut(look: FileStat, start: int, length: int, block: int, content: bytes, co
     return Chunk(replace(look, size=max(look.size, start + len(asked) if asked else 0)), start, asked)
 
 
-def _chunk_read(answer: Completed, begin: str, length: int) -> Chunk:
+def _chunk_read(answer: CommandResult, begin: str, length: int) -> Chunk:
     """What a launch's reader printed: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes. It is the account's to say."""
     header, _, content = answer.stdout.partition(b"\n")
     if (found := _HEADER.fullmatch(header)) is None:
@@ -365,7 +365,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _own_message(answer: Completed) -> str:
+def _own_message(answer: CommandResult) -> str:
     """What went wrong, in the words of the program that said it; '' where nothing did."""
     if answer.status == 0 and answer.stdout:
         return ""

@@ -42,7 +42,7 @@ async def tidied(
 
     Raises what keeps the cluster from answering, and StateUnusable.
     """
-    waiting = await asyncio.to_thread(records.to_look_after)
+    waiting = await asyncio.to_thread(records.unsettled)
     alive = _known_alive(store.snapshots[Kind.MINE].table) if _is_live(store) else frozenset()
     may_have_ended = [record for record in waiting if record.job_id not in alive][:_IDS_A_COMMAND]
     if not may_have_ended or not await asyncio.to_thread(records.looks_now, every_seconds):

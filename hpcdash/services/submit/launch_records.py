@@ -58,7 +58,7 @@ class LaunchRecords:
         found = self._read("AND number = ? AND name IN ('', ?)", number, name) if number else ()
         return found[-1] if found else None
 
-    def to_look_after(self) -> tuple[LaunchRecord, ...]:
+    def unsettled(self) -> tuple[LaunchRecord, ...]:
         """Those whose folder goes when they have completed, and of which that is not known yet."""
         found = self._read("AND keep = 'failed' AND job_id != '' AND folder_state = ''")
         return tuple({record.folder: record for record in found}.values())

@@ -26,7 +26,7 @@ from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.plan import Again
+from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ class WantedLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedLaunch:
+class LaunchPlan:
     """What launching would run: the commands (stage, hand over, submit), the script, and where all of it will be.
 
     `request` is as it is launched, with what its queue says; `staged` is what the folder will hold.
     """
 
-    again: Again
+    again: SubmissionPlan
     script: BatchScript
     place: Place
     request: Request
@@ -149,7 +149,7 @@ class Launches:
         request, aside = self._in_its_queue(request)
         return self._script(request, self._place(request, uid, root, staged=staged), aside)
 
-    async def plan(self, wanted: WantedLaunch) -> PlannedLaunch:
+    async def plan(self, wanted: WantedLaunch) -> LaunchPlan:
         """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
 
         `Actions.run` runs it, `stores.resubmission.settle` finds out what became of one whose answer was lost, and
@@ -189,7 +189,7 @@ class Launches:
             await self.store.ask(trust_query(self.settings.launch_program, root))
             self._trusted.add(root)
 
-    async def findings(self, planned: PlannedLaunch) -> tuple[LintFinding, ...]:
+    async def findings(self, planned: LaunchPlan) -> tuple[LintFinding, ...]:
         """What does not fit the queues as far as they are known, what is odd about the script, a kill switch that was
         there as the folder of launches was asked for; asks nothing."""
         from hpcdash.services.submit.checks import kill_switch_of
@@ -205,7 +205,7 @@ class Launches:
         writer = self.store.backend.scripts.writer()
         return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
-    async def conclude(self, planned: PlannedLaunch, outcome: Outcome) -> str:
+    async def conclude(self, planned: LaunchPlan, outcome: Outcome) -> str:
         """Remember what was launched, and remove the folder of what surely was not; in words what else is to be said.
 
         To be awaited once how it ended is settled. Raises nothing of HpcdashError.
@@ -403,7 +403,7 @@ def planned_launch(
     place: Place,
     script: BatchScript,
     launch_program: str,
-) -> PlannedLaunch:
+) -> LaunchPlan:
     """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
 
     Raises UsageError for what cannot be staged or submitted.
@@ -435,10 +435,10 @@ def planned_launch(
     search = Search(handover.mark, handover.job_name or None, not_before, run_as)
     name = handover.command.job_ids[0]
     plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), handover.named_command))
-    return PlannedLaunch(Again(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
+    return LaunchPlan(SubmissionPlan(plan, handover.notes, {name: search}), script, place, request, staged, wanted.text)
 
 
-def record_of(planned: PlannedLaunch, outcome: Outcome, now: float) -> LaunchRecord:
+def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
     """What is to be remembered of a launch that was submitted, or may have been."""
     request = planned.request
     return LaunchRecord(

@@ -14,7 +14,7 @@ from typing import Any
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.submissions import MARK_START, Handover, Submission
+from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UsageError, excerpt
@@ -47,7 +47,7 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
         raise UsageError(why, "Submit it in parts, or have each task do more.")
 
 
-def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
+def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
     """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
 
     `stores.lost_answers.settle` finds out what became of one whose answer was lost.
@@ -57,7 +57,7 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> Again:
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, handover.command.job_ids)
     searches = {wanted.name: Search(handover.mark, handover.job_name or None, not_before, wanted.run_as)}
-    return Again(Plan(request, (), (handover.named_command,)), handover.notes, searches)
+    return SubmissionPlan(Plan(request, (), (handover.named_command,)), handover.notes, searches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Resubmission:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class SubmissionPlan:
     """What would be submitted: the plan, what a person should know of it, and how each new job is recognised."""
 
     plan: Plan
@@ -96,7 +96,7 @@ def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     return tuple(wanted)
 
 
-async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Again:
+async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> SubmissionPlan:
     """What submitting these again would run; nothing is submitted.
 
     Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
@@ -107,7 +107,7 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Aga
             f"{len(wanted)} jobs and arrays are too many to submit again at once", f"Mark at most {MOST_AT_ONCE}."
         )
     asides: list[str] = []
-    made: list[tuple[Resubmission, Handover]] = []
+    made: list[tuple[Resubmission, SubmitCommand]] = []
     searches: dict[str, Search] = {}
     for one in wanted:
         again, told = await _prepare(store, one)
@@ -120,10 +120,10 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Aga
         searches[job_id] = Search(again.mark, again.job_name or None, not_before, others=others)
     request = ActionRequest(Verb.SUBMIT, tuple(again.command.job_ids[0] for _, again in made))
     rows = tuple(row for one, _ in made for row in one.rows)
-    return Again(Plan(request, rows, tuple(again.named_command for _, again in made)), tuple(asides), searches)
+    return SubmissionPlan(Plan(request, rows, tuple(again.named_command for _, again in made)), tuple(asides), searches)
 
 
-async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[Handover, list[str]]:
+async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[SubmitCommand, list[str]]:
     asked = wanted.job_id
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))

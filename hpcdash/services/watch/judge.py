@@ -25,10 +25,9 @@ from hpcdash.config.watch_settings import (
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import ACTIVE, JobState
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import MINUTE
+from hpcdash.domain.units import MINUTE, format_span
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints

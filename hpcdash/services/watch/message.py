@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.domain.alerts import Severity
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_span
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, title_of
 
 _SUBJECT_CELLS = 120

@@ -14,11 +14,11 @@ from hpcdash.domain.chains import AppendWish, Unit, read_append
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.chains import MOST_LINKS, Appendix, format_chain, plan_append, same_again, submit_chain
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.plan import Again
+from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.ui.chains.view import APPEND, ChainView
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_text import format_error
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.widgets.command_bar import CommandBar
 
@@ -70,7 +70,7 @@ class ChainActions:
     async def _append(self, view: ChainView, session: ClusterSession, end: Unit, wish: AppendWish) -> None:
         store = session.store
 
-        async def plan(after: tuple[str, ...]) -> Again:
+        async def plan(after: tuple[str, ...]) -> SubmissionPlan:
             return plan_append(store, appendix, after or (end.job_id,), wish.array)
 
         try:

@@ -18,8 +18,8 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.domain import impact
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
-from hpcdash.ui.jobs import action_text
 from hpcdash.ui.widgets.cells import signs
 
 FRAME = """

@@ -16,9 +16,9 @@ from textual.widgets import Static
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
+from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.jobs import action_text
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.table_view import TableView
@@ -27,7 +27,7 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint
 
 if TYPE_CHECKING:
-    from hpcdash.services.submit.plan import Again
+    from hpcdash.services.submit.plan import SubmissionPlan
     from hpcdash.ui.screen import DashboardScreen
 
 # What was done stays longer than what was copied meanwhile.
@@ -212,7 +212,7 @@ class ActionRunner:
                 waiting.stop()
             self._looks_again[session.name] = self.screen.set_timer(_LAG_SECONDS, session.poller.ask_now)
 
-    async def look_for(self, again: Again, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
+    async def look_for(self, again: SubmissionPlan, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
         """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""
         from hpcdash.services.submit.recovery import reconcile
 

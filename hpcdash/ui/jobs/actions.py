@@ -20,13 +20,13 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.action_text import format_error, format_left_behind, present_value, subject
 from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Resubmission, plan_again, wanted_of
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_text import format_error, format_left_behind, present_value, subject
 from hpcdash.ui.jobs.alter_dialog import AlterDialog, Field
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.signal_dialog import SignalDialog

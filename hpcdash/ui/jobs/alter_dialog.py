@@ -15,8 +15,8 @@ from textual.widgets import Input, Static
 
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
+from hpcdash.services.jobs.action_text import CHANGED, format_error
 from hpcdash.ui.jobs.action_dialogs import FRAME
-from hpcdash.ui.jobs.action_text import CHANGED, format_error
 
 _HINTS = {
     "time": "2h, 1-12:00:00",

@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
+from hpcdash.services.jobs.action_text import ALL_OF_A_JOB, RECIPIENTS, SIGNALS, format_error
 from hpcdash.ui.jobs.action_dialogs import FRAME
-from hpcdash.ui.jobs.action_text import ALL_OF_A_JOB, RECIPIENTS, SIGNALS, format_error
 from hpcdash.ui.widgets.cells import signs
 
 # Asks whether to send a signal to a recipient; raises UsageError for a signal that is none.

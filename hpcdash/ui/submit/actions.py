@@ -16,9 +16,9 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.action_text import format_error
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.submit.view import SubmitView
@@ -26,8 +26,8 @@ from hpcdash.ui.submit.view import SubmitView
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.submit.form import Draft
-    from hpcdash.services.submit.launches import PlannedLaunch
-    from hpcdash.services.submit.plan import Again
+    from hpcdash.services.submit.launches import LaunchPlan
+    from hpcdash.services.submit.plan import SubmissionPlan
     from hpcdash.ui.submit.preview import FormPreview
 
 
@@ -40,8 +40,8 @@ _MOST_LOOKS = 20
 class _Planned:
     """What was planned of one job, and of the launch it is, if it is one."""
 
-    again: Again
-    launch: PlannedLaunch | None = None
+    again: SubmissionPlan
+    launch: LaunchPlan | None = None
 
 
 class SubmitActions:
@@ -115,14 +115,14 @@ class SubmitActions:
         first = await plan(None)
         if self.screen.view is not view:
             return
-        asides = [*told, *first.again.asides]
+        asides = [*told, *first.asides]
         if first.launch is not None:
             asides.append(f"its script and its request are put into {first.launch.place.folder}, a new folder there")
         if looked.links > 1:
             rest = looked.links - 1
             what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
             asides.insert(0, f"a chain of {looked.links}: {what} for the end of the one before, however that ends")
-        question = view.not_known.question(draft, first.again.plan.request.job_ids[0])
+        question = view.not_known.question(draft, first.plan.request.job_ids[0])
         if question:
             asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
         begun_at = session.store.clock.now()
@@ -132,7 +132,7 @@ class SubmitActions:
             outcomes = await self._submit_chain(view, session, first, plan, asides, looked.links, question, warnings)
         if not outcomes:
             return
-        name = first.again.plan.request.job_ids[0]
+        name = first.plan.request.job_ids[0]
         view.not_known.note(draft, name, outcomes, datetime.fromtimestamp(begun_at, session.zone))
         said = [await self._concluded(view, first, outcomes[0])]
         if outcomes[0].done:
@@ -150,11 +150,11 @@ class SubmitActions:
         warnings: Sequence[str],
     ) -> tuple[Outcome, ...]:
         report = await self.runner.carry_out(
-            planned.again.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
+            planned.plan, asides=asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if report is None:
             return ()
-        return (await self.runner.look_for(planned.again, report, session))[-1:]
+        return (await self.runner.look_for(planned, report, session))[-1:]
 
     async def _submit_chain(
         self,
@@ -170,17 +170,17 @@ class SubmitActions:
         from hpcdash.services.chains import format_chain, submit_chain
 
         dialog = self.runner.ask_first(
-            first.again.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
+            first.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
         )
         if dialog is None or not await dialog.answer:
             return ()
         made = [first]
         outcomes: list[Outcome] = []
 
-        async def plan_link(after: tuple[str, ...]) -> Again:
+        async def plan_link(after: tuple[str, ...]) -> SubmissionPlan:
             if after:
                 made.append(await plan(after))
-            return made[-1].again
+            return made[-1]
 
         def told(link: int, outcome: Outcome) -> None:
             outcomes.append(outcome)
@@ -270,7 +270,7 @@ def _planner(
         request = request if after is None else replace(request, after=after, name=name)
         planned = await view.launches.plan(WantedLaunch(request, looked.text))
         name = name or planned.script.job_name
-        return _Planned(planned.again, planned)
+        return _Planned(planned, planned)
 
     async def hand_in(after: tuple[str, ...] | None) -> _Planned:
         from hpcdash.services.jobs.rows import ids_in_full

@@ -16,12 +16,11 @@ from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, visible, width_of
-from hpcdash.domain.units import format_memory
+from hpcdash.domain.units import format_memory, format_span
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.form_fields import FIELDS, FieldKind

@@ -13,8 +13,8 @@ from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.demand import LintFinding
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession

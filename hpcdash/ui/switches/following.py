@@ -19,12 +19,12 @@ from hpcdash.domain.switches import SwitchKind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.names import progress_of
 from hpcdash.services.switches.switches import Namesakes, Switch, Switches, SwitchLog, SwitchRefused
 from hpcdash.ui.jobs.action_dialogs import ScrollingDialog
-from hpcdash.ui.jobs.action_text import format_error
 
 # Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
 LOOK_SECONDS = 10.0

@@ -16,7 +16,7 @@ from hpcdash.backends.pbs.actions import action_commands, alterable
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.errors import UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
 
 OPENPBS, OLD, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
@@ -38,7 +38,7 @@ def lines(made: tuple[ActionCommand, ...]) -> list[str]:
 
 
 def answered(command: ActionCommand, stderr: bytes, status: int, stdout: bytes = b"") -> dict[str, Any]:
-    outcomes = command.read(Completed(command.argv, status, stdout, stderr, 0.01))
+    outcomes = command.read(CommandResult(command.argv, status, stdout, stderr, 0.01))
     assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
     return {outcome.job_id: (outcome.done, outcome.words) for outcome in outcomes}
 
@@ -139,7 +139,7 @@ def test_several_tasks_are_signalled_one_by_one_as_pbs_may_not_answer_for_a_rang
 
 def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
     (command,) = commands("cancel", "7.pbs01")
-    (outcome,) = command.read(Completed((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1))
+    (outcome,) = command.read(CommandResult((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1))
     assert (outcome.done, outcome.can_force) == (False, True)
     assert outcome.words.startswith("Server could not connect to MOM (its node does not answer; cancel --force")
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
@@ -583,7 +583,7 @@ def test_every_request_gives_each_job_one_outcome_and_no_id_becomes_an_option(
         after_t = words[words.index("-t") + 1] if "-t" in words else ""
         for word in after_options:
             assert word == "qdel" or word == after_t or ID_WORD.fullmatch(word)
-        outcomes = command.read(Completed(command.argv, status, noise, b"".join(said), 0.01))
+        outcomes = command.read(CommandResult(command.argv, status, noise, b"".join(said), 0.01))
         assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
         heard.update(command.job_ids)
     assert heard == set(request.job_ids)

@@ -19,7 +19,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain import schema
 from hpcdash.recorded import load_case
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import backend_of, expected_of, play, table_questions
 
@@ -172,5 +172,5 @@ def test_an_action_has_one_outcome_for_each_job_whatever_it_said(
 ) -> None:
     for command in SETTLED.actions.commands(request_):
         for status in (0, 1, 153, 255):
-            outcomes = command.read(Completed(command.argv, status, b"", b"".join(said), 0.0))
+            outcomes = command.read(CommandResult(command.argv, status, b"", b"".join(said), 0.0))
             assert [outcome.job_id for outcome in outcomes] == list(command.job_ids)

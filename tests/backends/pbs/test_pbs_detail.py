@@ -15,7 +15,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.domain import schema
 from hpcdash.errors import ControllerDown, HpcdashError, NoSuchJob, UnreadableOutput
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs.job_text import ARRAY, JOB, answered, dsv, parsed, question
 
 PATHS = {"Output_Path": "login1:/home/alice/work/train.o12", "Error_Path": "login1:/home/alice/work/train.e12"}
@@ -154,6 +154,6 @@ def test_no_answer_breaks_the_reader(noise: bytes, end: int) -> None:
 def test_torque_s_details_are_read_from_xml() -> None:
     job = b"<Job><Job_Id>12.s</Job_Id><Resource_List><mem>1gb</mem></Resource_List></Job>"
     raw = b"<?xml version='1.0'?>\n<Data>" + job + b"</Data>\n"
-    answer = Completed((), 0, b"Clock: 1\n" + raw, b"", 0.1)
+    answer = CommandResult((), 0, b"Clock: 1\n" + raw, b"", 0.1)
     found = parse_native(answer, question=question(Want.WHOLE, Dialect.TORQUE, "12"))
     assert found == {"Job Id": "12.s", "Resource_List.mem": "1gb"}

@@ -20,7 +20,7 @@ from hpcdash.errors import (
     NoSuchJob,
     SchedulerRefused,
 )
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 _USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n       qsub --version\n"
 # (command, exit status, its own words, what that is, words of the message)
@@ -174,8 +174,8 @@ HEARD = [
 ]
 
 
-def said(command: str, status: int, words: str) -> Completed:
-    return Completed(pbs(command, "-f"), status, b"", words.encode(), 0.0)
+def said(command: str, status: int, words: str) -> CommandResult:
+    return CommandResult(pbs(command, "-f"), status, b"", words.encode(), 0.0)
 
 
 @pytest.mark.parametrize(("command", "status", "words", "kind", "message"), HEARD)
@@ -217,27 +217,27 @@ def test_words_tell_more_than_the_exit_status() -> None:
 
 def test_what_a_job_says_of_itself_is_no_message_of_pbs() -> None:
     stdout = b"Job Id: 1.pbs01\n    comment = Unknown Job Id 2.pbs01, Connection refused\n"
-    assert type(failure(Completed(pbs("qstat"), 1, stdout, b"", 0.0))) is SchedulerRefused
-    assert type(failure(Completed(pbs("qstat"), 1, stdout, b"Connection refused\n", 0.0))) is ControllerDown
-    assert type(failure(Completed(pbs("qstat"), 1, b"qstat: Unknown Job Id 2.pbs01\n", b"", 0.0))) is NoSuchJob
+    assert type(failure(CommandResult(pbs("qstat"), 1, stdout, b"", 0.0))) is SchedulerRefused
+    assert type(failure(CommandResult(pbs("qstat"), 1, stdout, b"Connection refused\n", 0.0))) is ControllerDown
+    assert type(failure(CommandResult(pbs("qstat"), 1, b"qstat: Unknown Job Id 2.pbs01\n", b"", 0.0))) is NoSuchJob
 
 
 def test_a_server_that_hangs_is_no_refusal() -> None:
-    error = failure(Completed(pbs("timeout", "10", "qstat"), 124, b"", b"", 10.0), ("qstat",))
+    error = failure(CommandResult(pbs("timeout", "10", "qstat"), 124, b"", b"", 10.0), ("qstat",))
     assert type(error) is CommandTimedOut
     assert error.exit_status == EXIT_UNREACHABLE
 
 
 def test_history_that_is_off_is_told_though_qstat_ends_well() -> None:
-    off = Completed(pbs("qstat", "-x"), 0, b"", b"qstat: PBS is not configured to maintain job history \n", 0.0)
+    off = CommandResult(pbs("qstat", "-x"), 0, b"", b"qstat: PBS is not configured to maintain job history \n", 0.0)
     require_success(off)
     assert says_no_history(off)
     assert type(failure(off)) is AccountingUnavailable
-    assert not says_no_history(Completed(pbs("qstat", "-x"), 0, b"", b"", 0.0))
+    assert not says_no_history(CommandResult(pbs("qstat", "-x"), 0, b"", b"", 0.0))
 
 
 def test_where_a_script_ran_the_command_is_the_one_a_person_knows() -> None:
-    answer = Completed(pbs("sh", "-c", "qstat -f | sed …", "sh"), 127, b"", b"sh: 1: qstat: not found", 0.0)
+    answer = CommandResult(pbs("sh", "-c", "qstat -f | sed …", "sh"), 127, b"", b"sh: 1: qstat: not found", 0.0)
     error = failure(answer, ("qstat", "-f"))
     assert error.message == "qstat is not on the PATH here"
     assert "command: qstat -f" in error.evidence
@@ -245,19 +245,19 @@ def test_where_a_script_ran_the_command_is_the_one_a_person_knows() -> None:
 
 
 def test_what_was_cut_at_our_cap_is_no_failure() -> None:
-    require_success(Completed(pbs("qstat"), 141, b"Job Id: 1.pbs01\n", b"", 0.0, truncated=True))
+    require_success(CommandResult(pbs("qstat"), 141, b"Job Id: 1.pbs01\n", b"", 0.0, truncated=True))
     with pytest.raises(CommandError):
-        require_success(Completed(pbs("qstat"), 141, b"", b"", 0.0))
+        require_success(CommandResult(pbs("qstat"), 141, b"", b"", 0.0))
 
 
 def test_what_is_no_list_says_what_it_printed() -> None:
-    error = unreadable(Completed(pbs("sh", "-c", "…"), 0, b"Welcome to juno!\n", b"", 0.0), "jobs", ("qstat", "-f"))
+    error = unreadable(CommandResult(pbs("sh", "-c", "…"), 0, b"Welcome to juno!\n", b"", 0.0), "jobs", ("qstat", "-f"))
     assert error.message == "qstat printed something that is no list of jobs"
     assert "Welcome to juno!" in str(error)
 
 
 @given(st.binary(max_size=300), st.integers(-15, 255))
 def test_no_words_are_beyond_it(words: bytes, status: int) -> None:
-    error = failure(Completed(("sh",), status, b"", words, 0.0), ("qstat",))
+    error = failure(CommandResult(("sh",), status, b"", words, 0.0), ("qstat",))
     assert isinstance(error, CommandError)
     assert error.message

@@ -15,7 +15,7 @@ from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain import schema
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs import SCENES
 from tests.support.pbs.job_text import (
     ARRAY,
@@ -100,7 +100,7 @@ def test_slurm_s_wrappers_have_no_history() -> None:
 
 def test_torque_s_history_is_what_it_still_lists() -> None:
     raw = (SCENES.parents[1] / "torque-6.1" / "printed" / "qstat-x-t.xml").read_bytes()
-    answer = Completed((), 0, b"Clock: 1772616600\nOwner: maya\n" + raw, b"", 0.1)
+    answer = CommandResult((), 0, b"Clock: 1772616600\nOwner: maya\n" + raw, b"", 0.1)
     asked = question(Want.ENDED, Dialect.TORQUE)
     read = parse_history(answer, question=asked, dialect=Dialect.TORQUE, since_seconds=200)
     assert [job_id.partition(".")[0] for job_id in ids(read)] == ["1037", "1036", "1035", "1034", "1033", "1032"]

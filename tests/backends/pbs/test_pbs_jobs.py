@@ -19,7 +19,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs import SCENES
 from tests.support.pbs.job_text import (
     ARRAY,
@@ -541,7 +541,7 @@ def test_recorded_lists_are_read_whole(name: str) -> None:
 
 def of_dialect(dialect: Dialect, raw: bytes, want: Want = Want.RECENT, owner: bytes = b"") -> dict[str, dict[str, Any]]:
     head = b"Clock: 1772616600\n" + (b"Owner: " + owner + b"\n" if owner else b"")
-    answer = Completed((), 0, head + raw, b"", 0.1)
+    answer = CommandResult((), 0, head + raw, b"", 0.1)
     table = parse_jobs(answer, question=question(want, dialect), dialect=dialect, want=want).table
     return {one["id"].partition(".")[0]: one for one in table_to_json_rows(table, table.column_names)}
 
@@ -629,12 +629,12 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
 @pytest.mark.parametrize("printed", [b"", b"Clock: now\n", b"Welcome to the cluster!\n"])
 def test_an_answer_without_the_clock_is_no_answer(printed: bytes) -> None:
     with pytest.raises(UnreadableOutput):
-        parse_jobs(Completed((), 0, printed, b"", 0.1), question=question(), dialect=Dialect.OPENPBS, want=Want.NOW)
+        parse_jobs(CommandResult((), 0, printed, b"", 0.1), question=question(), dialect=Dialect.OPENPBS, want=Want.NOW)
 
 
 def test_words_before_the_clock_are_a_login_shell_s() -> None:
     raw = b"Welcome!\nClock: %d\n" % CLOCK + dsv("1.pbs01", JOB)
-    answer = Completed((), 0, raw, b"", 0.1)
+    answer = CommandResult((), 0, raw, b"", 0.1)
     assert parse_jobs(answer, question=question(), dialect=Dialect.OPENPBS, want=Want.NOW).table.num_rows == 1
 
 

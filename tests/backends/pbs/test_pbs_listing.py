@@ -17,7 +17,7 @@ from hpcdash.backends.pbs.jobs import jobs_query
 from hpcdash.backends.pbs.listing import MARK_VARIABLE, SCRIPT, Want, listing
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs import StandIns
 from tests.support.pbs.job_text import ARRAY, CLOCK, ENDED_JOB, JOB, TOKEN, WAITING_JOB, dsv
 
@@ -28,9 +28,9 @@ SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 AWKS = [awk for awk in ("gawk", "mawk", "original-awk", "busybox") if shutil.which(awk)]
 
 
-def run(argv: tuple[str, ...], environment: Mapping[str, str]) -> Completed:
+def run(argv: tuple[str, ...], environment: Mapping[str, str]) -> CommandResult:
     done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    return Completed(argv, done.returncode, done.stdout, done.stderr, 0.1)
+    return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.1)
 
 
 # -- with the recorded commands
@@ -218,7 +218,7 @@ exit {status}
         _program(bin_folder / "awk", f'exec {shutil.which(awk)} {"awk" if awk == "busybox" else ""} "$@"\n')
         return cls(folder)
 
-    def run(self, argv: tuple[str, ...], shell: str = "sh") -> Completed:
+    def run(self, argv: tuple[str, ...], shell: str = "sh") -> CommandResult:
         """The script under another shell."""
         at = argv.index("sh")
         words = [shutil.which(shell) or shell, *(["sh"] if shell == "busybox" else [])]

@@ -18,7 +18,7 @@ from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import CommandMissing, CommandTimedOut
 from hpcdash.services.cluster.queries import find_scheduler
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 pytestmark = pytest.mark.system
 _SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
@@ -96,12 +96,12 @@ def put(folder: Path, *programs: tuple[str, str]) -> None:
         (folder / name).chmod(0o755)
 
 
-def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> Completed:
+def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> CommandResult:
     argv = argv or probe_query().argv
     at = argv.index("sh")
     run = [shell, *(["sh"] if shell == "busybox" else []), *argv[at + 1 :]]
     done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, timeout=30, check=False)
-    return Completed(argv, done.returncode, done.stdout, done.stderr, 0.0)
+    return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.0)
 
 
 def probed(folder: Path, text: str, *others: str) -> Probe:
@@ -162,7 +162,7 @@ def test_slurms_programs_by_torques_names_are_told_by_their_own_words(tmp_path: 
 def test_slurms_programs_are_told_by_their_usage_where_their_file_cannot_be_read() -> None:
     usage = (_SCENES / "slurm-wrappers-22.05/printed/empty/version.err").read_text().replace("\n", " ")
     stdout = f"user=alice\ncommand=qstat=/usr/bin/qstat\nversion={usage}\n".encode()
-    assert parse_probe(Completed(("sh",), 0, stdout, b"", 0.0)).dialect == "slurm-wrappers"
+    assert parse_probe(CommandResult(("sh",), 0, stdout, b"", 0.0)).dialect == "slurm-wrappers"
 
 
 def test_slurms_programs_whose_controller_is_down(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_what_was_cut_or_garbled_is_a_probe_or_an_error(noise: bytes, cut: int, 
     whole = b"user=alice\nclock=17\ncommand=qstat=/opt/pbs/bin/qstat\nversion=pbs_version = 23.06.06 \nServer=pbs01\n"
     for stdout in (whole[:cut] + noise, noise + whole):
         try:
-            probe = parse_probe(Completed(("sh",), status, stdout, noise, 0.0))
+            probe = parse_probe(CommandResult(("sh",), status, stdout, noise, 0.0))
         except CommandMissing:
             continue
         assert Dialect(probe.dialect)

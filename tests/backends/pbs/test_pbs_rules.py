@@ -14,7 +14,7 @@ from hpcdash.backends.pbs.rules import priority_query, queue_limits_query, queue
 from hpcdash.backends.queries import Query
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 _DEBUG = {
     "queue_type": "Execution",
@@ -42,7 +42,7 @@ def token_of(query: Query[Any]) -> str:
 def answered(query: Query[Mapping[str, str]], head: str, attributes: Mapping[str, str]) -> Mapping[str, str]:
     token = token_of(query)
     line = token.join((head, *(f"{name}={value}" for name, value in attributes.items())))
-    return query.parse(Completed(query.argv, 0, f"{line}\n".encode(), b"", 0.0))
+    return query.parse(CommandResult(query.argv, 0, f"{line}\n".encode(), b"", 0.0))
 
 
 def rules(attributes: Mapping[str, str]) -> Mapping[str, str]:
@@ -73,7 +73,7 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
             "\n".join((head, *(f"    {name} = {value}" for name, value in said.items()), ""))
             for head, said in records.items()
         ]
-    found = query.parse(Completed(query.argv, 0, "\n".join((*lines, "")).encode(), b"", 0.0))
+    found = query.parse(CommandResult(query.argv, 0, "\n".join((*lines, "")).encode(), b"", 0.0))
     assert found == {
         "gpu": QueueLimits(chunk_cpus=8, most_cpus=64),
         "nogpu": QueueLimits(most_gpus=0),
@@ -81,7 +81,7 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
         "": QueueLimits(chunk_cpus=1, most_cpus=128),
     }
     with pytest.raises(CommandError):
-        query.parse(Completed(query.argv, 255, b"", b"qstat: cannot connect to server pbs01 (errno=15010)\n", 0.0))
+        query.parse(CommandResult(query.argv, 255, b"", b"qstat: cannot connect to server pbs01 (errno=15010)\n", 0.0))
 
 
 @pytest.mark.parametrize("dialect", [Dialect.TORQUE, Dialect.SLURM_WRAPPERS])
@@ -133,7 +133,7 @@ def test_torques_limits_are_its_own_and_in_text() -> None:
         b"Queue: batch\n    queue_type = Execution\n    max_user_run = 8\n    max_user_queuable = 20\n"
         b"    resources_max.walltime = 72:00:00\n    enabled = True\n    started = True\n\n"
     )
-    assert query.parse(Completed(query.argv, 0, text, b"", 0.0)) == {
+    assert query.parse(CommandResult(query.argv, 0, text, b"", 0.0)) == {
         "longest time": "3d00h",
         "running jobs of a user": "8",
         "jobs of a user": "20",
@@ -182,14 +182,14 @@ def test_slurms_wrappers_tell_neither() -> None:
 
 def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
     query = asked(priority_query(Dialect.OPENPBS, "12.pbs01"))
-    assert query.parse(Completed(query.argv, 0, b"", b"", 0.0)) == {}
+    assert query.parse(CommandResult(query.argv, 0, b"", b"", 0.0)) == {}
     with pytest.raises(NoSuchJob):
-        query.parse(Completed(query.argv, 153, b"", b"qstat: Unknown Job Id 12.pbs01\n", 0.0))
+        query.parse(CommandResult(query.argv, 153, b"", b"qstat: Unknown Job Id 12.pbs01\n", 0.0))
     with pytest.raises(UnreadableOutput, match="no list of jobs"):
-        query.parse(Completed(query.argv, 0, b"Welcome!\n", b"", 0.0))
+        query.parse(CommandResult(query.argv, 0, b"Welcome!\n", b"", 0.0))
     rules = asked(queue_rules_query(Dialect.OPENPBS, "nosuch"))
     with pytest.raises(SchedulerRefused) as raised:
-        rules.parse(Completed(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0))
+        rules.parse(CommandResult(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0))
     assert "command: qstat -Q -f nosuch" in str(raised.value)
 
 
@@ -202,7 +202,7 @@ def test_what_was_cut_or_garbled_is_read_or_an_error(dialect: Dialect, noise: by
     whole = b"Queue: debug" + b"".join(token + f"{name}={value}".encode() for name, value in _DEBUG.items()) + b"\n"
     for stdout in (whole[:cut] + noise, whole[:cut] + b"\n", noise + whole):
         try:
-            words = query.parse(Completed(query.argv, status, stdout, noise, 0.0))
+            words = query.parse(CommandResult(query.argv, status, stdout, noise, 0.0))
         except CommandError:
             continue
         assert all(value for value in words.values())

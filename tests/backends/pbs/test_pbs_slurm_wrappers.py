@@ -19,7 +19,7 @@ from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UsageError
 from hpcdash.recorded import token_of
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.backends.pbs.test_pbs_wrapped_records import PRINTED, lists, told_by_squeue
 
 WRAPPERS = pbs_backend(Dialect.SLURM_WRAPPERS)
@@ -27,14 +27,14 @@ UNKNOWN = "99999999"
 CLOCK = 1795264849
 
 
-def recorded(scene: str, name: str) -> Completed:
+def recorded(scene: str, name: str) -> CommandResult:
     """What one command left."""
     said = {command["name"]: command for command in json.loads((PRINTED / scene / "commands.json").read_text("utf-8"))}
     out, err = (
         file.read_bytes() if file.is_file() else b""
         for file in (PRINTED / scene / f"{name}.out", PRINTED / scene / f"{name}.err")
     )
-    return Completed(tuple(said[name]["argv"]), said[name]["exit"], out, err, 0.05)
+    return CommandResult(tuple(said[name]["argv"]), said[name]["exit"], out, err, 0.05)
 
 
 def listed(query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr: bytes = b"") -> Any:
@@ -43,7 +43,7 @@ def listed(query: Query[Any], full: bytes, short: bytes, status: int = 0, stderr
     assert token is not None
     assert token != RECORDED_TOKEN
     stdout = b"Clock: %d\n" % CLOCK + full + b"\n" + token.encode() + b"\n" + short
-    return query.parse(Completed(query.argv, status, stdout, stderr, 0.05))
+    return query.parse(CommandResult(query.argv, status, stdout, stderr, 0.05))
 
 
 def jobs_of(scene: str) -> dict[str, dict[str, Any]]:
@@ -194,7 +194,7 @@ def test_queues_are_those_of_slurm() -> None:
 def test_queues_have_their_longest_time_and_the_jobs_that_run() -> None:
     query = WRAPPERS.queue.queues()
     stdout = recorded("everyday", "qstat-Q-f").stdout + recorded("everyday", "qstat-q").stdout
-    table = query.parse(Completed(query.argv, 0, stdout, b"", 0.05)).table
+    table = query.parse(CommandResult(query.argv, 0, stdout, b"", 0.05)).table
     hours = [seconds and seconds / 3600 for seconds in table["limit_seconds"].to_pylist()]
     assert hours == [168, 0.5, 48, None, 24, 24]
     assert table["jobs_running"].to_pylist() == [2, 2, 1, 3, 0, 0]

@@ -16,11 +16,11 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import resubmission, submission
-from hpcdash.backends.submissions import Handover, Submission
+from hpcdash.backends.submissions import Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.errors import UsageError
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.job_rows import table_of
 
 OPENPBS, TEXT, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
@@ -38,12 +38,12 @@ def text(*directives: str) -> bytes:
     return "\n".join(("#!/bin/bash", *directives, "sleep 1", "")).encode()
 
 
-def handed(*options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any) -> Handover:
+def handed(*options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any) -> SubmitCommand:
     wanted = {"name": "train.sh", "mark": MARK, "script": script or text(), **wanted}
     return submission(dialect, Submission(options=options, **wanted))
 
 
-def words(found: Handover) -> list[str]:
+def words(found: SubmitCommand) -> list[str]:
     """qsub's words, without those that each submission has."""
     argv = list(found.command.argv)
     argv = argv[argv.index("qsub") + 1 :]
@@ -53,8 +53,8 @@ def words(found: Handover) -> list[str]:
     return argv
 
 
-def answered(stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"") -> Completed:
-    return Completed(("qsub",), status, stdout, stderr, 0.01)
+def answered(stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"") -> CommandResult:
+    return CommandResult(("qsub",), status, stdout, stderr, 0.01)
 
 
 # -- a script for the first time
@@ -307,7 +307,7 @@ def test_what_v_does_not_do_is_told() -> None:
 # -- what qsub says
 
 
-def outcome(answer: Completed, dialect: Dialect = OPENPBS) -> Outcome:
+def outcome(answer: CommandResult, dialect: Dialect = OPENPBS) -> Outcome:
     [found] = handed(dialect=dialect).command.read(answer)
     assert found.job_id == "train.sh"
     return found
@@ -479,12 +479,12 @@ def again(
     job_id: str = "9.pbs01",
     tasks: str | None = None,
     dialect: Dialect = OPENPBS,
-) -> Handover:
+) -> SubmitCommand:
     wanted = None if tasks is None else parse_tasks(tasks)
     return resubmission(dialect, detail(native or {}, job_id), {}, script(*directives), wanted, MARK)
 
 
-def options(found: Handover) -> list[str]:
+def options(found: SubmitCommand) -> list[str]:
     argv = list(found.command.argv)
     assert argv[:5] == ["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", WORK]
     assert argv[5:7] == ["qsub", "-f"]

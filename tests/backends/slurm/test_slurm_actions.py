@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import UsageError, without_env
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
 
 LOADED = (
@@ -31,7 +31,7 @@ def lines(made: tuple[ActionCommand, ...]) -> list[str]:
 
 
 def answered(command: ActionCommand, stderr: bytes, status: int) -> dict[str, tuple[bool | None, str]]:
-    outcomes = command.read(Completed(command.argv, status, b"", stderr, 0.01))
+    outcomes = command.read(CommandResult(command.argv, status, b"", stderr, 0.01))
     assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
     return {outcome.job_id: (outcome.done, outcome.words) for outcome in outcomes}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hpcdash.backends.slurm.policy import parse_preemption, parse_qos
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 PARTITIONS = """PreemptType             = preempt/{kind}
 PartitionName=main
@@ -21,8 +21,8 @@ PartitionName=urgent
 """
 
 
-def answer(text: str) -> Completed:
-    return Completed(("scontrol",), 0, text.encode(), b"", 0.1)
+def answer(text: str) -> CommandResult:
+    return CommandResult(("scontrol",), 0, text.encode(), b"", 0.1)
 
 
 def of(queue: str, kind: str = "partition_prio") -> Mapping[str, str]:

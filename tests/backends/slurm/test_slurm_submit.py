@@ -13,7 +13,7 @@ from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.options import read_submit_line
 from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, submission
-from hpcdash.backends.submissions import Handover, Submission
+from hpcdash.backends.submissions import Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, without_env
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
@@ -50,13 +50,13 @@ def again(
     tasks: str | None = None,
     text: Script | None = None,
     native: Mapping[str, str] | None = None,
-) -> Handover:
+) -> SubmitCommand:
     told = {"SubmitLine": line, **(native or {})} if line else {**(native or {})}
     wanted = None if tasks is None else parse_tasks(tasks)
     return resubmission(detail or held(), told, text or script(), wanted, MARK)
 
 
-def options(found: Handover) -> list[str]:
+def options(found: SubmitCommand) -> list[str]:
     """The options of sbatch that stand for the job itself, without those the tests' jobs always get."""
     words = list(without_env(found.command.argv))
     words = words[words.index("sbatch") + 1 :]

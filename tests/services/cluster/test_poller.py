@@ -22,7 +22,7 @@ from hpcdash.errors import (
 from hpcdash.services.cluster.poller import NEEDS_A_PERSON
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import EVERYONE, HISTORY, MINE, NODES, PROBED, QUEUES
 
@@ -165,7 +165,7 @@ async def test_what_was_given_up_on_has_longer_the_next_time(cluster: Cluster) -
     limits: list[float] = []
     run = cluster.transport.run
 
-    async def noted(argv: tuple[str, ...], **options: Any) -> Completed:
+    async def noted(argv: tuple[str, ...], **options: Any) -> CommandResult:
         if without_env(argv)[0] == "squeue":
             limits.append(options["limit_seconds"])
         return await run(argv, **options)

@@ -18,7 +18,7 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_again, wanted_of
+from hpcdash.services.submit.plan import SubmissionPlan, plan_again, wanted_of
 from hpcdash.services.submit.recovery import Search, reconcile
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
@@ -30,12 +30,12 @@ def store_of(transport: ScriptedTransport) -> ClusterStore:
     return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
 
 
-async def prepared(transport: ScriptedTransport, store: ClusterStore) -> Again:
+async def prepared(transport: ScriptedTransport, store: ClusterStore) -> SubmissionPlan:
     tasks = await fetch_tasks(store, "88")
     return await plan_again(store, wanted_of([row for row in tasks.ended if row["state"] == "failed"]))
 
 
-def lost(again: Again) -> Report:
+def lost(again: SubmissionPlan) -> Report:
     return Report(again.plan, tuple(Outcome(job_id, None, "no answer") for job_id in again.plan.request.job_ids))
 
 

@@ -28,7 +28,7 @@ from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.embedded.queue_lab import until as queue_until
@@ -50,7 +50,7 @@ class Reads:
         self.at_once = self.most_at_once = self.ignored = 0
         self.deaf = deaf
 
-    async def __call__(self, command: Command) -> Completed:
+    async def __call__(self, command: Command) -> CommandResult:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         answering = asyncio.ensure_future(command.run_here())

@@ -182,7 +182,7 @@ def test_one_that_is_locked_for_long_is_not_waited_for_forever(tmp_path: Path, m
             records.all()
         with pytest.raises(StateUnusable, match=r"state\.db cannot be written: another program has locked it"):
             records.removed(RECORD)
-    assert records.to_look_after() == (RECORD,)
+    assert records.unsettled() == (RECORD,)
 
 
 # -- disks
@@ -263,7 +263,7 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Pat
         f"ERROR {words}",
         step,
     ]
-    assert LaunchRecords(state, "juno").to_look_after() == (RECORD,)
+    assert LaunchRecords(state, "juno").unsettled() == (RECORD,)
 
 
 # -- damage
@@ -329,7 +329,7 @@ def test_one_of_a_newer_version_is_read_and_not_written(tmp_path: Path, notices:
     ]
     with pytest.raises(StateUnusable, match="belongs to a newer hpcdash"):
         records.removed(RECORD)
-    assert records.to_look_after() == (RECORD,)
+    assert records.unsettled() == (RECORD,)
 
 
 def test_what_an_older_version_writes_beside_is_taken_in_too(tmp_path: Path) -> None:
@@ -359,9 +359,9 @@ def test_what_an_older_version_writes_beside_is_taken_in_too(tmp_path: Path) -> 
 def test_files_that_were_taken_in_but_not_renamed_are_taken_in_once(tmp_path: Path) -> None:
     state = Path(shutil.copytree(OLD, tmp_path / "state"))
     records, recents = LaunchRecords(state, "local"), Recents(state)
-    before = records.all(), records.to_look_after(), recents.recent("local"), WatchFiles(state, "local").read()
+    before = records.all(), records.unsettled(), recents.recent("local"), WatchFiles(state, "local").read()
     for path in state.rglob("*.migrated"):
         path.rename(path.with_suffix(""))
-    again = records.all(), records.to_look_after(), recents.recent("local"), WatchFiles(state, "local").read()
+    again = records.all(), records.unsettled(), recents.recent("local"), WatchFiles(state, "local").read()
     assert again == before
     assert list(StateDatabase(state).read("SELECT count(*) FROM switches")) == [(5,)]

@@ -26,7 +26,7 @@ from hpcdash.services.state import submitted_scripts as kept_scripts
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import APART_SECONDS, KEPT_SECONDS, KeptScript, KeptScripts
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
@@ -202,7 +202,7 @@ def store_of(
     )
 
 
-async def submitted(store: ClusterStore, tmp_path: Path) -> tuple[Again, Report]:
+async def submitted(store: ClusterStore, tmp_path: Path) -> tuple[SubmissionPlan, Report]:
     again = plan_submission(store, Submission(SCRIPT, "sim.sh"))
     return again, await Actions(store, Journal(tmp_path / "journal.jsonl")).run(again.plan)
 

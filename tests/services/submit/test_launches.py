@@ -22,7 +22,7 @@ from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.launches import Launches, LaunchPlan, WantedLaunch
 from tests.support.job_rows import job_row
 from tests.support.scripted_cluster import Cluster, settled, until
 from tests.support.scripted_transport import HISTORY, QUEUES, Command, ScriptedTransport
@@ -148,15 +148,15 @@ async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(cluste
 
 async def test_what_it_waits_for_is_on_the_command_line_too(launches: Launches) -> None:
     planned = await launches.plan(WantedLaunch(Request(command="true", name="one", after=("7", "8"))))
-    assert planned.again.plan.commands[-1].argv.count("--dependency=afterany:7:8") == 1
+    assert planned.plan.commands[-1].argv.count("--dependency=afterany:7:8") == 1
     assert "--dependency=afterany:7:8" in options(planned.script.text)
 
 
 async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) -> None:
     plans = [await launches.plan(WantedLaunch(Request(command="true", name="one"))) for _ in range(2)]
     assert len({plan.place.folder for plan in plans}) == 2
-    assert len({plan.again.searches["one"].mark for plan in plans}) == 2
-    stage, submit = (command.argv for command in plans[0].again.plan.commands)
+    assert len({plan.searches["one"].mark for plan in plans}) == 2
+    stage, submit = (command.argv for command in plans[0].plan.commands)
     assert stage[-2:] == ("/home/alice/hpcdash/launches", plans[0].place.folder.rpartition("/")[2])
     assert submit[-1] == f"{plans[0].place.folder}/batch.sh"
 
@@ -175,7 +175,7 @@ async def test_a_container_s_image_is_fetched_with_the_login_that_is_kept_there(
 # -- what is remembered
 
 
-async def concluded(launches: Launches, outcome: Outcome) -> tuple[PlannedLaunch, str]:
+async def concluded(launches: Launches, outcome: Outcome) -> tuple[LaunchPlan, str]:
     request = Request(command="true", name="one", site=Site(keep="failed"))
     planned = await launches.plan(WantedLaunch(request, "text"))
     return planned, await launches.conclude(planned, outcome)
@@ -186,7 +186,7 @@ async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folde
     assert said == f"its files are in {planned.place.folder}"
     (record,) = launches.records.all()
     assert (record.job_id, record.folder, record.request) == ("", planned.place.folder, "text")
-    assert launches.records.to_look_after() == ()
+    assert launches.records.unsettled() == ()
 
 
 async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Pa
     others.launched(replace(RECORD, folder="/jobs/5"))
     records.removed(second)
     records.stays(third, "it did not complete")
-    assert records.to_look_after() == (RECORD,)
+    assert records.unsettled() == (RECORD,)
     assert len(records.all()) == 4
 
 
@@ -266,7 +266,7 @@ async def test_one_question_tells_how_all_ended(
     assert await launches.tidy() == ("job 7 completed: /jobs/one-1 is removed",)
     assert transport.count(HISTORY) == 1
     assert [words[-4:] for words in transport.ran(shell)] == [("/jobs", "one-1", "sums", "staged")]
-    assert launches.records.to_look_after() == ()
+    assert launches.records.unsettled() == ()
     assert await launches.tidy() == ()
     assert transport.count(HISTORY) == 1
 
@@ -285,10 +285,10 @@ async def test_what_nobody_knows_any_more_is_left(
 ) -> None:
     launches.records.launched(RECORD)
     await launches.tidy()
-    assert launches.records.to_look_after() == (RECORD,)
+    assert launches.records.unsettled() == (RECORD,)
     cluster.clock.seconds += 2 * 86400
     await launches.tidy()
-    assert launches.records.to_look_after() == ()
+    assert launches.records.unsettled() == ()
     assert transport.ran(shell) == []
 
 
@@ -296,7 +296,7 @@ async def test_a_history_that_fails_is_asked_another_time(launches: Launches, tr
     launches.records.launched(RECORD)
     transport.fails[HISTORY] = CommandTimedOut("no answer")
     assert await launches.tidy() == ()
-    assert launches.records.to_look_after() == (RECORD,)
+    assert launches.records.unsettled() == (RECORD,)
 
 
 @pytest.mark.parametrize("folder", ["/jobs/..", "/", "jobs/one", "/jobs/", "/."])

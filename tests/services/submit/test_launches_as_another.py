@@ -22,10 +22,10 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.launches import Launches, PlannedLaunch, WantedLaunch
+from hpcdash.services.submit.launches import Launches, LaunchPlan, WantedLaunch
 from hpcdash.services.submit.staging import discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo
 
@@ -78,14 +78,14 @@ def launches(site: SudoSite, tmp_path: Path) -> Launches:
     return Launches(store, settings, tmp_path / "state")
 
 
-async def planned(launches: Launches, name: str = "run.sh") -> PlannedLaunch:
+async def planned(launches: Launches, name: str = "run.sh") -> LaunchPlan:
     request = Request(script=name, name="as-another", slot_type=SlotType.CPU, site=launches.settings.site)
     return await launches.plan(WantedLaunch(request, "# text\n", {name: b"#!/bin/sh\n"}))
 
 
-async def submitted(launches: Launches, one: PlannedLaunch, tmp_path: Path) -> tuple[Outcome, str]:
+async def submitted(launches: Launches, one: LaunchPlan, tmp_path: Path) -> tuple[Outcome, str]:
     actions = Actions(launches.store, Journal(tmp_path / "journal.jsonl"))
-    (outcome,) = (await actions.run(one.again.plan)).outcomes
+    (outcome,) = (await actions.run(one.plan)).outcomes
     return outcome, await launches.conclude(one, outcome)
 
 
@@ -132,12 +132,12 @@ async def test_it_is_submitted_as_the_user_whose_the_folder_is(
 
 async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site: SudoSite) -> None:
     one = await planned(launches)
-    stage, submit = one.again.plan.commands
+    stage, submit = one.plan.commands
     assert "chown" not in " ".join(stage.argv)
     assert stage.words.startswith("stage 4 files (")
     assert stage.words.endswith(f") in {one.place.folder} as {site.alice}")
     assert submit.argv[:5] == ("sudo", "-n", "-u", site.alice, f"{site.bin}/sbatch")
-    assert one.again.searches["as-another"].user == site.alice
+    assert one.searches["as-another"].user == site.alice
 
 
 def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site: SudoSite) -> None:
@@ -152,7 +152,7 @@ def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site
     command = pbs_backend(Dialect.OPENPBS).submit.submission(wanted).command
     own = {"PBS_CONF_FILE": "/tmp/mine.conf", "PBS_DEFAULT": "mine"}
     done = site.run_as(site.launcher, *command.argv, stdin=command.stdin or b"", variables=own)
-    answer = Completed(command.argv, done.returncode, done.stdout, done.stderr, 0.0)
+    answer = CommandResult(command.argv, done.returncode, done.stdout, done.stderr, 0.0)
     assert command.read(answer) == (Outcome("one", True, "job 7.pbs01"),)
     said = called(site)
     assert said[0] == site.alice
@@ -302,7 +302,7 @@ async def test_what_others_could_swap_is_refused_with_root_s_commands(
 async def test_without_another_account_nothing_uses_sudo(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     launches.settings = LaunchSettings(Site(storage_root=str(site.root)))
     one = await planned(launches)
-    assert not [command for command in one.again.plan.commands if "sudo" in " ".join(command.argv)]
+    assert not [command for command in one.plan.commands if "sudo" in " ".join(command.argv)]
     outcome, _ = await submitted(launches, one, tmp_path)
     assert outcome.done
     assert called(site)[0] == site.launcher

@@ -27,7 +27,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import Again, plan_submission
+from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import HISTORY, RECENT, Command
@@ -54,7 +54,7 @@ class Person:
         if stages:
             staging = ActionCommand(("stage",), ("sim.sh",), _read_staging, b"#!/bin/sh\n")
             plan = replace(self.again.plan, commands=(staging, *self.again.plan.commands))
-            self.again = Again(plan, (), self.again.searches)
+            self.again = SubmissionPlan(plan, (), self.again.searches)
 
     @property
     def mark(self) -> str:

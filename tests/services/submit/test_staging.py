@@ -13,16 +13,16 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.staging import MOST_STAGED_BYTES, Staged, discard_argv, staged_files, staging_command
 from hpcdash.services.submit.sudoers import NOTHING_THERE
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 pytestmark = pytest.mark.system
 OWN = {"batch.sh": b"#!/bin/bash\ntrue\n", "request.toml": 'command = "é"\n'.encode()}
 BINARY = bytes(range(256)) * 300
 
 
-def run(argv: tuple[str, ...], stdin: bytes = b"") -> Completed:
+def run(argv: tuple[str, ...], stdin: bytes = b"") -> CommandResult:
     ended = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=20)
-    return Completed(argv, ended.returncode, ended.stdout, ended.stderr, 0.0)
+    return CommandResult(argv, ended.returncode, ended.stdout, ended.stderr, 0.0)
 
 
 def stage(staged: Staged) -> Outcome:

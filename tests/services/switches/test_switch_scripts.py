@@ -26,7 +26,7 @@ from hpcdash.services.switches.scripts import (
     look_query,
     written_query,
 )
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.support import suite
 
@@ -42,12 +42,12 @@ class Node:
     shell: str = "dash"
     account: str = ""
 
-    def run(self, argv: Sequence[str]) -> Completed:
+    def run(self, argv: Sequence[str]) -> CommandResult:
         words = [self.shell, *(("sh",) if self.shell == "busybox" else ()), *argv[1:]]
         if self.account:
             words = ["setpriv", f"--reuid={self.account}", f"--regid={self.account}", "--init-groups", *words]
         done = subprocess.run(words, capture_output=True, timeout=20, check=False)
-        return Completed(tuple(argv), done.returncode, done.stdout, done.stderr, 0.0)
+        return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr, 0.0)
 
     def look(self, path: Path | str, owner: str = "") -> SwitchLook:
         query = look_query(str(path), owner)
@@ -209,7 +209,7 @@ def test_ages_are_of_the_login_node_s_clock(tmp_path: Path) -> None:
     done = subprocess.run(
         query.argv, env={"PATH": f"{date.parent}:{os.environ['PATH']}"}, capture_output=True, check=False
     )
-    look = query.parse(Completed(query.argv, 0, done.stdout, b"", 0.0))
+    look = query.parse(CommandResult(query.argv, 0, done.stdout, b"", 0.0))
     assert look.age_seconds == 12
 
 

@@ -17,7 +17,7 @@ from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
 from hpcdash.services.watch.facts import MOST_TAIL_BYTES, DiskQuery, Facts, FactsRequest, TailQuery, facts_query
 from hpcdash.services.watch.rules.storage import storage
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 pytestmark = pytest.mark.system
 MIB = 1 << 20
@@ -40,7 +40,7 @@ def look(
         environment["PATH"] = f"{path}:{environment['PATH']}"
     argv = (*query.argv[:2], script, *query.argv[3:])
     ended = subprocess.run(argv, capture_output=True, check=False, timeout=60, env=environment)
-    return query.parse(Completed(query.argv, ended.returncode, noise + ended.stdout, ended.stderr, 0.1))
+    return query.parse(CommandResult(query.argv, ended.returncode, noise + ended.stdout, ended.stderr, 0.1))
 
 
 @contextlib.contextmanager
@@ -270,7 +270,7 @@ def test_an_answer_that_was_cut_short_tells_no_more_than_it_holds(tmp_path: Path
     query = facts_query(FactsRequest(files=(str(log), str(tmp_path / "other"))))
     whole = subprocess.run(query.argv, capture_output=True, check=True, timeout=30).stdout
     cut = whole[: whole.rindex(b"\x1e", 0, whole.rindex(b"\x1e")) + 30]
-    facts = query.parse(Completed(query.argv, 137, cut, b"", 0.1))
+    facts = query.parse(CommandResult(query.argv, 137, cut, b"", 0.1))
     assert facts.files.keys() == {str(log)}
     with pytest.raises(UnreadableOutput):
-        query.parse(Completed(query.argv, 127, b"sh: not found", b"", 0.1))
+        query.parse(CommandResult(query.argv, 127, b"sh: not found", b"", 0.1))

@@ -10,14 +10,14 @@ from hpcdash.backends.queries import Query
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import normalised_argv, token_of
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.record_case import Recorded
 
 
 class Asker:
     """`run` answers a command; of `folder`, where the stand-ins are, a case says `site`."""
 
-    def __init__(self, run: Callable[[tuple[str, ...]], Completed], folder: str, site: str) -> None:
+    def __init__(self, run: Callable[[tuple[str, ...]], CommandResult], folder: str, site: str) -> None:
         self.commands: dict[tuple[str, ...], Recorded] = {}
         self._run = run
         self._folder, self._site = folder.encode(), site.encode()

@@ -11,7 +11,7 @@ from hpcdash.backends.pbs.jobs import parse_jobs
 from hpcdash.backends.pbs.listing import Listing, Want, listing
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain.rfc3339 import table_to_json_rows
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 
 TOKEN = "\x1eabcDEF0123"
 # 2026-11-21T04:30:00Z
@@ -64,9 +64,9 @@ def dsv(job_id: str, attributes: Mapping[str, str | None]) -> bytes:
     return TOKEN.join((f"Job Id: {job_id}", *fields)).encode("utf-8", "surrogateescape") + b"\n"
 
 
-def answered(*lines: bytes, status: int = 0, stderr: bytes = b"") -> Completed:
+def answered(*lines: bytes, status: int = 0, stderr: bytes = b"") -> CommandResult:
     """What the script leaves."""
-    return Completed(("env", "sh"), status, b"Clock: %d\n" % CLOCK + b"".join(lines), stderr, 0.1)
+    return CommandResult(("env", "sh"), status, b"Clock: %d\n" % CLOCK + b"".join(lines), stderr, 0.1)
 
 
 def question(want: Want = Want.NOW, dialect: Dialect = Dialect.OPENPBS, *job_ids: str) -> Listing:

@@ -17,7 +17,7 @@ from pathlib import Path
 from hpcdash.backends.pbs.backend import BACKEND, pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import JobScope
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs import wrappers_standin
 from tests.support.pbs.asker import Asker
 from tests.support.pbs.record_wrappers import PRINTED
@@ -75,13 +75,13 @@ class Printers:
     def path(self) -> Path:
         return self.folder / "bin"
 
-    def run(self, argv: tuple[str, ...]) -> Completed:
+    def run(self, argv: tuple[str, ...]) -> CommandResult:
         """A command as a transport would run it."""
         environment = {"PATH": f"{self.path}:/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         done = subprocess.run(
             argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LIMIT_SECONDS
         )
-        return Completed(argv, done.returncode, done.stdout, done.stderr, 0.05)
+        return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.05)
 
 
 def record(scene: Scene, folder: Path) -> Path:

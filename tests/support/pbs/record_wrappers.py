@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.record_case import Recorded, renamed
 from tests.support.slurm import SlurmLab, free_base_port, hostile_jobs, scenario
 
@@ -53,10 +53,10 @@ class Recorder:
         self._folder.mkdir(parents=True)
         self._said: list[dict[str, object]] = []
 
-    def keep(self, name: str, *argv: str, user: str = "alice") -> Completed:
+    def keep(self, name: str, *argv: str, user: str = "alice") -> CommandResult:
         """Run one command and keep what it left."""
         ended = self._lab.as_user(user, "env", "LC_ALL=C", "TZ=UTC", *argv, check=False)
-        answer = Completed(argv, ended.returncode, ended.stdout, ended.stderr, 0.0)
+        answer = CommandResult(argv, ended.returncode, ended.stdout, ended.stderr, 0.0)
         kept = renamed(Recorded(name, argv, answer.status, ended.stdout, ended.stderr, 0.0), _RENAMES)
         for suffix, raw in (("out", kept.stdout), ("err", kept.stderr)):
             if raw:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.actions import ActionCommand
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from tests.support.pbs import torque_standin
 
 PRINTED = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "torque-6.1" / "printed"
@@ -54,7 +54,7 @@ class TorqueSite:
     def environment(self) -> Mapping[str, str]:
         return {"PATH": f"{self.path}:/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder), "LANG": "C.UTF-8"}
 
-    def run(self, argv: tuple[str, ...], stdin: bytes | None = None) -> Completed:
+    def run(self, argv: tuple[str, ...], stdin: bytes | None = None) -> CommandResult:
         """A command as a transport would run it."""
         done = subprocess.run(
             argv,
@@ -64,9 +64,9 @@ class TorqueSite:
             capture_output=True,
             timeout=_LIMIT_SECONDS,
         )
-        return Completed(argv, done.returncode, done.stdout, done.stderr, 0.02)
+        return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.02)
 
-    def act(self, command: ActionCommand) -> Completed:
+    def act(self, command: ActionCommand) -> CommandResult:
         return self.run(command.argv, command.stdin)
 
     @property

@@ -19,7 +19,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
-from hpcdash.transport.base import Completed, Transport
+from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.logs.pane import LogPane
@@ -49,7 +49,7 @@ def log_transport(stdout: Path, stderr: Path, *, shown_folder: Path | None = Non
     """
     shown = shown_folder or stdout.parent
 
-    async def look(command: Command) -> Completed:
+    async def look(command: Command) -> CommandResult:
         there = tuple(word.replace(str(shown), str(stdout.parent)) for word in command.argv)
         return await replace(command, argv=there).run_here()
 

@@ -18,7 +18,7 @@ from textual.widgets import Input
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
-from hpcdash.transport.base import Completed
+from hpcdash.transport.base import CommandResult
 from hpcdash.ui.switches.dialog import SwitchDialog
 from tests.support.scripted_transport import Command, Key, ScriptedTransport, run_here
 from tests.support.slurm_text import Fields, shown_job
@@ -221,7 +221,7 @@ async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_an
 async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
     transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
-    async def taken_at_once(command: Command) -> Completed:
+    async def taken_at_once(command: Command) -> CommandResult:
         answer = await command.run_here()
         (run / "SAVE").unlink()
         return answer

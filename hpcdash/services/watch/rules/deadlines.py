@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import CheckpointWatch
 from hpcdash.domain.alerts import Finding, Severity, format_job, shown
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import JobState
-from hpcdash.domain.units import MINUTE
+from hpcdash.domain.units import MINUTE, format_span
 from hpcdash.services.watch.rules.rows import Row, rows_where
 
 END = "end-before-save"

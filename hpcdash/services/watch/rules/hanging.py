@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from hpcdash.config.watch_settings import HangingWatch
 from hpcdash.domain.alerts import Finding, Severity, format_job, shown
-from hpcdash.domain.impact import format_span
 from hpcdash.domain.states import JobState
-from hpcdash.domain.units import HOUR
+from hpcdash.domain.units import HOUR, format_span
 from hpcdash.services.watch.rules.rows import rows_where
 
 RULE = "is-hanging"

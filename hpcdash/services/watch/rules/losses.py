@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdash.config.watch_settings import LossWatch
 from hpcdash.domain.alerts import Finding, Severity, finding_key, format_job, shown
-from hpcdash.domain.impact import format_span
+from hpcdash.domain.units import format_span
 from hpcdash.services.watch.training import Course, Noticed
 
 RULE = "loss"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
-from hpcdash.domain.impact import format_span
-from hpcdash.domain.units import DAY, HOUR, format_count, format_memory
+from hpcdash.domain.units import DAY, HOUR, format_count, format_memory, format_span
 from hpcdash.services.watch.disks import DiskUsage
 
 RULE = "storage"
