@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib.util
 import os
 import signal
 import sys
@@ -16,6 +17,10 @@ from hypothesis import settings
 
 # Tests import tests.support by its full name, whatever folder pytest was started in.
 sys.path.insert(0, str(Path(__file__).parent.parent))
+
+# pyarrow looks for dateutil whenever it infers a type. Where it is missing, each look went through all of sys.path.
+if importlib.util.find_spec("dateutil") is None:
+    sys.modules["dateutil"] = None  # type: ignore[assignment]
 
 from tests.support import suite
 from tests.support.play_case import parse_cases_once

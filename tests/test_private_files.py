@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.private_files import NotPrivate, atomic_write, make_private, require_own
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
 SOMEBODY_ELSE = 65534

@@ -11,7 +11,7 @@ from hpcdash.cli.build import queue_pace_of
 from hpcdash.cli.doctor import queue_checks
 from hpcdash.config.settings import ClusterSettings, PollSettings
 from hpcdash.services.cluster.snapshots import Kind
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 from tests.support.slurm import SlurmLab
 
 

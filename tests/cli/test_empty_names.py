@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from tests.e2e.program import Program, home_with, together
-from tests.e2e.screen import dashboard
+from tests.support.program import Program, home_with, together
 from tests.support.registered import files_in
+from tests.support.screen import dashboard
 
 _CASE = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
 

@@ -1,4 +1,4 @@
-"""What one-shot commands print: JSON and CSV for machines, an aligned table for people."""
+"""What one-shot commands print: JSON and CSV for machines, tables and sentences for people."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.actions import Outcome
+from hpcdash.cli.actions import format_end, format_jobs
+from hpcdash.cli.jobs import _format_nothing
 from hpcdash.cli.tables import Kind, contract_columns, default_columns, write_csv, write_json, write_table
 from hpcdash.domain import schema
 from hpcdash.domain.text import width_of
 from hpcdash.errors import UsageError
+from hpcdash.services.state.journal import JournalEntry
 
 NOW = 1_763_700_000
 SCHEMAS = {"jobs": schema.JOBS, "history": schema.JOBS, "nodes": schema.NODES, "queues": schema.QUEUES}
@@ -334,3 +338,47 @@ def test_hostile_text_is_one_visible_line_a_row_within_the_width(
     assert [line.split()[:2] for line in lines[1:]] == [[str(number), "running"] for number in range(len(rows))]
     if width is not None:
         assert all(width_of(line) <= max(width, len("ID  running")) for line in lines)
+
+
+def test_an_empty_table_says_why_it_is_empty() -> None:
+    assert _format_nothing("jobs", mine=True, all_rows=0) == "no job of yours in the queue; --all shows everyone's"
+    assert _format_nothing("history", mine=True, all_rows=0).startswith("no job of yours ended in the last 7 days")
+    assert _format_nothing("jobs", mine=False, all_rows=12) == "none of 12 rows matches the filter"
+    assert _format_nothing("nodes", mine=True, all_rows=0) == "nothing"
+
+
+def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
+    return {"user": user, "state": state, "_tasks": tasks}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "no job in the queue"),
+        ([row("alice", "running")], "1 job of alice (1 running)"),
+        (
+            [row("alice", "running"), row("alice", "pending", 10), row("bob", "pending")],
+            "11 jobs of alice, 1 of bob (11 pending, 1 running)",
+        ),
+        ([row(None, "out_of_memory", None)], "1 job of ? (1 out of mem)"),
+        ([row("a\x1b[2J", "held")], "1 job of a␛[2J (1 held)"),
+    ],
+)
+def test_it_says_how_many_jobs_of_whom_in_which_states(rows: list[dict[str, Any]], words: str) -> None:
+    assert format_jobs(rows) == words
+
+
+@pytest.mark.parametrize(
+    ("state", "outcomes", "words"),
+    [
+        ("running", (), "running"),
+        ("unknown", (), "outcome unknown"),
+        ("done", (Outcome("1", True),), "done"),
+        ("refused", (Outcome("1", False, "Access denied"),), "refused: Access denied"),
+        ("partly", (Outcome("1", True), Outcome("2", False, "no")), "1 of 2 done; 2: no"),
+        ("unknown", (Outcome("1", True), Outcome("2", None, "lost")), "outcome unknown: lost"),
+    ],
+)
+def test_the_journal_says_how_it_ended(state: str, outcomes: tuple[Outcome, ...], words: str) -> None:
+    entry = JournalEntry("x", 0.0, None, "juno", "alice", "hold", ("1", "2"), (), state, outcomes)
+    assert format_end(entry) == words

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 from tests.support.sshd import Sshd, login_user, why_no_sshd
 
 PASSWORD = "s'ecret $(pw)"

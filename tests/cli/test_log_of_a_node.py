@@ -18,7 +18,8 @@ from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.session import ClusterSession
 from tests.support.node_disk import NOTE, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
-from tests.ui.logs.log_stage import RUNNING, LogTransport, log_session
+from tests.support.scripted_transport import ScriptedTransport
+from tests.ui.logs.log_stage import RUNNING, log_session, log_transport, of_files, set_state
 
 
 class Gathered(io.BytesIO):
@@ -31,7 +32,7 @@ class Gathered(io.BytesIO):
 class Command:
     """`hpcdash log` of a job that runs, with what it wrote."""
 
-    def __init__(self, session: ClusterSession, transport: LogTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, session: ClusterSession, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store: ClusterStore = session.store
         self.session = session
         self.transport = transport
@@ -58,11 +59,7 @@ class Command:
         self._be(b"RUNNING")
 
     def _be(self, state: bytes) -> None:
-        rows = self.transport.rows.split(b"\n")
-        at = next(number for number, row in enumerate(rows) if row.startswith(b"74\x1f"))
-        for word in (b"RUNNING", b"PENDING"):
-            rows[at] = rows[at].replace(b"\x1f" + word + b"\x1f", b"\x1f" + state + b"\x1f", 1)
-        self.transport.rows = b"\n".join(rows)
+        set_state(self.transport, state)
 
     async def until_written(self, content: bytes) -> None:
         async with asyncio.timeout(10):
@@ -83,7 +80,7 @@ async def command(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("hpcdash.cli.log._QUIET_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_FIRST_STATE_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_LONGEST_STATE_SECONDS", 0.05)
-    transport = LogTransport(node.last, node.last)
+    transport = log_transport(node.last, node.last)
     session = log_session(transport)
     yield Command(session, transport, monkeypatch)
     await session.store.close()
@@ -135,11 +132,11 @@ async def test_a_log_that_comes_late_from_its_node_is_waited_for(node: Node, com
     put(node.log, b"one\n")
     following = asyncio.ensure_future(command.show(follow=True))
     await command.until_written(b"one\n")
-    asked = command.transport.files_asked
+    asked = command.transport.count(of_files)
     remove(node.log)
     command.end_the_job()
     async with asyncio.timeout(10):
-        while command.transport.files_asked < asked + 20:  # noqa: ASYNC110
+        while command.transport.count(of_files) < asked + 20:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     put(node.last, b"one\ntwo\n")
     await asyncio.wait_for(following, 10)
@@ -171,7 +168,7 @@ async def test_a_job_that_starts_is_followed_on_its_node(node: Node, command: Co
     command.requeue_the_job()
     following = asyncio.ensure_future(command.show(follow=True))
     async with asyncio.timeout(10):
-        while command.transport.files_asked < 3:  # noqa: ASYNC110
+        while command.transport.count(of_files) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     put(node.log, b"one\n")
     command.run_the_job()

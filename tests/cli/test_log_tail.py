@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.color import ColorSystem
@@ -19,8 +18,9 @@ from hpcdash.cli import log as log_tail
 from hpcdash.cli.log import LogFollower, RawOutput, TerminalOutput, colours_of
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
-from hpcdash.transport.base import CommandResult
+from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
+from tests.support.scripted_transport import ScriptedTransport
 
 
 class Gathered(io.BytesIO):
@@ -28,19 +28,6 @@ class Gathered(io.BytesIO):
 
     def fileno(self) -> int:
         return 1
-
-
-class FailingTransport(LocalTransport):
-    """Raises what is in `failure`."""
-
-    failure: Exception | None = None
-    asked = 0
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        self.asked += 1
-        if self.failure is not None:
-            raise self.failure
-        return await super().run(argv, **limits)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -68,7 +55,7 @@ async def last_lines(path: Path, lines: int) -> bytes:
 
 
 @asynccontextmanager
-async def followed(path: Path, transport: LocalTransport | None = None) -> AsyncIterator[Gathered]:
+async def followed(path: Path, transport: Transport | None = None) -> AsyncIterator[Gathered]:
     out = Gathered()
     tail = LogFollower(LogFile(transport or LocalTransport(), str(path)), RawOutput(out))
     tail.begin(await tail.file.look())
@@ -131,14 +118,14 @@ async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(
 ) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
-    transport = FailingTransport()
+    transport = ScriptedTransport(behind=LocalTransport())
     async with followed(path, transport) as out:
         await until(lambda: out.getvalue() == b"one\n")
-        transport.failure = ConnectionFailed("The line was lost.")
-        asked = transport.asked
-        await until(lambda: transport.asked > asked + 3)
+        transport.fails["*"] = ConnectionFailed("The line was lost.")
+        asked = len(transport.argvs)
+        await until(lambda: len(transport.argvs) > asked + 3)
         path.write_bytes(b"one\ntwo\n")
-        transport.failure = None
+        transport.fails.clear()
         await until(lambda: out.getvalue() == b"one\ntwo\n")
     assert capsys.readouterr().err == (
         "hpcdash: The line was lost. Trying again.\nhpcdash: the cluster answers again\n"
@@ -148,10 +135,10 @@ async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(
 async def test_what_only_a_person_can_mend_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
-    transport = FailingTransport()
+    transport = ScriptedTransport(behind=LocalTransport())
     tail = LogFollower(LogFile(transport, str(path)), RawOutput(Gathered()))
     tail.begin(await tail.file.look())
-    transport.failure = AuthenticationFailed("Who are you?")
+    transport.fails["*"] = AuthenticationFailed("Who are you?")
     with pytest.raises(AuthenticationFailed):
         await tail.follow(0, never)
 

@@ -14,7 +14,7 @@ import pytest
 from hpcdash.cli.metrics import run_metrics
 from hpcdash.cli.options import CommonOptions
 from hpcdash.errors import HpcdashError
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 
 # 200 steps, of which one is no number and four are a spike; stderr has another metric at every tenth.
 LINE = '"step %d/1000 | train loss: %s | time per step (ms): 250\\n", s, l'

@@ -17,8 +17,8 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.errors import UsageError
-from tests.e2e.program import Program, home_with
 from tests.support.pbs import StandIns
+from tests.support.program import Program, home_with
 from tests.support.registered import files_in
 
 _HERE = ClusterSettings("local", "local")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 
 REQUEST = """\
 name = "train llm"

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tests.e2e.program import Program, home_with
-from tests.e2e.screen import dashboard
+from tests.support.program import Program, home_with
+from tests.support.screen import dashboard
 
 # Writes the clipboard; sets the title; erases the screen; an eight-bit CSI; reversed, isolated and invisible letters.
 HOSTILE = (

@@ -11,7 +11,7 @@ from hpcdash.backends.queries import Answer
 from hpcdash.backends.stacks import exactly, read_stacks
 from hpcdash.errors import SchedulerRefused
 from hpcdash.transport.base import CommandResult
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
 

@@ -1,4 +1,4 @@
-"""`hpcdash submit REQUEST.toml` on the embedded queue and on a stand-in PBS: what is printed, staged, run, removed."""
+"""`hpcdash submit REQUEST.toml` on the embedded queue and a stand-in PBS: what is printed, awaited, staged, removed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from typing import Any, cast
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.pbs.backend import pbs_backend
+from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.script.body import LIBRARY_NAME
-from hpcdash.cli.submit import RequestSubmitting
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
+from hpcdash.backends.submissions import Submission
+from hpcdash.cli.submit import RequestSubmitting, _after_in_full
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory
@@ -23,9 +27,10 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import LaunchPlan
-from tests.e2e.program import Program, home_with
+from hpcdash.services.submit.plan import SubmissionPlan
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.pbs import StandIns
+from tests.support.program import Program, home_with
 
 REQUEST = """# remember me
 name = "try"
@@ -273,9 +278,9 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
             self.plans += 1
             if self.plans > 1:
                 raise UsageError("no more")
-            unused = cast("Any", None)
-            script = cast("Any", SimpleNamespace(job_name="one"))
-            return LaunchPlan(unused, (), {}, script, unused, wanted[0], unused, "")
+            return SimpleNamespace(
+                again=SubmissionPlan(cast("Any", None), (), {}), script=SimpleNamespace(job_name="one")
+            )
 
         async def findings(self, planned: Any) -> tuple[()]:
             return ()
@@ -392,3 +397,29 @@ def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program:
     noted.path.write_bytes(noted.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
     done = program("submit", request(program, 'command = "true"'), "--dry-run")
     assert "nobody saw how the submission of night ended: hpcdash journal --settle looks for it" in done.stderr
+
+
+WANTED = Submission(b"#!/bin/sh\n", "job.sh", after=("12",))
+
+
+def session(backend: Any, asked: list[tuple[str, ...]]) -> Any:
+    async def rows_of(job_ids: tuple[str, ...]) -> list[dict[str, str]]:
+        asked.append(job_ids)
+        return [{"id": "12[3].pbs01", "array_id": "12[].pbs01"}]
+
+    return cast(
+        "Any", SimpleNamespace(store=SimpleNamespace(backend=backend), actions=SimpleNamespace(rows_of=rows_of))
+    )
+
+
+@pytest.mark.parametrize("backend", [SLURM, pbs_backend(Dialect.SLURM_WRAPPERS)])
+async def test_where_an_id_is_whole_as_it_is_written_nobody_is_asked(backend: Any) -> None:
+    asked: list[tuple[str, ...]] = []
+    assert await _after_in_full(WANTED, session(backend, asked)) == WANTED
+    assert asked == []
+
+
+async def test_where_it_may_be_an_array_s_the_queue_tells() -> None:
+    asked: list[tuple[str, ...]] = []
+    wanted = await _after_in_full(WANTED, session(pbs_backend(Dialect.OPENPBS), asked))
+    assert (wanted.after, asked) == (("12[].pbs01",), [("12",)])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 from tests.support.sudo_rules import sudo_site, why_no_sudo
 
 CONFIG = """\

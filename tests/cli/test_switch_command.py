@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with
 from tests.embedded.queue_lab import QueueLab, until
+from tests.support.program import Program, home_with
 
 
 @pytest.fixture

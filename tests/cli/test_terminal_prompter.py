@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import subprocess
-import sys
 import tempfile
 import termios
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from hpcdash.cli.terminal import TerminalPrompter, read_line
 from hpcdash.errors import EXIT_UNREACHABLE
 from tests.support.pam_sshd import PamSshd, why_no_pam_sshd
+from tests.support.program import Program
 from tests.support.sshd import login_user
 
 
@@ -36,19 +35,12 @@ def test_a_command_of_cron_rings_no_phone(tmp_path: Path) -> None:
         try:
             (tmp_path / ".ssh").mkdir(mode=0o700)
             (tmp_path / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{server.port} {server.host_key_line}\n")
-            done = subprocess.run(
-                [sys.executable, "-m", "hpcdash", "--ssh", f"{user}@127.0.0.1:{server.port}", "watch", "--once"],
-                env={**os.environ, "HOME": str(tmp_path), "HPCDASH_STATE": str(tmp_path), "SSH_AUTH_SOCK": ""},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                # Without a terminal, as cron runs it.
-                start_new_session=True,
-                timeout=60,
-            )
+            # Without a terminal, as cron runs it.
+            hpcdash = Program(tmp_path, ("--ssh", f"{user}@127.0.0.1:{server.port}"))
+            done = hpcdash("watch", "--once", seconds=60)
         finally:
             server.stop()
-    assert done.returncode == EXIT_UNREACHABLE
+    assert done.status == EXIT_UNREACHABLE
     assert "keyboard-interactive (not tried: nobody is here to answer)" in done.stderr
     assert server.pushes == 0
 

@@ -18,8 +18,8 @@ from hpcdash.cli.watch import _Watch
 from hpcdash.config.read import load_settings
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.watch.state import WatchFiles
-from tests.e2e.program import Program, home_with
 from tests.embedded.queue_lab import QueueLab, until
+from tests.support.program import Program, home_with
 
 SECRET = "T00SECRET"
 

@@ -24,7 +24,7 @@ from hpcdash.config.read import config_path, load_settings, settings_from_text
 from hpcdash.config.settings import EmbeddedSettings, PollSettings, Settings
 from hpcdash.config.write import cluster_block, write_cluster
 from hpcdash.errors import ConfigError
-from tests.support.somebody import as_somebody_else
+from tests.support.real_files import as_somebody_else
 
 FILE = Path("config.toml")
 FULL = """\

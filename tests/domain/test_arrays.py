@@ -15,6 +15,7 @@ from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.arrays import FOLD_CHILD, FOLD_COLUMNS, FOLD_FOLDED, FOLD_PLAIN, FOLD_UNFOLDED, fold
 from hpcdash.domain.columns import sort_rows
 from hpcdash.domain.schema import JOBS
+from tests.support.job_rows import job_row, table_of, task_row
 
 
 @pytest.mark.parametrize(
@@ -97,23 +98,12 @@ def test_a_printed_task_list_is_read_back(numbers: set[int], throttle: int | Non
     assert read.throttle == throttle
 
 
-def queue(*rows: dict[str, Any]) -> pa.Table:
-    return pa.table({name: pa.array([row.get(name) for row in rows], JOBS.field(name).type) for name in JOBS.names})
-
-
 def task(array: str, number: int, state: str = "running", **more: Any) -> dict[str, Any]:
-    return {
-        "id": f"{array}_{number}",
-        "array_id": array,
-        "array_task": str(number),
-        "state": state,
-        "_task": number,
-        "_tasks": 1,
-    } | more
+    return task_row(array, str(number), state, **{"user": None, "name": None, **more})
 
 
 def job(number: int, state: str = "running", **more: Any) -> dict[str, Any]:
-    return {"id": str(number), "state": state, "_tasks": 1} | more
+    return job_row(str(number), state, **{"user": None, "name": None, **more})
 
 
 PENDING = {"id": "12_[3-10]", "array_id": "12", "array_task": "3-10", "state": "pending", "_task": 3, "_tasks": 8}
@@ -127,7 +117,7 @@ def folded(table: pa.Table, *names: str, unfolded: frozenset[str] | None = froze
     return list(zip(*(result[name].to_pylist() for name in names), strict=True))
 
 
-MIXED = queue(job(5), task("12", 1), job(6), PENDING, task("12", 2), task("7", 1))
+MIXED = table_of(job(5), task("12", 1), job(6), PENDING, task("12", 2), task("7", 1))
 
 
 def test_an_array_stands_as_one_row_where_its_first_row_stood() -> None:
@@ -153,7 +143,7 @@ def test_an_unfolded_array_is_followed_by_its_rows(unfolded: frozenset[str] | No
 
 
 def test_a_summary_adds_up_what_runs_and_keeps_what_all_rows_share() -> None:
-    rows = queue(
+    rows = table_of(
         PENDING | {"cpus": 4, "memory_bytes": 9, "user": "ada", "name": "a", "queue": "gpu,cpu", "reason": "Resources"},
         task("12", 1, cpus=4, gpus=1, user="ada", name="a", queue="gpu", submitted_at=100, started_at=300, qos="high"),
         task("12", 2, cpus=8, user="ada", name="b", queue="gpu", submitted_at=90, started_at=200, qos="high"),
@@ -171,7 +161,7 @@ def test_a_summary_has_run_as_long_as_the_active_task_that_ends_last() -> None:
         ends_at = None if ends_in_hours is None else noon + timedelta(hours=ends_in_hours)
         return {"elapsed_seconds": elapsed_seconds, "ends_at": ends_at}
 
-    table = queue(
+    table = table_of(
         task("12", 1, "completed", **times(276, -1)),
         task("12", 2, "running", **times(40, 19)),
         task("12", 3, "running", **times(120, 7)),
@@ -190,7 +180,7 @@ def test_a_summary_has_run_as_long_as_the_active_task_that_ends_last() -> None:
 
 
 def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks() -> None:
-    rows = queue(PENDING | {"cpus": 4}, task("12", 11, "held", cpus=5))
+    rows = table_of(PENDING | {"cpus": 4}, task("12", 11, "held", cpus=5))
     assert folded(rows, "state", "cpus", "_states") == [("pending", 4, "8 pending · 1 held")]
 
 
@@ -204,18 +194,18 @@ def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks(
     ],
 )
 def test_a_summary_has_the_most_alive_state(states: tuple[str, str], summary: str) -> None:
-    rows = queue(*(task("12", number, state) for number, state in enumerate(states)))
+    rows = table_of(*(task("12", number, state) for number, state in enumerate(states)))
     assert folded(rows, "state") == [(summary,)]
 
 
 def test_an_array_of_pbs_keeps_its_own_id() -> None:
-    rows = queue(task("12[].srv", 1, id="12[1].srv"), task("12[].srv", 2, id="12[2].srv"))
+    rows = table_of(task("12[].srv", 1, id="12[1].srv"), task("12[].srv", 2, id="12[2].srv"))
     assert folded(rows, "id") == [("12[].srv",)]
 
 
 def test_nothing_is_folded_where_there_is_nothing_to_fold() -> None:
-    assert folded(queue(job(5), PENDING), "_row_id", "_fold") == [("5", FOLD_PLAIN), ("12_[3-10]", FOLD_PLAIN)]
-    assert folded(queue(), "_row_id") == []
+    assert folded(table_of(job(5), PENDING), "_row_id", "_fold") == [("5", FOLD_PLAIN), ("12_[3-10]", FOLD_PLAIN)]
+    assert folded(table_of(), "_row_id") == []
     assert folded(JOBS.empty_table(), "_row_id", unfolded=None) == []
 
 
@@ -230,7 +220,7 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
     shapes: list[tuple[str | None, str | None]], unfolded: set[str], cut: int
 ) -> None:
     rows = [job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)]
-    whole = queue(*rows)
+    whole = table_of(*rows)
     table = pa.concat_tables([whole.slice(0, cut), whole.slice(cut)])
     arrays = [array for array, _ in shapes]
     expected: list[str] = []
@@ -249,7 +239,7 @@ def test_every_row_is_in_one_place_and_the_rest_keeps_its_order(
 def test_arrays_are_sorted_by_what_their_rows_show_and_their_tasks_among_themselves(
     shapes: list[tuple[str | None, str | None]], unfolded: set[str], descending: bool
 ) -> None:
-    table = queue(*(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)))
+    table = table_of(*(job(number, state=state, array_id=array) for number, (array, state) in enumerate(shapes)))
     for opened in (frozenset(unfolded), None):
         result = fold(table, opened, ("state", descending))
         tops = result.filter(pc.not_equal(result["_fold"], FOLD_CHILD))
@@ -263,7 +253,7 @@ def test_arrays_are_sorted_by_what_their_rows_show_and_their_tasks_among_themsel
 
 
 def test_an_array_stands_by_the_elapsed_time_that_its_row_shows() -> None:
-    rows = queue(
+    rows = table_of(
         task("12", 1, elapsed_seconds=10, cpus=2),
         task("12", 2, elapsed_seconds=500, cpus=2),
         job(13, elapsed_seconds=300, cpus=3),
@@ -277,6 +267,8 @@ def test_an_array_stands_by_the_elapsed_time_that_its_row_shows() -> None:
 
 def test_a_summary_has_no_reason_of_a_task_that_ended_in_another_way() -> None:
     ended = task("12", 2, "cancelled", reason="terminated by ada")
-    assert folded(queue(task("12", 1), ended), "state", "reason") == [("running", None)]
-    assert folded(queue(task("12", 1, "failed"), ended), "state", "reason") == [("failed", None)]
-    assert folded(queue(ended, task("12", 3, "cancelled")), "state", "reason") == [("cancelled", "terminated by ada")]
+    assert folded(table_of(task("12", 1), ended), "state", "reason") == [("running", None)]
+    assert folded(table_of(task("12", 1, "failed"), ended), "state", "reason") == [("failed", None)]
+    assert folded(table_of(ended, task("12", 3, "cancelled")), "state", "reason") == [
+        ("cancelled", "terminated by ada")
+    ]

@@ -18,12 +18,12 @@ from hpcdash.domain.chains import (
     read_append,
 )
 from hpcdash.domain.states import JobState
-from tests.support.chain_rows import at, row, task
+from tests.support.job_rows import at, job_row, task_row
 
 CHAIN = [
-    row("10", "running"),
-    row("11", dependency="afterany:10(unfulfilled)"),
-    row("12", dependency="afterok:11(unfulfilled)"),
+    job_row("10", "running"),
+    job_row("11", dependency="afterany:10(unfulfilled)"),
+    job_row("12", dependency="afterok:11(unfulfilled)"),
 ]
 SIGNS = {
     JobState.COMPLETED: "+",
@@ -37,17 +37,21 @@ SIGNS = {
 
 
 def states(*names: str) -> list[dict[str, Any]]:
-    return [row(str(number), name) for number, name in enumerate(names, 1)]
+    return [job_row(str(number), name) for number, name in enumerate(names, 1)]
 
 
 def test_a_short_train_has_a_sign_an_element() -> None:
-    rows = [*states("completed", "completed", "timeout", "cancelled", "running"), task("20", "3-10%1"), *states("held")]
+    rows = [
+        *states("completed", "completed", "timeout", "cancelled", "running"),
+        task_row("20", "3-10%1"),
+        *states("held"),
+    ]
     line = picture(rows, SIGNS)
     assert line == "++x->........|  2 done, 1 failed, 1 cancelled, 1 running, 8 waiting, 1 held"
 
 
 def test_a_long_one_has_its_runs_counted() -> None:
-    waiting = {**task("20", "3-10%1"), "_tasks": 584}
+    waiting = {**task_row("20", "3-10%1"), "_tasks": 584}
     rows = [*states(*["completed"] * 412, "failed", "running"), waiting]
     assert picture(rows, SIGNS) == "+412 x1 >1 .584  412 done, 1 failed, 1 running, 584 waiting"
 
@@ -66,7 +70,7 @@ def test_a_very_mixed_long_train_is_counts_alone() -> None:
 
 
 def test_what_each_waits_for_is_said_in_words() -> None:
-    rows = [*CHAIN, row("13", dependency="after:12+5"), row("14", dependency="afternotok:13?afterok:12")]
+    rows = [*CHAIN, job_row("13", dependency="after:12+5"), job_row("14", dependency="afternotok:13?afterok:12")]
     train = find_chain("10", rows)
     assert [format_wait(unit, train) for unit in train.units] == [
         "",
@@ -78,38 +82,38 @@ def test_what_each_waits_for_is_said_in_words() -> None:
 
 
 def test_one_that_can_never_start_is_a_note() -> None:
-    train = find_chain("2", [row("2", dependency="afterok:1(failed)"), row("1", "failed")])
+    train = find_chain("2", [job_row("2", dependency="afterok:1(failed)"), job_row("1", "failed")])
     [note] = chain_notes(train)
     assert note.startswith("2 can never start: 1 did not end that way")
 
 
 def test_branches_and_jobs_joined_by_name_are_notes() -> None:
-    branch = find_chain("10", [*CHAIN, row("13", dependency="afterany:11")])
+    branch = find_chain("10", [*CHAIN, job_row("13", dependency="afterany:11")])
     assert chain_notes(branch) == ("a branch: 12, 13 follow 11",)
-    earlier = row("1", "failed", submitted=0, started=1, ended=60)
-    named = find_chain("2", [row("2", "running", submitted=0, started=61), earlier])
+    earlier = job_row("1", "failed", submitted=0, started=1, ended=60)
+    named = find_chain("2", [job_row("2", "running", submitted=0, started=61), earlier])
     assert chain_notes(named) == ("joined by name, as nothing tells what they waited for: 2",)
 
 
 def test_it_ends_when_each_took_its_limit_after_the_one_before() -> None:
     rows = [
-        row("10", "running", ended=30),
-        row("11", dependency="afterany:10", limit_seconds=3600),
-        task("20", "3-10%1", dependency="afterany:11_*", limit_seconds=600),
+        job_row("10", "running", ended=30),
+        job_row("11", dependency="afterany:10", limit_seconds=3600),
+        task_row("20", "3-10%1", dependency="afterany:11_*", limit_seconds=600),
     ]
     assert latest_end(find_chain("10", rows), at(0)) == at(30 + 60 + 80)
 
 
 def test_so_many_tasks_at_once_end_sooner() -> None:
-    assert latest_end(find_chain("20", [task("20", "3-10%4", limit_seconds=600)]), at(0)) == at(20)
+    assert latest_end(find_chain("20", [task_row("20", "3-10%4", limit_seconds=600)]), at(0)) == at(20)
 
 
 def test_branches_end_with_the_longest() -> None:
     rows = [
-        row("1", "running", ended=10),
-        row("2", dependency="afterany:1", limit_seconds=60),
-        row("3", dependency="afterany:1", limit_seconds=1200),
-        row("12", dependency="after:1", limit_seconds=6000),
+        job_row("1", "running", ended=10),
+        job_row("2", dependency="afterany:1", limit_seconds=60),
+        job_row("3", dependency="afterany:1", limit_seconds=1200),
+        job_row("12", dependency="after:1", limit_seconds=6000),
     ]
     assert latest_end(find_chain("1", rows), at(0)) == at(100)
 
@@ -119,11 +123,11 @@ def test_without_a_limit_its_end_is_open() -> None:
 
 
 def test_a_train_that_ended_has_no_end_ahead() -> None:
-    assert latest_end(find_chain("1", [row("1", "completed", ended=3)]), at(9)) is None
+    assert latest_end(find_chain("1", [job_row("1", "completed", ended=3)]), at(9)) is None
 
 
 def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
-    rows = [row("1", eligible_at=at(0)), row("2"), row("3", "running", eligible_at=at(0))]
+    rows = [job_row("1", eligible_at=at(0)), job_row("2"), job_row("3", "running", eligible_at=at(0))]
     assert format_hold(rows, at(135)) == "a hold may start the age anew of 1 that waited up to 2 h 15 min for a turn"
     assert format_hold(rows[1:], at(135)) == ""
     assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""

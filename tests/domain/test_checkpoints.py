@@ -1,25 +1,22 @@
 """The checkpoint calculator: its golden figures, on its own and through the command."""
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.errors import UsageError
+from tests.support.program import Program, Run
 
 HOUR = 3600.0
 
 
-def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "hpcdash", "checkpoints", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., Run]:
+    """`hpcdash checkpoints` with these words."""
+    return partial(Program(tmp_path), "checkpoints")
 
 
 def test_three_months_every_three_hours_at_forty_seconds() -> None:
@@ -69,10 +66,10 @@ def test_what_is_no_plan_is_refused(days: float, interval: float, save: float, t
 
 
 @pytest.mark.system
-def test_the_command_prints_the_golden_figures() -> None:
+def test_the_command_prints_the_golden_figures(command: Callable[..., Run]) -> None:
     ended = command("--days", "90", "--every", "3h", "--save", "40s", "--tb", "2.3")
     assert ended.stderr == ""
-    assert [line.split() for line in ended.stdout.splitlines()] == [
+    assert [line.split() for line in ended.text.splitlines()] == [
         ["saves", "720"],
         ["time", "lost", "8.00", "h"],
         ["of", "all", "time", "0.37", "%"],
@@ -82,31 +79,31 @@ def test_the_command_prints_the_golden_figures() -> None:
 
 
 @pytest.mark.system
-def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds() -> None:
+def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds(command: Callable[..., Run]) -> None:
     ended = command("--days", "90", "--every", "3", "--save", "40", "--format", "json")
-    answer = json.loads(ended.stdout)
+    answer = ended.json
     assert (answer["schema"], answer["interval_seconds"], answer["save_seconds"]) == (1, 10_800, 40)
     assert (answer["saves"], answer["hours_lost"], answer["tb_per_day"]) == (720, 8, None)
 
 
 @pytest.mark.system
-def test_a_training_that_is_over_before_its_first_save_is_warned_of() -> None:
+def test_a_training_that_is_over_before_its_first_save_is_warned_of(command: Callable[..., Run]) -> None:
     ended = command("--days", "1", "--every", "3d", "--save", "40s")
-    assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["saves", "0"])
+    assert (ended.status, ended.text.split()[:2]) == (0, ["saves", "0"])
     assert "--days 1 is over before the first save, --every 3d: nothing is saved" in ended.stderr
 
 
 @pytest.mark.system
-def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2() -> None:
+def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2(command: Callable[..., Run]) -> None:
     ended = command("--days", "90", "--every", "soon", "--save", "40s")
-    assert ended.returncode == 2
+    assert ended.status == 2
     assert "--every: 'soon' is no duration" in ended.stderr
 
 
 @pytest.mark.system
-def test_what_is_left_out_is_named_with_an_example() -> None:
+def test_what_is_left_out_is_named_with_an_example(command: Callable[..., Run]) -> None:
     ended = command("--days", "90")
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.status, ended.text) == (2, "")
     *_, said, example = ended.stderr.splitlines()
     assert said.endswith("give --every and --save")
-    assert command(*example.split()[2:]).stdout.startswith("saves                720\n")
+    assert command(*example.split()[2:]).text.startswith("saves                720\n")

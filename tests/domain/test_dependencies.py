@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hpcdash.domain.dependencies import Condition, format_never, parse_dependency, waited_for_by, waits_for
-
-
-def row(job_id: str, state: str = "pending", dependency: str | None = None, **known: Any) -> dict[str, Any]:
-    array_id = known.pop("array_id", job_id.partition("_")[0] if "_" in job_id else None)
-    name = known.pop("name", f"job{job_id}")
-    usual = {"id": job_id, "array_id": array_id, "name": name, "state": state, "dependency": dependency, "_tasks": 1}
-    return usual | known
+from tests.support.job_rows import job_row
 
 
 @pytest.mark.parametrize(
@@ -52,7 +44,7 @@ def test_commas_mean_all_and_question_marks_any() -> None:
 
 
 def test_each_condition_is_told_with_the_other_job_s_state() -> None:
-    known = [row("1", "running", name="prep"), row("6_1", "completed"), row("6_[2-9]", _tasks=8)]
+    known = [job_row("1", "running", name="prep"), job_row("6_1", "completed"), job_row("6_[2-9]", _tasks=8)]
     first, second, third = waits_for(parse_dependency("afterok:1,afterany:6_*,after:77+5"), known)
     assert (first.name, dict(first.states), first.words) == ("prep", {"running": 1}, "once it ended well")
     assert (dict(second.states), second.words) == (
@@ -77,37 +69,45 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
 )
 def test_a_job_that_ended_the_wrong_way_rules_a_dependency_out(dependency: str, state: str, hopeless: bool) -> None:
     parsed = parse_dependency(dependency)
-    said = format_never(waits_for(parsed, [row("1", state)]), parsed.is_any)
+    said = format_never(waits_for(parsed, [job_row("1", state)]), parsed.is_any)
     assert bool(said) is hopeless
     assert not hopeless or "cancel it" in said
 
 
 def test_of_several_ways_one_that_is_left_is_enough() -> None:
-    known = [row("1", "failed"), row("2", "running")]
+    known = [job_row("1", "failed"), job_row("2", "running")]
     some, every = parse_dependency("afterok:1?afterok:2"), parse_dependency("afterok:1,afterok:2")
     assert format_never(waits_for(some, known), some.is_any) == ""
     assert "1 did not end that way" in format_never(waits_for(every, known), every.is_any)
 
 
 def test_a_singleton_waits_for_its_namesakes() -> None:
-    (branch,) = waits_for(parse_dependency("singleton"), [row("1")])
+    (branch,) = waits_for(parse_dependency("singleton"), [job_row("1")])
     assert (branch.job_id, dict(branch.states)) == ("", {})
     assert "this name" in branch.words
 
 
 def test_those_that_wait_are_found_with_those_that_wait_for_them() -> None:
-    rows = [row("2", dependency="afterok:1"), row("3", dependency="afterok:2"), row("12", dependency="afterok:11")]
+    rows = [
+        job_row("2", dependency="afterok:1"),
+        job_row("3", dependency="afterok:2"),
+        job_row("12", dependency="afterok:11"),
+    ]
     branches = waited_for_by("1", None, rows)
     assert [(branch.job_id, branch.depth) for branch in branches] == [("2", 0), ("3", 1)]
 
 
 def test_a_circle_of_dependencies_ends() -> None:
-    rows = [row("1", dependency="afterok:2"), row("2", dependency="afterok:1")]
+    rows = [job_row("1", dependency="afterok:2"), job_row("2", dependency="afterok:1")]
     assert [branch.job_id for branch in waited_for_by("1", None, rows)] == ["2"]
 
 
 def test_who_waits_for_an_array_waits_for_its_tasks_too() -> None:
-    rows = [row("9", dependency="afterany:6_*"), row("10", dependency="afterok:6_3"), row("11", dependency="afterok:6")]
+    rows = [
+        job_row("9", dependency="afterany:6_*"),
+        job_row("10", dependency="afterok:6_3"),
+        job_row("11", dependency="afterok:6"),
+    ]
     assert [branch.job_id for branch in waited_for_by("6_3", "6", rows)] == ["9", "10", "11"]
     assert [branch.job_id for branch in waited_for_by("6_4", "6", rows)] == ["9", "11"]
     assert [branch.job_id for branch in waited_for_by("6", "6", rows)] == ["9", "11"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -15,14 +15,9 @@ from hpcdash.domain.impact import (
     owners,
     state_counts,
 )
+from tests.support.job_rows import job_row
 
-
-def row(job_id: str, state: str, **others: Any) -> dict[str, Any]:
-    array_id = job_id.partition("_")[0] if "_" in job_id else None
-    fields = {"user": "alice", "elapsed_seconds": None, "cpus": 8, "gpus": 0, "_tasks": 1}
-    return {"id": job_id, "array_id": array_id, "state": state, **fields, **others}
-
-
+row = partial(job_row, cpus=8, gpus=0)
 ARRAY = (row("12_1", "running"), row("12_2", "completed"), row("12_[3-8%1]", "pending", _tasks=6))
 
 

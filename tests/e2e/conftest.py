@@ -13,9 +13,9 @@ import pytest
 
 from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from tests.e2e.live_store import store_on
-from tests.e2e.program import Program, home_with, program_on_the_spot, program_over_ssh
 from tests.e2e.scene import DRAINED_NODE, Scene, play
 from tests.support.pbs.over_ssh import HOST, PbsCluster, pbs_over_ssh, why_no_cluster
+from tests.support.program import Program, home_with, program_on_the_spot, program_over_ssh
 from tests.support.slurm import SlurmLab, free_base_port
 from tests.support.slurm.daemons import wait_until
 from tests.support.suite import people

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.program import Program, home_with
-from tests.e2e.screen import Screen, dashboard
+from tests.support.program import Program, home_with
+from tests.support.screen import Screen, dashboard
 
 _ROW = re.compile(r"^.{2,40}[▸◦‖✗✓◔] ", re.MULTILINE)
 # On a machine that does other things as well; by itself it takes a second.

@@ -21,7 +21,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from tests.e2e.conftest import clear
 from tests.e2e.live_store import store_on
-from tests.e2e.program import Program, program_over_ssh, together
+from tests.support.program import Program, program_over_ssh, together
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 

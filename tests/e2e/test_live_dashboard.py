@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from hpcdash.transport.known_hosts import fingerprint
-from tests.e2e.program import Program, home_with
 from tests.e2e.scene import Scene
-from tests.e2e.screen import dashboard
+from tests.support.program import Program, home_with
+from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.sshd import make_key
-from tests.support.two_factor import TwoFactorServer
+from tests.support.sshd import TwoFactorServer, make_key
 
 
 async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(over_ssh: Program, scene: Scene) -> None:

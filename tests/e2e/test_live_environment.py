@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with, row_of, together
 from tests.e2e.scene import Scene
+from tests.support.program import Program, home_with, row_of, together
 from tests.support.slurm import SlurmLab
 from tests.support.suite import account
 

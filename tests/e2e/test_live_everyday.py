@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.program import Program, row_of
 from tests.e2e.scene import DRAIN_REASON, IRREGULAR_TASKS, Scene
+from tests.support.program import Program, row_of
 
 # ruff: noqa: SIM905
 JOB_KEYS = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, home_with, together
+from tests.support.program import Program, home_with, together
 from tests.support.slurm import SlurmLab
 from tests.support.sshd import free_port
 

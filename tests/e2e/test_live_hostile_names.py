@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.conftest import clear
-from tests.e2e.program import Program, row_of, together
+from tests.support.program import Program, row_of, together
 from tests.support.slurm import HOSTILE_NODE, HOSTILE_REASON, SlurmLab, hostile_jobs
 
 

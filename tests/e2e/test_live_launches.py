@@ -1,4 +1,4 @@
-"""On the real Slurm, over ssh and as another account: a launch leads to its folder, which goes when it completed."""
+"""Launches on the real Slurm, over ssh, as another account and typed into the form: a folder that goes in the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.services.state.database import StateDatabase
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
+from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
@@ -232,3 +233,26 @@ def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program,
     assert "Requested node configuration is not available" in done.stderr
     assert "15857" in done.stderr
     assert list(root.iterdir()) == []
+
+
+async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
+    over_ssh: Program, slurm_lab: SlurmLab
+) -> None:
+    async with dashboard(over_ssh) as screen:
+        await screen.until(lambda text: f"{slurm_lab.alice}@lab-alice" in text and "connected" in text)
+        screen.type("n")
+        await screen.until("what it gets")
+        screen.type("typed in a form\thostname\t\t\tmain\t1\t\tcpu\t\t\t\t30")
+        await screen.until("has no unit")
+        screen.type("m")
+        await screen.until("1 CPU for 30 min")
+        await screen.until("the scheduler's own estimate")
+        screen.type("\x0a")
+        await screen.until("what runs, 2 commands")
+        screen.type("y")
+        await screen.until(f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-")
+        await screen.until(
+            lambda text: any("typedinaform" in line and "completed" in line for line in text.splitlines()), 60
+        )
+        screen.type("\x11")
+        assert b"Traceback" not in screen.raw

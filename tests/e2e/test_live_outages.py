@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.program import Program, program_on_the_spot, program_over_ssh, row_of
+from tests.support.program import Program, program_on_the_spot, program_over_ssh, row_of
 from tests.support.slurm import SlurmLab
 
 

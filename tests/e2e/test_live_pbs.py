@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.pbs.test_pbs_stand_ins import QSUB_REFUSALS
-from tests.e2e.program import Program, home_with
+from tests.support.program import Program, home_with
 from tests.support.slurm.daemons import wait_until
 
 LAB = "HPCDASH_PBS_LAB"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.program import Program, program_over_ssh
+from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 

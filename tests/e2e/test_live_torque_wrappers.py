@@ -24,7 +24,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from tests.e2e.conftest import clear
 from tests.e2e.live_store import store_on
-from tests.e2e.program import Program, row_of
+from tests.support.program import Program, row_of
 from tests.support.slurm import SlurmLab, hostile_jobs, why_no_wrappers
 
 Row = Mapping[str, object]

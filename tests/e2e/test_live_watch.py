@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 

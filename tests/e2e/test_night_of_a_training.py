@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from tests.e2e.program import Program, Run, home_with, program_over_ssh
 from tests.embedded.queue_lab import QueueLab
-from tests.support.hook_receiver import HookReceiver, hook_receiver
+from tests.support.program import Program, Run, home_with, program_over_ssh
+from tests.support.receivers import HookReceiver, hook_receiver
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 

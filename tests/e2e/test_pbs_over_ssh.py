@@ -15,10 +15,10 @@ from hpcdash.backends.queries import JobScope
 from hpcdash.errors import CommandTimedOut
 from hpcdash.transport.ssh import SshTransport
 from tests.e2e.conftest import PbsPerson
-from tests.e2e.program import Program, home_with, row_of, together
-from tests.e2e.screen import dashboard
 from tests.support.pbs.over_ssh import HOST
 from tests.support.person import Person
+from tests.support.program import Program, home_with, row_of, together
+from tests.support.screen import dashboard
 from tests.support.sshd import until_gone
 
 SETTLED = pbs_backend(Dialect.OPENPBS)

@@ -17,11 +17,10 @@ import psutil
 import pytest
 
 from hpcdash.services.state.database import StateDatabase
-from tests.e2e.program import Program, home_with
-from tests.e2e.screen import Screen, dashboard
 from tests.support.pbs import StandIns
-from tests.support.sshd import make_key
-from tests.support.two_factor import TwoFactorServer
+from tests.support.program import Program, home_with
+from tests.support.screen import Screen, dashboard
+from tests.support.sshd import TwoFactorServer, make_key
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.job.switches import Switches
-from tests.support.somebody import NOBODY, as_somebody_else
+from tests.support.real_files import NOBODY, as_somebody_else
 
 BURN = (
     "from hpcdash.job import TrainingGuard\n"

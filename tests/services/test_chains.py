@@ -1,4 +1,4 @@
-"""Each job of a chain is submitted once, after the one before; the first that is not surely there is the last."""
+"""Each job of a chain is submitted once, after the one before; what is appended to a chain waits for its last."""
 
 from __future__ import annotations
 
@@ -7,47 +7,30 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.job_detail import Script
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
-from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError
-from hpcdash.services.chains import format_chain, submit_chain
+from hpcdash.cli.build import build_replay
+from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError, without_env
+from hpcdash.services.chains import Appendix, ChainReader, format_chain, plan_append, submit_chain
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
-from hpcdash.transport.base import CommandResult
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0
-
-
-class Numbering(ScriptedTransport):
-    """Gives 91, 92, … to what is submitted; `answers` has what becomes of the n-th submission instead."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.submitted: list[tuple[str, ...]] = []
-        self.answers: dict[int, tuple[int, bytes, bytes] | Exception] = {}
-
-    async def run(self, argv: tuple[str, ...], **limits: object) -> CommandResult:
-        if "sbatch" not in argv:
-            return await super().run(argv, **limits)  # type: ignore[arg-type]
-        self.submitted.append(argv)
-        number = len(self.submitted)
-        answer = self.answers.get(number, (0, f"Submitted batch job {90 + number}\n".encode(), b""))
-        if isinstance(answer, Exception):
-            raise answer
-        return CommandResult(argv, *answer, 0.01)
 
 
 class Chain:
     """A chain of a script on a cluster in this process, and what was told of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.transport = Numbering()
+        self.transport = ScriptedTransport()
         budget = CommandBudget(600)
         self.store = ClusterStore(
             "lab", self.transport, (BACKEND,), clock=FrozenClock(NOW), budget=budget, user="alice"
@@ -68,7 +51,7 @@ class Chain:
     @property
     def waited_for(self) -> list[str]:
         """What each submission was told to wait for."""
-        return [next((word for word in argv if "dependency" in word), "") for argv in self.transport.submitted]
+        return [next((word for word in argv if "dependency" in word), "") for argv, _ in self.transport.submitted]
 
 
 @pytest.fixture
@@ -90,7 +73,11 @@ async def test_each_waits_for_the_one_before_however_it_ends(chain: Chain) -> No
 
 
 async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> None:
-    chain.transport.answers[3] = (1, b"", b"sbatch: error: Batch job submission failed: Job violates QOS limits\n")
+    chain.transport.answers["sbatch"] = [
+        None,
+        None,
+        (1, b"", b"sbatch: error: Batch job submission failed: Job violates QOS limits\n"),
+    ]
     outcomes = await chain.submit(5)
     assert len(chain.transport.submitted) == 3
     assert format_chain(outcomes, 5) == (
@@ -99,11 +86,11 @@ async def test_a_refusal_ends_it_and_what_was_submitted_stays(chain: Chain) -> N
 
 
 async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_that_is_found(chain: Chain) -> None:
-    chain.transport.answers[2] = LOST
+    chain.transport.answers["sbatch"] = [None, LOST]
 
     def arrives(word: str) -> None:
         if len(chain.transport.submitted) == 2:
-            [mark] = [option[10:] for option in chain.transport.submitted[1] if option.startswith("--comment=")]
+            [mark] = [option[10:] for option in chain.transport.submitted[1][0] if option.startswith("--comment=")]
             chain.transport.mine = chain.transport.recent = [{"jobarrayid": "192", "comment": mark}]
 
     chain.transport.on_run = arrives
@@ -114,7 +101,7 @@ async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_th
 
 
 async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: Chain) -> None:
-    chain.transport.answers[2] = LOST
+    chain.transport.answers["sbatch"] = [None, LOST]
     chain.transport.fails[RECENT] = ControllerDown("the controller does not answer", argv=("squeue",))
     outcomes = await chain.submit(3)
     assert [outcome.done for outcome in outcomes] == [True, None]
@@ -125,7 +112,7 @@ async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: 
 
 
 async def test_one_whose_number_was_not_told_is_the_last(chain: Chain) -> None:
-    chain.transport.answers[1] = (0, b"thank you\n", b"")
+    chain.transport.answers["sbatch"] = "thank you\n"
     outcomes = await chain.submit(2)
     assert (outcomes[0].done, len(chain.transport.submitted)) == (True, 1)
 
@@ -159,3 +146,32 @@ async def test_what_the_journal_could_not_take_is_said(chain: Chain, tmp_path: P
     [outcome] = await chain.submit(1)
     assert outcome.new_job == "91"
     assert "not in the journal" in outcome.words
+
+
+PBS = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"
+SCRIPT = Script("#!/bin/sh\n#PBS -N child\nsleep 60\n", "a test's")
+
+
+async def test_in_pbs_one_waits_for_the_last_of_a_chain() -> None:
+    store = build_replay(PBS).store
+    await store.fetch(Kind.EVERYONE)
+    train = await ChainReader(store, "9.pbs01").read()
+    assert [unit.job_id for unit in train.units] == ["9.pbs01", "10.pbs01", "11.pbs01"]
+    detail = await store.fetch_detail("10.pbs01")
+    again = plan_append(store, Appendix("10.pbs01", SCRIPT, "child", detail, {}), (train.ends[-1].job_id,))
+    [command] = again.plan.commands
+    words = without_env(command.argv)
+    at = words.index("qsub")
+    assert words[at : at + 4] == ("qsub", "-f", "-W", "depend=afterany:11.pbs01")
+    assert sum(word.startswith("depend=") for word in words) == 1
+    assert command.stdin == SCRIPT.text.encode()
+    assert again.searches["10.pbs01"].mark in " ".join(words)
+
+
+async def test_a_script_of_one_s_own_waits_for_a_pbs_array() -> None:
+    store = build_replay(PBS).store
+    await store.open()
+    again = plan_append(store, Appendix("next.sh", SCRIPT, "next.sh"), ("15[].pbs01",), "1-4%1")
+    words = without_env(again.plan.commands[0].argv)
+    assert "depend=afterany:15[].pbs01" in words
+    assert words[words.index("-J") + 1] == "1-4%1"

@@ -11,7 +11,7 @@ import pytest
 from hpcdash.backends.script.body import Place
 from hpcdash.domain.request import EarlySignal, Launcher, Request, Site, SlotType
 from hpcdash.domain.root_cause import root_cause
-from tests.e2e.program import program_over_ssh
+from tests.support.program import program_over_ssh
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until

@@ -52,6 +52,7 @@ from hpcdash.services.logs.pieces import pieces
 from hpcdash.services.logs.search import read_stamp
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.transport.base import CommandResult
+from tests.support.job_rows import job_row
 from tests.support.slurm_text import PAST_JOB
 
 _TOKEN = RECORDED_TOKEN.encode()
@@ -144,7 +145,7 @@ class Broken(Exception):
 
 
 def _row(**fields: Any) -> dict[str, Any]:
-    return dict.fromkeys(schema.JOBS.names) | {"_tasks": 1, "_number": 2, "nodes": 1, "queue": "q"} | fields
+    return job_row("2", **{"_number": 2, "nodes": 1, "queue": "q", **fields})
 
 
 def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:

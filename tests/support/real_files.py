@@ -1,7 +1,10 @@
-"""What a test does to a file while the program looks at it."""
+"""What a test does to a file while the program looks at it, and as whom."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -45,3 +48,20 @@ def size_of(path: Path) -> int:
 
 def bytes_of(path: Path) -> bytes:
     return path.read_bytes()
+
+
+# Debian's user without rights.
+NOBODY = 65534
+
+
+@contextlib.contextmanager
+def as_somebody_else() -> Iterator[None]:
+    """Nobody, where this is root; whoever runs the tests otherwise."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -114,6 +114,20 @@ def history_text(*rows: Fields, token: str = TOKEN) -> bytes:
     )
 
 
+def shown_job(job_id: str, *, name: str = "train", **fields: object) -> str:
+    """What `scontrol show job` says of a batch job of alice's, with these fields (StdOut, StdErr, …)."""
+    more = "".join(f"   {field}={value}\n" for field, value in fields.items())
+    return f"JobId={job_id.partition('_')[0]} JobName={name}\n   UserId=alice(1001)\n   BatchFlag=1\n{more}\n"
+
+
+def submit_line_text(words: tuple[str, ...], lines: Mapping[str, str] = {}) -> str:
+    """What sacct says, asked for all fields, of how each of these jobs was submitted."""
+    separator = next(word for word in words if word.startswith("--delimiter=")).removeprefix("--delimiter=")
+    more = [f"Field{number}" for number in range(30)]
+    rows = [["JobID", *more, "SubmitLine"], *([job_id, *("" for _ in more), line] for job_id, line in lines.items())]
+    return "".join(separator.join(row) + "\n" for row in rows)
+
+
 def answered(
     stdout: bytes = b"", *, status: int = 0, stderr: bytes = b"", argv: Iterable[str] = ("squeue",)
 ) -> CommandResult:

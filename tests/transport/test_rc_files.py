@@ -1,4 +1,4 @@
-"""What lines of an rc file do to commands: what they print is no output, and what they break is told with its cause."""
+"""What rc files and a configured `path` do to commands: what they print is no output, what they break is told."""
 
 # ruff: noqa: ASYNC240
 
@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hpcdash.errors import ConnectionFailed, NotSent
+from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
@@ -118,3 +120,46 @@ async def test_what_is_sent_to_a_command_is_never_run_by_a_shell_in_its_place(
         await transport.run(("cat",), stdin=f"touch {mark}\n".encode(), limit_seconds=LIMIT_SECONDS)
     await transport.close()
     assert not mark.exists()
+
+
+def make_program(folder: Path, words: str) -> None:
+    folder.chmod(0o755)
+    program = folder / "hpcdash-path-probe"
+    program.write_text(f"#!/bin/sh\necho {words}\n")
+    program.chmod(0o755)
+
+
+async def test_a_local_program_is_found_in_the_configured_path(tmp_path: Path) -> None:
+    make_program(tmp_path, "from the configured path")
+    transport = LocalTransport(path=str(tmp_path))
+
+    completed = await transport.run(("env", "LC_ALL=C", "hpcdash-path-probe"))
+    async with transport.stream(("hpcdash-path-probe",)) as stream:
+        streamed = b"".join([chunk async for chunk in stream])
+
+    assert completed.stdout == b"from the configured path\n"
+    assert completed.status == 0
+    assert (await LocalTransport().run(("env", "hpcdash-path-probe"))).status == 127
+    # The program to start is looked up in the configured path as well.
+    assert streamed == b"from the configured path\n"
+
+
+async def test_a_login_node_looks_in_the_configured_path_first(sshd: Sshd, user: str, tmp_path: Path) -> None:
+    # The one who logs in may not enter pytest's own folders.
+    with tempfile.TemporaryDirectory(prefix="with a 'quote ") as folder:
+        make_program(Path(folder), "from there")
+        config = tmp_path / "config"
+        config.write_text(f"Host *\n  IdentityFile {sshd.key}\n  IdentitiesOnly yes\n")
+        known_hosts = tmp_path / "known_hosts"
+        known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
+        destination = f"{user}@127.0.0.1:{sshd.port}"
+        transport = SshTransport(destination, Person(), config_path=config, known_hosts=known_hosts, path=folder)
+        try:
+            found = await transport.run(("env", "hpcdash-path-probe"))
+            own = await transport.run(("sh", "-c", "echo $PATH"))
+        finally:
+            await transport.close()
+
+    assert found.stdout == b"from there\n"
+    # What was on the PATH stays on it.
+    assert own.stdout.decode().startswith(f"{folder}:/")

@@ -19,8 +19,7 @@ from hpcdash.errors import (
 )
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
-from tests.support.sshd import Sshd, free_port, make_key, until_gone
-from tests.support.two_factor import TwoFactorServer
+from tests.support.sshd import Sshd, TwoFactorServer, free_port, make_key, until_gone
 
 ANSWERS = {"Password": "secret", "Code": "123456"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
@@ -14,21 +13,18 @@ from typing import Any
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import build_replay, journal, pace_of
 from hpcdash.config.settings import ClusterSettings
-from hpcdash.errors import HpcdashError, without_env
-from hpcdash.recorded import token_of
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
-from hpcdash.transport.base import CommandResult, Health, Stream
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets.table import RowsTable
+from tests.support.scripted_transport import EVERYONE, MINE, PROBED, ScriptedTransport
 
 CASES = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
 PBS_CASES = CASES.parents[1] / "pbs" / "23.06"
@@ -47,53 +43,16 @@ def dashboard(case: str = "everyday", *, cases: Path = CASES, **arguments: Any) 
     return HpcdashApp([replayed(case, cases)], **arguments)
 
 
-class AnsweringTransport:
-    """Implements Transport in this process: squeue gives `rows` (with the recorded token), or `error` is raised."""
-
-    def __init__(self, rows: bytes = b"") -> None:
-        self.name = "answering"
-        self.health = Health()
-        self.rows = rows
-        self.mine = b""
-        self.error: HpcdashError | None = None
-        self.connection_error: HpcdashError | None = None
-        self.asked: list[tuple[str, ...]] = []
-
-    async def connect(self, *, force: bool = False) -> None:
-        if self.connection_error is not None:
-            self.health.state = "failed"
-            raise self.connection_error
-        self.health.state = "connected"
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        await self.connect()
-        words = without_env(argv)
-        self.asked.append(words)
-        if words[0] == "sh":
-            return CommandResult(argv, 0, PROBE, b"", 0.01)
-        if self.error is not None:
-            raise self.error
-        stdout = b""
-        if words[0] == "squeue":
-            stdout = self.mine if "--me" in words or "-u" in words else self.rows
-            stdout = stdout.replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode())
-        return CommandResult(argv, 0, stdout, b"", 0.01)
-
-    def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
-        raise NotImplementedError
-
-    async def adopt_login_environment(self) -> bool:
-        return False
-
-    def prepend_path(self, folder: str) -> None:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        self.health.state = "idle"
+def answering_transport(everyone: bytes = b"", mine: bytes = b"") -> ScriptedTransport:
+    """Slurm as recorded, whose squeue gives these rows (with the recorded token), and that knows nothing else."""
+    transport = ScriptedTransport()
+    transport.health.state = "idle"
+    transport.answers = {lambda words: True: "", PROBED: PROBE, EVERYONE: everyone, MINE: mine}
+    return transport
 
 
-def answering(transport: AnsweringTransport, *, name: str = "big", ages: bool = False) -> ClusterSession:
-    """A cluster behind an AnsweringTransport; with `ages` its poller lives in real time."""
+def answering(transport: ScriptedTransport, *, name: str = "big", ages: bool = False) -> ClusterSession:
+    """A cluster behind a transport; with `ages` its poller lives in real time."""
     store = ClusterStore(name, transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="user000")
     pace = pace_of(ClusterSettings(name, name))
     poller = Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0)

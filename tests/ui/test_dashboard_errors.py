@@ -25,9 +25,10 @@ from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.dialogs import WordsDialog
 from hpcdash.ui.widgets.lines import Banner
+from tests.support.scripted_transport import MINE, ScriptedTransport
 from tests.ui.stage import (
-    AnsweringTransport,
     answering,
+    answering_transport,
     dashboard,
     ids_of,
     press,
@@ -94,8 +95,8 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
     error: HpcdashError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcdash.services.cluster.poller._FIRST_BACK_OFF_SECONDS", 0.05)
-    transport = AnsweringTransport()
-    transport.mine = jobs_text(20)
+    transport = answering_transport()
+    transport.answers[MINE] = jobs_text(20)
     session = answering(transport, ages=True)
     pace = session.poller.pace
     session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
@@ -103,21 +104,21 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: rows_of(app).row_count)
         shown = ids_of(app)
-        transport.error = error
+        transport.fails["squeue"] = error
         await until(pilot, lambda: banner_of(app))
         assert error.message in banner_of(app)
         assert f"→ {error.next_step}" in banner_of(app)
         assert "what was known 0 s ago is shown" in banner_of(app)
         assert ids_of(app) == shown
-        transport.error = None
+        transport.fails.clear()
         await until(pilot, lambda: not banner_of(app))
         assert ids_of(app) == shown
 
 
 async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = AnsweringTransport()
-    transport.mine = jobs_text(20)
-    transport.error = CommandTimedOut("squeue had not finished after 60 s", "It may be busy.")
+    transport = answering_transport()
+    transport.answers[MINE] = jobs_text(20)
+    transport.fails["squeue"] = CommandTimedOut("squeue had not finished after 60 s", "It may be busy.")
     session = answering(transport, ages=True)
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
@@ -130,7 +131,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytes
             return await run(argv, **limits)
 
         monkeypatch.setattr(transport, "run", slowly)
-        transport.error = None
+        transport.fails.clear()
         session.poller.ask_now()
         await until(pilot, lambda: "it is being asked again, for" in banner_of(app), "that it is being asked")
         answers.set()
@@ -138,9 +139,9 @@ async def test_a_question_that_is_asked_again_is_told_as_such(monkeypatch: pytes
 
 
 async def test_no_line_at_first_then_a_line() -> None:
-    transport = AnsweringTransport()
-    transport.mine = jobs_text(20)
-    transport.connection_error = AuthenticationFailed("login.example did not accept who we are", "Is the key loaded?")
+    transport = answering_transport()
+    transport.answers[MINE] = jobs_text(20)
+    transport.connect_error = AuthenticationFailed("login.example did not accept who we are", "Is the key loaded?")
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: banner_of(app))
@@ -150,35 +151,33 @@ async def test_no_line_at_first_then_a_line() -> None:
         await press(pilot, "2")
         assert "did not accept who we are" in banner_of(app)
         await press(pilot, "1")
-        transport.connection_error = None
+        transport.connect_error = None
         await pilot.press("ctrl+r")
         await until(pilot, lambda: rows_of(app).row_count and not banner_of(app))
         assert "no connection" not in screen_text(app)
 
 
-class _WaitingTransport(AnsweringTransport):
-    """Its login waits for `approved`."""
+def waiting_transport() -> tuple[ScriptedTransport, asyncio.Event, list[float]]:
+    """A cluster with 20 jobs whose login waits for an event, and when somebody logged in."""
+    transport, approved, logins = answering_transport(mine=jobs_text(20)), asyncio.Event(), list[float]()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.approved = asyncio.Event()
-        self.logins = 0
-
-    async def connect(self, *, force: bool = False) -> None:
-        if self.health.state == "connected":
+    async def log_in(force: bool) -> None:
+        if transport.health.state == "connected":
             return
-        if self.connection_error is not None and not force:
-            raise self.connection_error
-        self.logins += 1
-        self.health.state, self.health.waiting_since = "asking", time.monotonic() - 61
-        self.health.words = "maya@gate: Pushed a login \x1b[31mrequest"
-        await self.approved.wait()
-        self.health.state = "connected"
+        if transport.connect_error is not None and not force:
+            raise transport.connect_error
+        transport.connect_error = None
+        logins.append(time.monotonic())
+        transport.health.state, transport.health.waiting_since = "asking", time.monotonic() - 61
+        transport.health.words = "maya@gate: Pushed a login \x1b[31mrequest"
+        await approved.wait()
+
+    transport.on_connect = log_in
+    return transport, approved, logins
 
 
 async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() -> None:
-    transport = _WaitingTransport()
-    transport.mine = jobs_text(20)
+    transport, approved, _ = waiting_transport()
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: "waiting for you" in banner_of(app))
@@ -186,7 +185,7 @@ async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() 
         assert "approval on your phone" in banner_of(app)
         assert "1 min" in banner_of(app)
         assert "│ waiting for you │" in screen_text(app)
-        transport.approved.set()
+        approved.set()
         await until(pilot, lambda: rows_of(app).row_count and not banner_of(app))
         await until(pilot, lambda: "Pushed a login ␛[31mrequest" in screen_text(app))
         await press(pilot, "exclamation_mark")
@@ -194,9 +193,8 @@ async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() 
 
 
 async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> None:
-    transport = _WaitingTransport()
-    transport.mine = jobs_text(20)
-    transport.approved.set()
+    transport, approved, logins = waiting_transport()
+    approved.set()
     session = answering(transport, ages=True)
     pace = session.poller.pace
     session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
@@ -205,18 +203,18 @@ async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> N
         await until(pilot, lambda: rows_of(app).row_count)
         shown = ids_of(app)
         transport.health.state = "lost"
-        transport.connection_error = LoginRequired("The line to gate was lost.", "Log in again: ctrl+r.")
+        transport.connect_error = LoginRequired("The line to gate was lost.", "Log in again: ctrl+r.")
         await until(pilot, lambda: "was lost" in banner_of(app))
         assert "ctrl+r tries again" in banner_of(app)
         assert "line lost" in screen_text(app)
         assert ids_of(app) == shown
-        asked = len(transport.asked)
-        assert (session.poller.waiting_for_person, transport.logins) == (transport.connection_error, 1)
-        transport.approved.clear()
+        asked = len(transport.argvs)
+        assert (session.poller.waiting_for_person, len(logins)) == (transport.connect_error, 1)
+        approved.clear()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "waiting for you" in banner_of(app))
-        assert (len(transport.asked), transport.logins) == (asked, 2)
-        transport.approved.set()
+        assert (len(transport.argvs), len(logins)) == (asked, 2)
+        approved.set()
         await until(pilot, lambda: not banner_of(app))
 
 

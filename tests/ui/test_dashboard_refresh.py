@@ -1,7 +1,8 @@
-"""A hundred thousand jobs change under a person's eyes, and what they point at stays where it is."""
+"""A hundred thousand jobs change, and what a person points at stays; a view that is left paints nothing any more."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -19,9 +20,21 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.table_view import TableView
-from tests.ui.jobs.acting_stage import EVERYDAY, ActingTransport, acting_session
+from tests.support.scripted_transport import EVERYONE, ScriptedTransport
+from tests.ui.jobs.acting_stage import EVERYDAY, acting_session
 from tests.ui.jobs.acting_stage import NOW as ACTING_NOW
-from tests.ui.stage import AnsweringTransport, answering, ids_of, press, rows_of, screen_text, settled, type_text, until
+from tests.ui.metrics.chart_stage import RUNNING, chart_dashboard, training_log
+from tests.ui.stage import (
+    answering,
+    answering_transport,
+    ids_of,
+    press,
+    rows_of,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
 
 MANY = 100_000
 USUAL = (120, 34)
@@ -44,9 +57,9 @@ def after(before: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def everyone_of(rows: bytes) -> AsyncIterator[tuple[HpcdashApp, Pilot[Any], AnsweringTransport]]:
+async def everyone_of(rows: bytes) -> AsyncIterator[tuple[HpcdashApp, Pilot[Any], ScriptedTransport]]:
     """The dashboard on everyone's jobs of a large cluster."""
-    transport = AnsweringTransport(rows)
+    transport = answering_transport(rows)
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -80,7 +93,7 @@ async def test_cursor_marks_scroll_filter_and_sort_stay_with_their_jobs(before: 
         rows.move_to(pointed)
         await settled(pilot)
         line = rows.cursor_index - rows.scroll_offset.y
-        transport.rows = after
+        transport.answers[EVERYONE] = after
         for _ in range(2):
             await refresh(pilot)
             assert rows.cursor_id == pointed
@@ -102,7 +115,7 @@ async def test_an_open_array_stays_open_and_the_others_closed(before: bytes, aft
         await press(pilot, "enter", "down")
         task = rows.cursor_id
         array_id = opened.removesuffix("[]")
-        transport.rows = after
+        transport.answers[EVERYONE] = after
         await refresh(pilot)
         ids = ids_of(app)
         assert sum(row_id.startswith(f"{array_id}_") for row_id in ids) > 1
@@ -118,7 +131,7 @@ async def test_a_view_scrolled_away_from_the_cursor_keeps_its_top_row(before: by
         rows.scroll_to(y=20_000, animate=False, force=True)
         await settled(pilot)
         there = rows.visible_ids()
-        transport.rows = after
+        transport.answers[EVERYONE] = after
         await refresh(pilot)
         now = set(rows.visible_ids())
         stayed = [row_id for row_id in there if row_id in set(ids_of(app))]
@@ -151,7 +164,7 @@ class MovingClock:
 
 
 async def test_elapsed_and_left_go_on_between_two_answers_of_the_scheduler(tmp_path: Path) -> None:
-    session = acting_session(ActingTransport(*EVERYDAY), tmp_path)
+    session = acting_session(ScriptedTransport(*EVERYDAY), tmp_path)
     clock = session.store.clock = MovingClock(ACTING_NOW)
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
@@ -184,7 +197,7 @@ async def test_answers_are_read_and_arranged_beside_the_event_loop(
 
     monkeypatch.setattr(TableView, "_prepared", spied_prepared)
     monkeypatch.setattr(JobsView, "shaped", spied_shaped)
-    transport = AnsweringTransport(before)
+    transport = answering_transport(before)
     session = answering(transport)
     asked = session.store.query
 
@@ -236,3 +249,40 @@ async def test_keys_are_answered_while_a_large_answer_is_read(before: bytes, mon
         go_on.set()
         await settled(pilot)
         assert rows.cursor_index == at + 3
+
+
+# Turns of the event loop between opening and leaving.
+_TURNS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)
+_OF_A_JOB = ("job", "log", "chart", "script", "chain", "triage")
+
+
+@pytest.mark.parametrize("view", [*_OF_A_JOB, "journal", "submit"])
+async def test_a_view_is_left_at_any_moment_of_its_opening(tmp_path: Path, view: str) -> None:
+    (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))
+    app = chart_dashboard(tmp_path)
+    arguments = {"job_id": RUNNING} if view in _OF_A_JOB else {}
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        for turns in _TURNS:
+            await app.main.push(view, **arguments)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await app.main.pop()
+            assert app.crash is None
+        await pilot.pause()
+        assert app.crash is None
+        assert len(app.main.stack) == 1
+
+
+@pytest.mark.parametrize("view", _OF_A_JOB)
+async def test_the_app_is_left_at_any_moment_of_a_view_s_opening(tmp_path: Path, view: str) -> None:
+    (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))
+    for turns in (0, 5, 34):
+        app = chart_dashboard(tmp_path)
+        async with app.run_test(size=(120, 30)) as pilot:
+            await settled(pilot)
+            await app.main.push(view, job_id=RUNNING)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            app.exit()
+        assert app.crash is None

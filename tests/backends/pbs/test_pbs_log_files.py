@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +12,8 @@ from hypothesis import strategies as st
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.log_files import last_files, log_files, submit_variable, submitted_file
-from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import JobState
+from tests.support.job_rows import job_row, table_of
 
 HOME, WORK = "/home/alice", "/home/alice/work/lg"
 SPOOL = "/var/spool/pbs/spool"
@@ -29,12 +28,10 @@ BROUGHT = "PBS brings it there when the job ends, with -k oed as it runs"
 
 def detail(native: Mapping[str, str], *, state: str = RUNNING, job_id: str = "153.pbs01", **row: Any) -> JobDetail:
     """A job as `qstat -f` tells of it; it ran or runs on cn01 unless it waits."""
-    values = {"id": job_id, "state": state, "_tasks": 1, **row}
-    table = pa.table({field.name: pa.array([values.get(field.name)], field.type) for field in JOBS})
     told = {"Variable_List": VARIABLES, "Submit_Host": "login1", "Join_Path": "n", "Keep_Files": "n"}
     if state != WAITING:
         told["exec_host"] = "cn01/15"
-    return JobDetail(table, {**told, **native})
+    return JobDetail(table_of(job_row(job_id, state, **row)), {**told, **native})
 
 
 def paths(name: str, number: int = 153) -> dict[str, str]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +19,9 @@ from hpcdash.backends.pbs.submit import resubmission, submission
 from hpcdash.backends.submissions import Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, number_of, task_of
-from hpcdash.domain.schema import JOBS
 from hpcdash.errors import UsageError
 from hpcdash.transport.base import CommandResult
+from tests.support.job_rows import table_of
 
 OPENPBS, TEXT, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
 MARK = "hpcdash:0123456789"
@@ -467,8 +466,7 @@ def detail(native: Mapping[str, str], job_id: str = "9.pbs01", base: Mapping[str
         "_number": int(number_of(job_id)),
         "_task": int(task) if task.isdigit() else None,
     }
-    table = pa.table({field.name: pa.array([row.get(field.name)], field.type) for field in JOBS})
-    return JobDetail(table, {**base, **native})
+    return JobDetail(table_of(row), {**base, **native})
 
 
 def script(*directives: str) -> Script:

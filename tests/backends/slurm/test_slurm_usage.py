@@ -19,6 +19,7 @@ from hpcdash.errors import (
     UnreadableOutput,
     without_env,
 )
+from tests.support.job_rows import job_row
 from tests.support.slurm_text import answered
 
 ASKED = Usage(cpus=4, elapsed_seconds=100, memory_asked_bytes=1 << 30, gpus=0)
@@ -36,9 +37,8 @@ QOS = (
 
 
 def row(**known: Any) -> dict[str, Any]:
-    usual = {"id": "7", "state": "running", "started_at": datetime(2026, 11, 21, tzinfo=UTC), "_tasks": 1}
     numbers = {"cpus": 4, "elapsed_seconds": 100, "memory_bytes": 4 << 30, "nodes": 2, "gpus": 0}
-    return usual | numbers | known
+    return job_row("7", **{"state": "running", "started_at": datetime(2026, 11, 21, tzinfo=UTC), **numbers, **known})
 
 
 def running(stdout: str, stderr: str = "", asked: Usage = ASKED) -> Usage:

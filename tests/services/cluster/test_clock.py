@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.units import format_clock
 from hpcdash.services.cluster.clock import ClusterClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from hpcdash.services.cluster.store import ClusterStore
-from tests.support.scripted_transport import ScriptedTransport
-from tests.support.slurm_text import Fields
+from tests.support.scripted_transport import MINE, Command, ScriptedTransport
+from tests.support.slurm_text import Fields, queue_text
 
 BEGAN = 1_795_242_000
 HOUR = 3600.0
 
 
-class TwoClocks(ScriptedTransport):
-    """A cluster and this machine, whose clocks are off by `there` and `here`; `seconds` have gone by in truth.
+@dataclass
+class World:
+    """A cluster's clock and this machine's are off by `there` and `here`; `seconds` have gone by in truth.
 
     A job began at the beginning and has run since, `suspended` seconds of which it stood still.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seconds = 100.0
-        self.here = 0.0
-        self.there = 0.0
-        self.suspended = 0.0
+    seconds: float = 100.0
+    here: float = 0.0
+    there: float = 0.0
+    suspended: float = 0.0
 
     def wall(self) -> float:
         return BEGAN + self.seconds + self.here
@@ -38,32 +39,30 @@ class TwoClocks(ScriptedTransport):
     def steady(self) -> float:
         return self.seconds
 
-    @property
-    def row(self) -> Fields:
+    def wall_there(self) -> float:
+        return BEGAN + self.seconds + self.there
+
+    def queue(self, _command: Command) -> bytes:
         # squeue takes what it says of the time from the login node's clock.
         ran = int(self.seconds + self.there - self.suspended)
-        return {"timeused": format_clock(ran), "starttime": str(BEGAN), "endtime": str(BEGAN + 36_000)}
-
-    def _answer(self, word: str, words: tuple[str, ...], token: str) -> tuple[bytes, bytes]:
-        self.mine = [self.row]
-        now = str(int(BEGAN + self.seconds + self.there)).encode()
-        if word == "date":
-            return now + b"\n", b""
-        stdout, stderr = super()._answer(word, words, token)
-        return (stdout.replace(b"clock=1795242000", b"clock=" + now) if word == "probe" else stdout), stderr
+        row: Fields = {"timeused": format_clock(ran), "starttime": str(BEGAN), "endtime": str(BEGAN + 36_000)}
+        return queue_text(row, token=RECORDED_TOKEN)
 
 
 class Looking:
     """Somebody who looks at that cluster."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = TwoClocks()
+        self.world = World()
+        self.transport = ScriptedTransport()
+        self.transport.now = self.world.wall_there
+        self.transport.answers[MINE] = self.world.queue
         self.cache = SnapshotCache(folder, "lab")
 
     def begin(self) -> None:
         clock = ClusterClock(self.world.wall, self.world.steady)
         budget = CommandBudget(600, self.world.steady)
-        self.store = ClusterStore("lab", self.world, (BACKEND,), clock=clock, budget=budget, cache=self.cache)
+        self.store = ClusterStore("lab", self.transport, (BACKEND,), clock=clock, budget=budget, cache=self.cache)
 
     async def look(self) -> None:
         await self.store.open()
@@ -72,11 +71,11 @@ class Looking:
     @property
     def error(self) -> float:
         """How far the time that is taken for the cluster's is from it."""
-        return self.store.clock.now() - (BEGAN + self.world.seconds + self.world.there)
+        return self.store.clock.now() - self.world.wall_there()
 
     @property
     def dates(self) -> int:
-        return self.world.count("date")
+        return self.transport.count("date")
 
 
 @pytest.fixture

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from hpcdash.domain import schema
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot, SnapshotCache
+from tests.support.job_rows import job_row, table_of
+from tests.support.real_files import as_somebody_else
 from tests.support.scripted_transport import ScriptedTransport
-from tests.support.somebody import as_somebody_else
 
 
 def jobs(*ids: str, kind: Kind = Kind.MINE, taken_at: float = 12.5) -> Snapshot:
-    rows = [{"id": job_id, "state": "running", "user": "alice", "name": "épreuve\n\x1b", "cpus": 3} for job_id in ids]
-    return Snapshot(kind, pa.Table.from_pylist(rows, schema=schema.JOBS), taken_at, rejected=("a row",))
+    rows = [job_row(job_id, "running", name="épreuve\n\x1b", cpus=3) for job_id in ids]
+    return Snapshot(kind, table_of(*rows), taken_at, rejected=("a row",))
 
 
 @contextlib.contextmanager

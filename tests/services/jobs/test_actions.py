@@ -9,59 +9,18 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
-from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError, without_env
+from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said
 from tests.support.scripted_cluster import Cluster, until
-from tests.support.scripted_transport import ScriptedTransport
-
-Answer = tuple[int, bytes] | HpcdashError | asyncio.Event
-
-
-class ActingTransport(ScriptedTransport):
-    """Answers scancel and `scontrol VERB` with what a test puts into `answers`, one after the other; else status 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[str] = []
-        self.answers: list[Answer] = []
-        self.on_sent: Callable[[], None] = lambda: None
-        # What is written on stderr before the answer comes.
-        self.says: list[bytes] = []
-
-    async def run(
-        self,
-        argv: tuple[str, ...],
-        *,
-        stdin: bytes | None = None,
-        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
-        cap_bytes: int = DEFAULT_CAP_BYTES,
-        said: Said | None = None,
-    ) -> CommandResult:
-        words = without_env(argv)
-        if words[0] != "scancel" and words[:2] not in (("scontrol", "hold"), ("scontrol", "update")):
-            return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
-        self.sent.append(" ".join(words))
-        self.on_sent()
-        if said is not None:
-            for piece in self.says:
-                said(piece)
-        answer = self.answers.pop(0) if self.answers else (0, b"")
-        if isinstance(answer, asyncio.Event):
-            await answer.wait()
-            answer = (0, b"")
-        if isinstance(answer, HpcdashError):
-            raise answer
-        status, stderr = answer
-        return CommandResult(argv, status, b"", stderr, 0.01)
+from tests.support.scripted_transport import ACT, Command, Reply, ScriptedTransport
 
 
 class Acting:
     """A cluster to act on, and its journal."""
 
     def __init__(self, folder: Path) -> None:
-        self.transport = ActingTransport()
+        self.transport = ScriptedTransport()
         self.cluster = Cluster(folder, transport=self.transport)
         self.journal = Journal(folder / "state" / "journal.jsonl")
         self.actions = Actions(self.cluster.store, self.journal)
@@ -73,6 +32,14 @@ class Acting:
 
     async def ids_of(self, *job_ids: str) -> list[tuple[str, int]]:
         return [(row["id"], row["_tasks"]) for row in await self.actions.rows_of(job_ids)]
+
+    def answer(self, *replies: Reply) -> None:
+        """What the next commands that act come to."""
+        self.transport.answers[ACT] = list(replies)
+
+    @property
+    def sent(self) -> list[str]:
+        return [" ".join(words) for words in self.transport.acted]
 
     @property
     def states(self) -> list[str]:
@@ -88,9 +55,9 @@ ONE_BY_ONE = {"time": "+30m"}
 
 
 async def test_each_job_has_its_outcome_and_the_journal_has_them_all(acting: Acting) -> None:
-    acting.transport.answers = [(1, b"Invalid user id for job 3\n")]
+    acting.answer((1, b"", b"Invalid user id for job 3\n"))
     report = await acting.run("hold", "41", "3")
-    assert acting.transport.sent == ["scontrol hold 41,3"]
+    assert acting.sent == ["scontrol hold 41,3"]
     assert report.outcomes == (Outcome("41", True), Outcome("3", False, "Invalid user id"))
     assert acting.told == list(report.outcomes)
     assert report.journal_problem == ""
@@ -102,16 +69,16 @@ async def test_each_job_has_its_outcome_and_the_journal_has_them_all(acting: Act
 
 async def test_it_is_in_the_journal_before_it_is_sent(acting: Acting) -> None:
     seen: list[str] = []
-    acting.transport.on_sent = lambda: seen.extend(acting.states)
+    acting.transport.on_run = lambda word: seen.extend(acting.states)
     await acting.run("cancel", "41")
     assert (seen, acting.states) == (["running"], ["done"])
 
 
 @pytest.mark.parametrize("error", [ConnectionFailed("the line broke"), CommandTimedOut("no answer after 60 s")])
 async def test_a_lost_answer_is_unknown_and_nothing_more_is_sent(acting: Acting, error: HpcdashError) -> None:
-    acting.transport.answers = [(0, b""), error]
+    acting.answer(None, error)
     report = await acting.run("alter", "41", "42", "43", changes=ONE_BY_ONE)
-    assert len(acting.transport.sent) == 2
+    assert len(acting.sent) == 2
     assert [outcome.done for outcome in report.outcomes] == [True, None, False]
     assert "the answer was lost; look at the job" in report.outcomes[1].words
     assert report.outcomes[2].words.startswith("not run: ")
@@ -119,7 +86,7 @@ async def test_a_lost_answer_is_unknown_and_nothing_more_is_sent(acting: Acting,
 
 
 async def test_what_cannot_be_sent_was_not_done(acting: Acting) -> None:
-    acting.transport.answers = [UsageError("The command line is too long.")]
+    acting.answer(UsageError("The command line is too long."))
     report = await acting.run("alter", "41", "42", changes=ONE_BY_ONE)
     assert [outcome.done for outcome in report.outcomes] == [False, False]
     assert acting.states == ["refused"]
@@ -129,7 +96,7 @@ async def test_a_line_that_does_not_open_did_nothing(acting: Acting) -> None:
     acting.transport.connect_error = ConnectionFailed("no route")
     report = await acting.run("cancel", "41")
     assert report.outcomes == (Outcome("41", False, "not run: no route"),)
-    assert acting.transport.sent == []
+    assert acting.sent == []
     assert acting.transport.connects == [True]
 
 
@@ -151,20 +118,20 @@ async def test_without_a_journal_it_is_done_and_said(acting: Acting) -> None:
 
 
 async def test_a_journal_that_fills_up_meanwhile_is_said(acting: Acting) -> None:
-    def fill() -> None:
+    def fill(_command: Command) -> None:
         acting.journal.path.unlink()
         acting.journal.path.mkdir()
 
-    acting.transport.on_sent = fill
+    acting.transport.answers[ACT] = fill
     report = await acting.run("cancel", "41")
     assert report.outcomes == (Outcome("41", True),)
     assert "how it ended is not in the journal" in report.journal_problem
 
 
 async def test_an_action_that_is_broken_off_is_noted_as_unknown(acting: Acting) -> None:
-    acting.transport.answers = [(0, b""), asyncio.Event()]
+    acting.answer(None, asyncio.Event())
     running = asyncio.create_task(acting.run("alter", "41", "42", "43", changes=ONE_BY_ONE))
-    await until(lambda: len(acting.transport.sent) == 2)
+    await until(lambda: len(acting.sent) == 2)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -175,12 +142,12 @@ async def test_an_action_that_is_broken_off_is_noted_as_unknown(acting: Acting) 
 
 async def test_a_job_of_two_commands_is_done_when_both_are(acting: Acting) -> None:
     changes = {"nice": "5", "throttle": "2"}
-    acting.transport.answers = [(0, b""), (1, b"Access/permission denied for job 88\n")]
+    acting.answer(None, (1, b"", b"Access/permission denied for job 88\n"))
     report = await acting.run("alter", "88", changes=changes)
     assert report.outcomes == (Outcome("88", False, "Access/permission denied"),)
-    acting.transport.answers = [(0, b""), asyncio.Event()]
+    acting.answer(None, asyncio.Event())
     running = asyncio.create_task(acting.run("alter", "88", changes=changes))
-    await until(lambda: len(acting.transport.sent) == 4)
+    await until(lambda: len(acting.sent) == 4)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -188,7 +155,7 @@ async def test_a_job_of_two_commands_is_done_when_both_are(acting: Acting) -> No
 
 
 async def test_a_command_that_is_missing_did_nothing(acting: Acting) -> None:
-    acting.transport.answers = [(127, b"env: 'scancel': No such file or directory\n")]
+    acting.answer((127, b"", b"env: 'scancel': No such file or directory\n"))
     report = await acting.run("cancel", "41")
     assert report.outcomes == (Outcome("41", False, "scancel: command not found"),)
 
@@ -235,13 +202,23 @@ async def test_very_many_ids_are_looked_for_in_the_whole_queue(acting: Acting) -
     assert all(len(" ".join(argv)) < 2000 for argv in acting.transport.argvs)
 
 
+def saying(*pieces: bytes, then: Reply = None) -> Callable[[Command], Reply]:
+    """Written on stderr while the command runs."""
+
+    def reply(command: Command) -> Reply:
+        for piece in pieces:
+            command.limits["said"](piece)
+        return then
+
+    return reply
+
+
 async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcdash.services.jobs.actions._GOES_ON_SECONDS", 0.01)
     goes_on = asyncio.Event()
-    acting.transport.answers = [goes_on]
-    acting.transport.says = [b"it is temporarily un", b"able\nhalf a li"]
+    acting.answer(saying(b"it is temporarily un", b"able\nhalf a li", then=goes_on))
     heard: list[str] = []
     plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
     running = asyncio.ensure_future(acting.actions.run(plan, heard=heard.append))
@@ -253,7 +230,7 @@ async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
 
 
 async def test_a_command_that_ends_at_once_is_told_by_its_outcome_alone(acting: Acting) -> None:
-    acting.transport.says = [b"scancel: Terminating job 1\n"]
+    acting.answer(saying(b"scancel: Terminating job 1\n"))
     heard: list[str] = []
     await acting.actions.run(acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",))), heard=heard.append)
     assert heard == []
@@ -269,9 +246,9 @@ async def test_given_up_on_a_command_that_is_listened_to_is_ended(acting: Acting
             finally:
                 ended.set()
 
-    acting.transport.answers = [Endless()]
+    acting.answer(Endless())
     sent = asyncio.Event()
-    acting.transport.on_sent = sent.set
+    acting.transport.on_run = lambda word: sent.set() if acting.sent else None
     plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
     running = asyncio.ensure_future(acting.actions.run(plan, heard=lambda line: None))
     await asyncio.wait_for(sent.wait(), 10)

@@ -20,17 +20,17 @@ from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_again, wanted_of
 from hpcdash.services.submit.recovery import Search, reconcile
-from tests.support.failed_array import FailedArray
-from tests.support.scripted_transport import RECENT
+from tests.support.scripted_cluster import failed_array
+from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0
 
 
-def store_of(transport: FailedArray) -> ClusterStore:
+def store_of(transport: ScriptedTransport) -> ClusterStore:
     return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
 
 
-async def prepared(transport: FailedArray, store: ClusterStore) -> SubmissionPlan:
+async def prepared(transport: ScriptedTransport, store: ClusterStore) -> SubmissionPlan:
     tasks = await fetch_tasks(store, "88")
     return await plan_again(store, wanted_of([row for row in tasks.ended if row["state"] == "failed"]))
 
@@ -47,14 +47,14 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(tmp_path: Path) -> None:
-    tasks = await fetch_tasks(store_of(FailedArray(tmp_path)), "88")
+    tasks = await fetch_tasks(store_of(failed_array(tmp_path)), "88")
     plain = {**tasks.ended[0], "id": "90", "array_id": None, "array_task": None}
     wanted = wanted_of([tasks.ended[3], plain, tasks.ended[1], {**plain, "id": "91"}])
     assert [(one.job_id, str(one.tasks or "")) for one in wanted] == [("90", ""), ("91", ""), ("88", "1,3")]
 
 
 async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_it_was(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     again = await prepared(transport, store_of(transport))
     assert again.notes[0] == "its script comes on stdin, 3 lines: Slurm's own copy"
     assert "environment variables" in again.notes[-1]
@@ -62,7 +62,7 @@ async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_i
 
 
 async def test_a_new_job_with_our_mark_is_found_after_a_lost_answer(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport)
     again = await prepared(transport, store)
     [search] = again.searches.values()
@@ -71,7 +71,7 @@ async def test_a_new_job_with_our_mark_is_found_after_a_lost_answer(tmp_path: Pa
 
 
 async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked_up_twice(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport)
     again = await prepared(transport, store)
     [outcome] = await reconcile(store, again, lost(again))
@@ -80,7 +80,7 @@ async def test_where_no_job_has_our_mark_it_was_not_submitted_and_that_is_looked
 
 
 async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     transport.storage = "accounting_storage/none"
     store = store_of(transport)
     again = await prepared(transport, store)
@@ -90,7 +90,7 @@ async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(tmp
 
 
 async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport)
     again = await prepared(transport, store)
     transport.fails[RECENT] = ControllerDown("it does not answer")
@@ -103,7 +103,7 @@ async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) 
 async def test_a_job_with_a_comment_of_its_own_is_looked_for_by_name_and_time(
     tmp_path: Path, numbers: tuple[str, ...], done: bool | None
 ) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport)
     again = await prepared(transport, store)
     search = Search("", "lr-sweep", datetime.fromtimestamp(NOW - 60, UTC))
@@ -116,7 +116,7 @@ async def test_a_job_with_a_comment_of_its_own_is_looked_for_by_name_and_time(
 
 
 async def test_more_jobs_than_a_person_could_look_over_are_refused(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     tasks = await fetch_tasks(store_of(transport), "88")
     plain = [{**tasks.ended[0], "id": str(number), "array_id": None} for number in range(100, 111)]
     with pytest.raises(UsageError, match="11 jobs and arrays are too many"):

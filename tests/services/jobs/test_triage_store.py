@@ -16,11 +16,12 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs import triage as triage_module
 from hpcdash.services.jobs.triage import Triage, TriageReader, fetch_tasks, path_template
 from hpcdash.services.logs.ends import END_BYTES, LogEnd, ends_query
-from tests.support.failed_array import FailedArray
+from tests.support.scripted_cluster import LOG_ENDS, end_task, failed_array
+from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import answered
 
 
-def store_of(transport: FailedArray) -> ClusterStore:
+def store_of(transport: ScriptedTransport) -> ClusterStore:
     return ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(1_795_250_000.0), budget=CommandBudget(600))
 
 
@@ -30,7 +31,7 @@ def told(triage: Triage) -> list[tuple[str, str, str | None]]:
 
 @pytest.mark.system
 async def test_tasks_are_grouped_by_how_they_ended_and_what_their_logs_say(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     triage = await TriageReader(store_of(transport), "88_3").read()
     assert told(triage) == [
         ("3,7-8", "failed", "RuntimeError: CUDA out of memory. Tried to allocate 3.50 GiB"),
@@ -40,27 +41,27 @@ async def test_tasks_are_grouped_by_how_they_ended_and_what_their_logs_say(tmp_p
     ]
     assert (triage.groups[0].node, triage.notes) == ("g1", ())
     # The queue, the history, where two tasks write, and one look into all logs.
-    assert transport.log_reads == 1
-    assert len(transport.asked) <= 6
+    assert transport.count(LOG_ENDS) == 1
+    assert len(transport.asked) <= 7
 
 
 @pytest.mark.system
 async def test_a_log_is_read_once_and_that_of_a_task_that_failed_since_is_read_too(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     reader = TriageReader(store_of(transport), "88")
     await reader.read()
     await reader.read()
-    assert transport.log_reads == 1
-    transport.end(6, "FAILED", "256", "g1", "ValueError: nan\n")
+    assert transport.count(LOG_ENDS) == 1
+    end_task(transport, tmp_path, 6, "FAILED", "256", "g1", "ValueError: nan\n")
     triage = await reader.read()
-    assert transport.log_reads == 2
+    assert transport.count(LOG_ENDS) == 2
     assert ("6", "failed", "ValueError: nan") in told(triage)
 
 
 @pytest.mark.system
 async def test_how_tasks_ended_is_told_before_their_logs_are_read(tmp_path: Path) -> None:
     seen: list[list[str | None]] = []
-    reader = TriageReader(store_of(FailedArray(tmp_path)), "88", lambda: seen.append(lines()))
+    reader = TriageReader(store_of(failed_array(tmp_path)), "88", lambda: seen.append(lines()))
 
     def lines() -> list[str | None]:
         assert reader.triage is not None
@@ -72,7 +73,7 @@ async def test_how_tasks_ended_is_told_before_their_logs_are_read(tmp_path: Path
 
 
 async def test_logs_that_cannot_be_read_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport)
 
     async def cut_off(*arguments: object) -> None:
@@ -87,12 +88,12 @@ async def test_logs_that_cannot_be_read_are_a_note(tmp_path: Path, monkeypatch: 
 @pytest.mark.system
 async def test_past_a_number_of_logs_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triage_module, "MOST_LOGS", 2)
-    triage = await TriageReader(store_of(FailedArray(tmp_path)), "88").read()
+    triage = await TriageReader(store_of(failed_array(tmp_path)), "88").read()
     assert triage.notes == ("the logs of 2 failed tasks were read, 3 were not",)
 
 
 async def test_what_the_queue_says_of_a_task_counts_before_accounting(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path, {1: ("FAILED", "35072", "g1", "")})
+    transport = failed_array(tmp_path, {1: ("FAILED", "35072", "g1", "")})
     transport.history = [
         {"jobid": "88_1", "state": "FAILED", "exitcode": "9:0"},
         {"jobid": "88_2", "state": "FAILED", "exitcode": "9:0"},
@@ -102,7 +103,7 @@ async def test_what_the_queue_says_of_a_task_counts_before_accounting(tmp_path: 
 
 
 async def test_a_job_that_is_no_array_is_refused_and_so_is_one_nobody_knows(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     transport.recent.append({"jobarrayid": "90", "arrayjobid": "90"})
     with pytest.raises(UsageError, match="job 90 is no array"):
         await fetch_tasks(store_of(transport), "90")

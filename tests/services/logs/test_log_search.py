@@ -12,6 +12,7 @@ from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.search import NoTimes, SearchHit, find_text, find_time, local_wall_time
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import put, put_sparse, size_of
+from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
@@ -86,15 +87,8 @@ async def test_few_pieces_of_a_huge_log_are_read_for_a_time(tmp_path: Path) -> N
     path = tmp_path / "log"
     head = lines(2_000)
     put_sparse(path, head, 10 << 30, b"\n" + lines(2_000))
-    asked = 0
-
-    class Counting(LocalTransport):
-        async def run(self, argv, **limits):  # type: ignore[no-untyped-def]
-            nonlocal asked
-            asked += 1
-            return await super().run(argv, **limits)
-
-    log = LogFile(Counting(), str(path))
+    transport = ScriptedTransport(behind=LocalTransport())
+    log = LogFile(transport, str(path))
     found = await find_time(log, "11:40", size_of(path), NOW, UTC)
     assert await line_at(log, found.offset) == b"2026-11-21 11:40:00 step"
-    assert asked < 60
+    assert len(transport.argvs) < 60

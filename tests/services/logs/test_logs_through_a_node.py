@@ -20,11 +20,12 @@ from hpcdash.errors import CommandTimedOut
 from hpcdash.services.logs import file as log_file
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.window import Event, LogWindow
-from hpcdash.transport.base import CommandResult, Transport
+from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
+from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sshd import (
     Sshd,
     commands_with,
@@ -263,24 +264,15 @@ async def test_one_who_goes_away_leaves_nothing_on_the_node(site: Site, begun: s
     assert await until_gone(seconds) == []
 
 
-class Recorder(LocalTransport):
-    """Runs nothing, and keeps what it was to run."""
-
-    argv: tuple[str, ...] = ()
-
-    async def run(self, argv: tuple[str, ...], **limits: object) -> CommandResult:  # type: ignore[override]
-        self.argv = argv
-        return CommandResult(argv, 1, b"", b"", 0.0)
-
-
 async def test_where_the_shell_of_the_login_node_alone_is_killed_all_ends(site: Site) -> None:
     seconds = unique_seconds()
-    recorder = Recorder()
+    recorder = ScriptedTransport()
+    recorder.answers["*"] = (1, b"", b"")
     with pytest.raises(NodeUnreached):
         await ThroughNode(recorder, NODE).run(("sleep", seconds), limit_seconds=900)
     path = f"{site.folder / 'bin'}:{os.environ['PATH']}"
     shell = subprocess.Popen(  # noqa: ASYNC220
-        recorder.argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path}
+        recorder.argvs[0], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path}
     )
     await until_there(f"905 sleep {seconds}")
     shell.kill()
@@ -371,19 +363,16 @@ async def test_a_search_in_what_is_not_reached_finds_nothing(site: Site) -> None
     assert await file.count_lines(3) == 0
 
 
-class NothingRuns(LocalTransport):
-    async def run(self, argv: tuple[str, ...], **limits: object) -> CommandResult:  # type: ignore[override]
-        raise AssertionError(argv)
-
-
 @pytest.mark.parametrize(
     "name", ["-oProxyCommand=touch x", "-l", "cn01;id", "a b", "root@cn01", "cn01:22", "$(id)", "", ".", "c" * 300, "ü"]
 )
 async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:
+    transport = ScriptedTransport()
     with pytest.raises(NodeUnreached):
-        await ThroughNode(NothingRuns(), name).run(("true",))
+        await ThroughNode(transport, name).run(("true",))
     if name:
-        assert (await LogFile(NothingRuns(), "/x", name).look()).is_unreached
+        assert (await LogFile(transport, "/x", name).look()).is_unreached
+    assert transport.argvs == []
 
 
 def test_the_script_is_posix() -> None:

@@ -12,47 +12,31 @@ import pytest
 
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.cli.build import queue_program
-from hpcdash.errors import ConnectionFailed, HpcdashError
+from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.metrics.loss_tails import KEPT_VALUES, TAIL_BYTES, LossTail, LossTails
-from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append
 from tests.support.real_files import put as put_content
+from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system
 
 
-class KeepingTransport(LocalTransport):
-    """Keeps what commands answered; raises `failure` in place of it."""
-
-    failure: HpcdashError | None = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[CommandResult] = []
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        if self.failure is not None:
-            raise self.failure
-        self.answers.append(await super().run(argv, **limits))
-        return self.answers[-1]
-
-
 @pytest.fixture
-def transport() -> KeepingTransport:
-    return KeepingTransport()
+def transport() -> ScriptedTransport:
+    return ScriptedTransport(behind=LocalTransport())
 
 
-def store_of(transport: KeepingTransport, folder: Path, ceiling: int = 600) -> ClusterStore:
+def store_of(transport: ScriptedTransport, folder: Path, ceiling: int = 600) -> ClusterStore:
     backend = embedded_backend(queue_program(folder))
     return ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(ceiling))
 
 
 @pytest.fixture
-def tails(transport: KeepingTransport, tmp_path: Path) -> LossTails:
+def tails(transport: ScriptedTransport, tmp_path: Path) -> LossTails:
     return LossTails(store_of(transport, tmp_path), lambda names: "loss" if "loss" in names else None)
 
 
@@ -70,7 +54,7 @@ def log(first: int, last: int) -> bytes:
 
 
 async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
-    tails: LossTails, transport: KeepingTransport, tmp_path: Path
+    tails: LossTails, transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     put(tmp_path / "long", log(0, 50_000))
     put(tmp_path / "short", log(0, 3))
@@ -78,7 +62,7 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
     put(tmp_path / "none", b"no metric here\n")
     rows = [row("1", tmp_path / "long"), row("2", tmp_path / "short"), row("4", tmp_path / "none")]
     assert await tails.refresh([*rows, row("3", tmp_path / "empty", tmp_path / "stderr")])
-    (answer,) = transport.answers
+    (answer,) = transport.answered
     assert len(answer.stdout) < 1.05 * TAIL_BYTES
     newest = tails.tail("1")
     assert newest is not None
@@ -93,12 +77,12 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
 
 
 async def test_a_log_that_stands_still_is_not_read_again_and_one_that_grew_is(
-    tails: LossTails, transport: KeepingTransport, tmp_path: Path
+    tails: LossTails, transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     rows = [row("1", put(tmp_path / "one", log(0, 400))), row("2", put(tmp_path / "other", log(0, 400)))]
     assert await tails.refresh(rows)
     assert not await tails.refresh(rows)
-    assert len(transport.answers[-1].stdout) < 200
+    assert len(transport.answered[-1].stdout) < 200
     append(tmp_path / "other", b"step 400: loss nan\n")
     assert await tails.refresh(rows)
     other, one = tails.tail("2"), tails.tail("1")
@@ -133,36 +117,36 @@ async def test_paths_of_any_letters_and_what_is_no_log_do_no_harm(
 
 
 async def test_nothing_is_asked_where_the_ceiling_leaves_no_room_nor_a_failure_raised(
-    transport: KeepingTransport, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     store = store_of(transport, tmp_path, ceiling=3)
     tails = LossTails(store, lambda names: "loss")
     rows = [row("1", put(tmp_path / "log", log(0, 5)))]
-    transport.failure = ConnectionFailed("the line is cut", "Wait.")
+    transport.fails["*"] = ConnectionFailed("the line is cut", "Wait.")
     assert not await tails.refresh(rows)
-    transport.failure = None
+    transport.fails.clear()
     assert await tails.refresh(rows)
     store.budget.spend()
     append(tmp_path / "log", log(5, 9))
     assert not await tails.refresh(rows)
-    assert len(transport.answers) == 1
+    assert len(transport.answered) == 1
 
 
 async def test_where_jobs_write_is_asked_for_a_few_jobs_at_a_time_and_once(
-    transport: KeepingTransport, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     store = store_of(transport, tmp_path / "queue", ceiling=60)
     tails = LossTails(store, lambda names: "loss")
     rows = [{**row(str(number), ""), "stdout_path": None} for number in range(1, 6)]
 
     def located() -> set[str]:
-        return {word for answer in transport.answers for word in answer.argv if word in {"1", "2", "3", "4", "5"}}
+        return {word for answer in transport.answered for word in answer.argv if word in {"1", "2", "3", "4", "5"}}
 
     assert not await tails.refresh(rows)
     assert located() == {"1", "2", "3"}
     assert not await tails.refresh(rows)
     assert located() == {"1", "2", "3", "4", "5"}
-    asked = len(transport.answers)
+    asked = len(transport.answered)
     # None of them is there: they are not asked for again.
     assert not await tails.refresh(rows)
-    assert len(transport.answers) == asked
+    assert len(transport.answered) == asked

@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -25,22 +25,16 @@ from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.vocabulary import zone_behind_seconds
-from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
+from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system
 HOUR = 3600.0
 
 
-class Commands(LocalTransport):
-    count = 0
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        self.count += 1
-        return await super().run(argv, **limits)
-
-
-def watched(monkeypatch: pytest.MonkeyPatch, *places: MetricPlace, per_minute: int = 60) -> tuple[WatchedRun, Commands]:
+def watched(
+    monkeypatch: pytest.MonkeyPatch, *places: MetricPlace, per_minute: int = 60
+) -> tuple[WatchedRun, ScriptedTransport]:
     """A run whose scheduler says these places; its newest task runs."""
     row = {"name": "x", "state": "running", "id": "7", "array_id": None}
 
@@ -49,19 +43,19 @@ def watched(monkeypatch: pytest.MonkeyPatch, *places: MetricPlace, per_minute: i
 
     monkeypatch.setattr(metrics, "locate_metrics", located)
     monkeypatch.setattr(metrics, "NamedMetricsFiles", lambda store: None)
-    transport = Commands()
+    transport = ScriptedTransport(behind=LocalTransport())
     store = SimpleNamespace(transport=transport, budget=CommandBudget(per_minute), reader_of=lambda path: ())
     return WatchedRun(cast("ClusterStore", store), "7"), transport
 
 
-async def commands_in(run: WatchedRun, transport: Commands, seconds: float) -> int:
+async def commands_in(run: WatchedRun, transport: ScriptedTransport, seconds: float) -> int:
     """How many commands following took after it was opened."""
     await run.open()
-    before = transport.count
+    before = len(transport.argvs)
     task = asyncio.create_task(run.follow(lambda: None))
     await asyncio.wait({task}, timeout=seconds)
     await run.close()
-    return transport.count - before
+    return len(transport.argvs) - before
 
 
 async def test_logs_that_were_deleted_are_asked_for_within_the_ceiling_and_ever_more_seldom(

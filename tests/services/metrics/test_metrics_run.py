@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,29 +33,43 @@ from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.embedded.queue_lab import until as queue_until
 from tests.support.real_files import append, put
+from tests.support.scripted_transport import Command, ScriptedTransport
 
 pytestmark = pytest.mark.system
 
 
-class CountingTransport(LocalTransport):
-    """Counts reads that go on at once; raises what is in `failure` for them."""
+READS = "sh -c"
 
-    failure: Exception | None = None
-    reads = 0
-    at_once = most_at_once = 0
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        if argv[:2] != ("sh", "-c"):
-            return await super().run(argv, **limits)
-        self.reads += 1
+class Reads:
+    """Runs reads here, and counts those that go on at once; the first `deaf` that are cancelled are answered all the
+    same, as asyncio.wait_for of Python 3.11 may.
+    """
+
+    def __init__(self, deaf: int = 0) -> None:
+        self.at_once = self.most_at_once = self.ignored = 0
+        self.deaf = deaf
+
+    async def __call__(self, command: Command) -> CommandResult:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
+        answering = asyncio.ensure_future(command.run_here())
         try:
-            if self.failure is not None:
-                raise self.failure
-            return await super().run(argv, **limits)
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            if self.ignored < self.deaf:
+                self.ignored += 1
+                return await answering
+            answering.cancel()
+            raise
         finally:
             self.at_once -= 1
+
+
+def counting(reads: Reads) -> ScriptedTransport:
+    transport = ScriptedTransport(behind=LocalTransport())
+    transport.answers[READS] = reads
+    return transport
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +81,17 @@ def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueLab]:
 
 
 @pytest.fixture
-def transport() -> CountingTransport:
-    return CountingTransport()
+def reads() -> Reads:
+    return Reads()
 
 
 @pytest.fixture
-async def store(queue: QueueLab, transport: CountingTransport) -> AsyncIterator[ClusterStore]:
+def transport(reads: Reads) -> ScriptedTransport:
+    return counting(reads)
+
+
+@pytest.fixture
+async def store(queue: QueueLab, transport: ScriptedTransport) -> AsyncIterator[ClusterStore]:
     backend = embedded_backend(queue_program(queue.folder))
     made = ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000))
     await made.open()
@@ -283,7 +301,7 @@ async def test_a_log_without_a_metric_says_so(queue: QueueLab, store: ClusterSto
 
 
 async def test_while_the_line_fails_what_was_read_stays_and_it_goes_on_after(
-    queue: QueueLab, store: ClusterStore, transport: CountingTransport, monkeypatch: pytest.MonkeyPatch
+    queue: QueueLab, store: ClusterStore, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "LONGEST_PAUSE_SECONDS", 0.05)
     job_id, path = sleeping(queue, "cut")
@@ -291,17 +309,17 @@ async def test_while_the_line_fails_what_was_read_stays_and_it_goes_on_after(
     run = WatchedRun(store, job_id)
     await run.open()
     async with followed(run):
-        transport.failure = ConnectionFailed("the line is cut.", "Wait.")
+        transport.fails[READS] = ConnectionFailed("the line is cut.", "Wait.")
         await until(lambda: run.problem == "the line is cut.")
         append(path, lines(10, 20))
         assert steps(run) == [*range(10)]
-        transport.failure = None
+        transport.fails.clear()
         await until(lambda: steps(run) == [*range(20)])
         await until(lambda: run.problem == "")
 
 
 async def test_no_more_than_two_reads_go_on_at_once_and_none_when_nobody_follows(
-    queue: QueueLab, store: ClusterStore, transport: CountingTransport, monkeypatch: pytest.MonkeyPatch
+    queue: QueueLab, store: ClusterStore, transport: ScriptedTransport, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metric_source, "FIRST_BYTES", 1 << 12)
     array = queue.submit("echo up; sleep 600", "-J", "wide", "-o", "wide-%a.out", "-a", "0-7")
@@ -312,32 +330,16 @@ async def test_no_more_than_two_reads_go_on_at_once_and_none_when_nobody_follows
     await run.open()
     async with followed(run):
         await until(lambda: run.progress.is_whole and len(steps(run)) == 8000)
-    assert 1 <= transport.most_at_once <= 2
-    assert transport.at_once == 0
-    reads = transport.reads
+    assert 1 <= reads.most_at_once <= 2
+    assert reads.at_once == 0
+    before = transport.count(READS)
     await asyncio.sleep(2 * metrics.TOLD_SECONDS)
-    assert transport.reads == reads
+    assert transport.count(READS) == before
 
 
 async def test_a_job_that_is_known_nowhere_is_no_job(store: ClusterStore) -> None:
     with pytest.raises(NoSuchJob):
         await WatchedRun(store, "99999").open()
-
-
-class DeafTransport(CountingTransport):
-    """Answers the first reads that are cancelled all the same, as asyncio.wait_for of Python 3.11 may."""
-
-    ignored = 0
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        answering = asyncio.ensure_future(super().run(argv, **limits))
-        try:
-            return await asyncio.shield(answering)
-        except asyncio.CancelledError:
-            if self.ignored >= 3:
-                raise
-            self.ignored += 1
-            return await answering
 
 
 async def test_the_end_of_a_job_is_known_though_its_log_s_next_turn_is_far_off(
@@ -356,7 +358,8 @@ async def test_the_end_of_a_job_is_known_though_its_log_s_next_turn_is_far_off(
 
 
 async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(queue: QueueLab) -> None:
-    transport = DeafTransport()
+    reads = Reads(deaf=3)
+    transport = counting(reads)
     backend = embedded_backend(queue_program(queue.folder))
     store = ClusterStore("here", transport, (backend,), clock=SystemClock(), budget=CommandBudget(1_000_000))
     await store.open()
@@ -365,17 +368,17 @@ async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(que
     run = WatchedRun(store, job_id)
     await run.open()
     task = asyncio.create_task(run.follow(lambda: None))
-    await until(lambda: transport.at_once > 0)
+    await until(lambda: reads.at_once > 0)
     task.cancel()
     await asyncio.wait({task}, timeout=5)
     assert task.cancelled()
-    assert transport.ignored
-    assert transport.at_once == 0
+    assert reads.ignored
+    assert reads.at_once == 0
     await store.close()
 
 
 async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceiling_on_commands_allows(
-    queue: QueueLab, store: ClusterStore, transport: CountingTransport, monkeypatch: pytest.MonkeyPatch
+    queue: QueueLab, store: ClusterStore, transport: ScriptedTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id, path = sleeping(queue, "fast", "-e", "fast-%j.err")
     put(path, lines(0, 100))
@@ -385,12 +388,12 @@ async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceil
     run = WatchedRun(store, job_id)
     await run.open()
     async with followed(run):
-        await until(lambda: transport.reads > 6)
-        before, began, step = transport.reads, time.monotonic(), 100
+        await until(lambda: transport.count(READS) > 6)
+        before, began, step = transport.count(READS), time.monotonic(), 100
         while time.monotonic() < began + 1.2:
             append(path, lines(step, step + 10))
             step += 10
             await asyncio.sleep(0.02)
         # 60 s of 400 commands are 0.15 s apart; the other stream takes few of them.
-        assert 3 <= transport.reads - before <= 1.2 / 0.15 + 2
+        assert 3 <= transport.count(READS) - before <= 1.2 / 0.15 + 2
         await until(lambda: steps(run)[-1] == step - 1)

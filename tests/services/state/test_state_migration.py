@@ -16,9 +16,9 @@ from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launched_job import launched_job, record_of_job
 from hpcdash.services.switches.names import LogMark, SwitchMemory
-from tests.e2e.program import Program, home_with
 from tests.embedded.queue_lab import QueueLab
-from tests.support.chain_rows import row
+from tests.support.job_rows import job_row
+from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
 
@@ -42,7 +42,7 @@ def person(tmp_path: Path, state: Path) -> Iterator[Program]:
 
 async def test_launches_are_known_with_their_switches_and_checkpoints(state: Path) -> None:
     async def known(job_id: str, cluster: str = "local", name: str = "train") -> str:
-        found = await launched_job(state, cluster, {**row(job_id, "running", work_dir="/home/maya"), "name": name})
+        found = await launched_job(state, cluster, {**job_row(job_id, "running", work_dir="/home/maya"), "name": name})
         return "" if found is None else f"{found.folder} {found.kill_switch}"
 
     for job_id in ("1", "2", "3", "7"):

@@ -28,8 +28,8 @@ from hpcdash.services.state.submitted_scripts import APART_SECONDS, KEPT_SECONDS
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
-from tests.support.failed_array import FailedArray
-from tests.support.scripted_transport import RECENT
+from tests.support.scripted_cluster import failed_array
+from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0
 SCRIPT = b"#!/bin/bash\n#PBS -N sim\nsrun \xff train\n"
@@ -193,7 +193,7 @@ def forgetful(file: str | None = None) -> Backend:
 
 
 def store_of(
-    transport: FailedArray, scripts: KeptScripts | None, backend: Backend | None = None, now: float = NOW
+    transport: ScriptedTransport, scripts: KeptScripts | None, backend: Backend | None = None, now: float = NOW
 ) -> ClusterStore:
     chosen = backend or forgetful()
     budget = CommandBudget(600)
@@ -208,7 +208,7 @@ async def submitted(store: ClusterStore, tmp_path: Path) -> tuple[SubmissionPlan
 
 
 async def test_a_submitted_script_is_kept_and_shown_again(tmp_path: Path, scripts: KeptScripts) -> None:
-    store = store_of(FailedArray(tmp_path), scripts)
+    store = store_of(failed_array(tmp_path), scripts)
     _, report = await submitted(store, tmp_path)
     assert report.outcomes == (Outcome("sim.sh", True, "job 93"),)
     shown = await fetch_script(store, "93")
@@ -217,13 +217,13 @@ async def test_a_submitted_script_is_kept_and_shown_again(tmp_path: Path, script
 
 
 async def test_where_the_scheduler_keeps_scripts_none_is_kept_here(tmp_path: Path, scripts: KeptScripts) -> None:
-    await submitted(store_of(FailedArray(tmp_path), scripts, BACKEND), tmp_path)
+    await submitted(store_of(failed_array(tmp_path), scripts, BACKEND), tmp_path)
     assert not scripts.folder.exists()
 
 
 async def test_a_refused_script_is_not_kept(tmp_path: Path, scripts: KeptScripts) -> None:
-    transport = FailedArray(tmp_path)
-    transport.sbatch = (1, b"", b"sbatch: error: invalid partition\n")
+    transport = failed_array(tmp_path)
+    transport.answers["sbatch"] = (1, b"", b"sbatch: error: invalid partition\n")
     await submitted(store_of(transport, scripts), tmp_path)
     assert not scripts.folder.exists()
 
@@ -235,7 +235,7 @@ async def test_a_full_disk_fails_no_submission(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(KeptScripts, "keep", full)
-    _, report = await submitted(store_of(FailedArray(tmp_path), scripts), tmp_path)
+    _, report = await submitted(store_of(failed_array(tmp_path), scripts), tmp_path)
     words = "job 93; its script could not be kept here: No space left on device"
     assert report.outcomes == (Outcome("sim.sh", True, words),)
 
@@ -244,8 +244,8 @@ async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
     tmp_path: Path, scripts: KeptScripts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
-    transport = FailedArray(tmp_path)
-    transport.sbatch = CommandTimedOut("no answer", argv=("sbatch",))
+    transport = failed_array(tmp_path)
+    transport.answers["sbatch"] = CommandTimedOut("no answer", argv=("sbatch",))
     store = store_of(transport, scripts)
     again, report = await submitted(store, tmp_path)
     assert not scripts.folder.exists()
@@ -256,7 +256,7 @@ async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
 
 
 async def test_of_a_number_that_came_again_the_older_script_is_not_shown(tmp_path: Path, scripts: KeptScripts) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport, scripts)
     detail = await store.fetch_detail("88_3")
     submitted_at = detail.job["submitted_at"][0].as_py().timestamp()
@@ -269,7 +269,7 @@ async def test_of_a_number_that_came_again_the_older_script_is_not_shown(tmp_pat
 
 
 async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(tmp_path: Path, scripts: KeptScripts) -> None:
-    transport = FailedArray(tmp_path)
+    transport = failed_array(tmp_path)
     store = store_of(transport, scripts)
     scripts.keep("lab", "93", SCRIPT, NOW)
     transport.connect_error = ControllerDown("it does not answer")
@@ -277,12 +277,13 @@ async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(tmp_path
     assert (await fetch_script(store, "93")).text.startswith("#!/bin/bash")
 
 
+@pytest.mark.system
 async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
     tmp_path: Path, scripts: KeptScripts
 ) -> None:
     file = tmp_path / "train.sh"
     file.write_text("#!/bin/sh\nnow\n")
-    script = await fetch_script(store_of(FailedArray(tmp_path), scripts, forgetful(str(file))), "88_3")
+    script = await fetch_script(store_of(failed_array(tmp_path), scripts, forgetful(str(file))), "88_3")
     assert (script.text, script.source) == ("#!/bin/sh\nnow\n", f"read from {tmp_path}/train.sh as it is now")
 
 
@@ -290,11 +291,11 @@ async def test_without_either_it_is_said_that_none_is_given_back(tmp_path: Path)
     with pytest.raises(
         SchedulerRefused, match="not even to a job's owner\nThe scripts of jobs that are submitted from"
     ):
-        await fetch_script(store_of(FailedArray(tmp_path), None), "88_3")
+        await fetch_script(store_of(failed_array(tmp_path), None), "88_3")
 
 
 async def test_words_behind_a_new_job_s_id_are_no_part_of_it(tmp_path: Path, scripts: KeptScripts) -> None:
-    store = store_of(FailedArray(tmp_path), scripts)
+    store = store_of(failed_array(tmp_path), scripts)
     command = plan_submission(store, Submission(SCRIPT, "sim.sh")).plan.commands[0]
     for words in ("job 12.pbs01 (the only one of its name submitted since)", "job 13[].pbs01; and more"):
         assert await keep_submitted(store, command, (Outcome("sim.sh", True, words),)) == (

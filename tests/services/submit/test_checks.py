@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.request import Container, Request
@@ -19,6 +18,7 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.checks import MOST_PATHS, PathKind, WantedPath, estimate_start, missing_paths
 from hpcdash.transport.local import LocalTransport
+from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system
 
@@ -125,19 +125,19 @@ async def test_of_very_many_paths_the_rest_is_told(store: ClusterStore) -> None:
 
 
 async def test_nothing_to_look_for_asks_nothing() -> None:
-    nowhere = ClusterStore("here", Hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    nowhere = ClusterStore("here", hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
     assert await missing_paths(nowhere, Request(command="x")) == ()
 
 
-class Hung(LocalTransport):
+def hung() -> ScriptedTransport:
     """A cluster whose file server does not answer."""
-
-    async def run(self, argv: tuple[str, ...], **more: object) -> Answer:  # type: ignore[override]
-        raise CommandTimedOut("gave no answer within 10 s", argv=argv)
+    transport = ScriptedTransport()
+    transport.fails["*"] = CommandTimedOut("gave no answer within 10 s")
+    return transport
 
 
 async def test_a_file_server_that_hangs_is_said_without_the_shell_s_text() -> None:
-    store = ClusterStore("here", Hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
+    store = ClusterStore("here", hung(), (SLURM,), clock=SystemClock(), budget=CommandBudget(1000))
     with pytest.raises(CommandTimedOut) as error:
         await missing_paths(store, ["/nfs"])
     assert "while" not in f"{error.value.message} {error.value.argv}"

@@ -1,7 +1,8 @@
-"""Where launches are, what their scripts ask for, what is remembered of them, and when their folders go."""
+"""Where launches are and save, what their scripts ask for, what is remembered of them, and when their folders go."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,48 +12,51 @@ import pytest
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
-from hpcdash.errors import CommandTimedOut, UsageError
+from hpcdash.errors import CommandTimedOut, UsageError, without_env
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
 from hpcdash.services.submit.launches import Launches, LaunchPlan
-from hpcdash.transport.base import CommandResult
+from tests.support.job_rows import job_row
 from tests.support.scripted_cluster import Cluster, settled, until
-from tests.support.scripted_transport import HISTORY, QUEUES, ScriptedTransport
+from tests.support.scripted_transport import HISTORY, QUEUES, Command, ScriptedTransport
 
 RECORD = LaunchRecord("/jobs/one-1", "sums", "7", "one", "failed", "", 1, 1_795_242_000.0, 'command = "true"\n')
 
 
-class WithShell(ScriptedTransport):
-    """Tells a home, and says yes to all that a shell is to do besides."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.number, self.home, self.has_login = 1000, "/home/alice", False
-        self.done: list[tuple[str, ...]] = []
-
-    async def run(self, argv: tuple[str, ...], **options: Any) -> CommandResult:
-        if argv[0] != "sh":
-            return await super().run(argv, **options)
-        self.done.append(argv)
-        if argv[:-1] != launches_module._ROOT:
-            return CommandResult(argv, 0, b"", b"", 0.01)
-        told = f"{self.number}\n{argv[-1] or self.home + '/hpcdash/launches'}\n" + "login\n" * self.has_login
-        return CommandResult(argv, 0, told.encode(), b"", 0.01)
+def asks_for_root(words: tuple[str, ...]) -> bool:
+    return words[:-1] == launches_module._ROOT
 
 
-@pytest.fixture
-def transport() -> WithShell:
-    return WithShell()
+def home(number: int = 1000, *, has_login: bool = False) -> Callable[[Command], str]:
+    """What a shell says of a person's home."""
+
+    def told(command: Command) -> str:
+        return f"{number}\n{command.argv[-1] or '/home/alice/hpcdash/launches'}\n" + "login\n" * has_login
+
+    return told
+
+
+def shell(words: tuple[str, ...]) -> bool:
+    return words[0] == "sh" and words != without_env(SLURM.probe.query().argv)
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, transport: WithShell) -> Any:
+def transport() -> ScriptedTransport:
+    """A shell there says yes to all that it is to do."""
+    made = ScriptedTransport()
+    made.answers = {shell: "", asks_for_root: home()}
+    return made
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, transport: ScriptedTransport) -> Any:
     made = Cluster(tmp_path / "cache", transport=transport)
     transport.queues = [
         {"partition": "main*", "gres": "(null)", "gresused": "(null)"},
@@ -72,23 +76,23 @@ def options(script: str) -> list[str]:
 
 
 async def test_launches_are_below_the_home_which_is_asked_for_once_as_the_queues_are(
-    launches: Launches, transport: WithShell
+    launches: Launches, transport: ScriptedTransport
 ) -> None:
     assert [await launches.root(), await launches.root()] == ["/home/alice/hpcdash/launches"] * 2
-    assert len(transport.done) == 1
+    assert len(transport.ran(shell)) == 1
     assert transport.count(QUEUES) == 1
 
 
 async def test_queues_that_are_known_are_not_asked_for(
-    cluster: Cluster, launches: Launches, transport: WithShell
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport
 ) -> None:
     await cluster.store.fetch(Kind.QUEUES)
     await launches.root()
     assert transport.count(QUEUES) == 1
 
 
-async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transport: WithShell) -> None:
-    transport.number = 0
+async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transport: ScriptedTransport) -> None:
+    transport.answers[asks_for_root] = home(0)
     with pytest.raises(UsageError, match="storage_root"):
         await launches.root()
     launches.settings = LaunchSettings(Site(storage_root="/scratch/jobs"))
@@ -111,7 +115,7 @@ async def test_without_gpus_the_default_queue_is_meant_and_slots_are_cpus(launch
 
 
 async def test_of_a_queue_that_nobody_knows_it_is_said_what_its_slots_are_taken_for(
-    launches: Launches, transport: WithShell
+    launches: Launches, transport: ScriptedTransport
 ) -> None:
     transport.fails[QUEUES] = CommandTimedOut("no answer")
     await launches.root()
@@ -129,7 +133,7 @@ async def test_what_the_site_says_of_a_queue_counts_there(launches: Launches) ->
     assert {"--account=physics", "--nice=1", "--partition=gpu"} <= set(asked)
 
 
-async def test_an_only_queue_is_not_named(launches: Launches, transport: WithShell) -> None:
+async def test_an_only_queue_is_not_named(launches: Launches, transport: ScriptedTransport) -> None:
     del transport.queues[1]
     await launches.root()
     asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
@@ -159,9 +163,9 @@ async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) 
 
 @pytest.mark.parametrize(("has_login", "run_as"), [(True, ""), (False, ""), (True, "bob")])
 async def test_a_container_s_image_is_fetched_with_the_login_that_is_kept_there(
-    launches: Launches, transport: WithShell, has_login: bool, run_as: str
+    launches: Launches, transport: ScriptedTransport, has_login: bool, run_as: str
 ) -> None:
-    transport.has_login = has_login
+    transport.answers[asks_for_root] = home(has_login=has_login)
     container = Container(image="docker://nvcr.io/nvidia/cuda:12")
     site = Site(storage_root="/jobs", run_as=run_as)
     planned = await launches.plan(Request(command="true", container=container, site=site))
@@ -238,13 +242,13 @@ def test_a_launch_completed_when_each_of_its_jobs_is_known_to_have(
     assert (has_completed(rows, tasks), has_failed(rows, tasks)) == (completed, failed)
 
 
-async def test_where_nothing_was_launched_nothing_is_asked(launches: Launches, transport: WithShell) -> None:
+async def test_where_nothing_was_launched_nothing_is_asked(launches: Launches, transport: ScriptedTransport) -> None:
     assert await launches.tidy() == ()
     assert transport.asked == []
 
 
 async def test_what_is_in_the_list_still_is_not_asked_for(
-    cluster: Cluster, launches: Launches, transport: WithShell
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport
 ) -> None:
     launches.records.launched(RECORD)
     transport.mine = [{"jobarrayid": "7", "arrayjobid": "7"}]
@@ -253,20 +257,22 @@ async def test_what_is_in_the_list_still_is_not_asked_for(
     assert transport.count(HISTORY) == 0
 
 
-async def test_one_question_tells_how_all_ended(cluster: Cluster, launches: Launches, transport: WithShell) -> None:
+async def test_one_question_tells_how_all_ended(
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport
+) -> None:
     launches.records.launched(RECORD)
     launches.records.launched(replace(RECORD, folder="/jobs/two-2", job_id="8"))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
     assert await launches.tidy() == ("job 7 completed: /jobs/one-1 is removed",)
     assert transport.count(HISTORY) == 1
-    assert [words[-4:] for words in transport.done] == [("/jobs", "one-1", "sums", "staged")]
+    assert [words[-4:] for words in transport.ran(shell)] == [("/jobs", "one-1", "sums", "staged")]
     assert launches.records.unsettled() == ()
     assert await launches.tidy() == ()
     assert transport.count(HISTORY) == 1
 
 
 async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
-    launches: Launches, transport: WithShell
+    launches: Launches, transport: ScriptedTransport
 ) -> None:
     launches.records.launched(RECORD)
     for _ in range(3):
@@ -274,17 +280,19 @@ async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
     assert transport.count(HISTORY) == 1
 
 
-async def test_what_nobody_knows_any_more_is_left(cluster: Cluster, launches: Launches, transport: WithShell) -> None:
+async def test_what_nobody_knows_any_more_is_left(
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport
+) -> None:
     launches.records.launched(RECORD)
     await launches.tidy()
     assert launches.records.unsettled() == (RECORD,)
     cluster.clock.seconds += 2 * 86400
     await launches.tidy()
     assert launches.records.unsettled() == ()
-    assert transport.done == []
+    assert transport.ran(shell) == []
 
 
-async def test_a_history_that_fails_is_asked_another_time(launches: Launches, transport: WithShell) -> None:
+async def test_a_history_that_fails_is_asked_another_time(launches: Launches, transport: ScriptedTransport) -> None:
     launches.records.launched(RECORD)
     transport.fails[HISTORY] = CommandTimedOut("no answer")
     assert await launches.tidy() == ()
@@ -293,16 +301,16 @@ async def test_a_history_that_fails_is_asked_another_time(launches: Launches, tr
 
 @pytest.mark.parametrize("folder", ["/jobs/..", "/", "jobs/one", "/jobs/", "/."])
 async def test_what_is_no_folder_of_a_launch_is_never_removed(
-    launches: Launches, transport: WithShell, folder: str
+    launches: Launches, transport: ScriptedTransport, folder: str
 ) -> None:
     launches.records.launched(replace(RECORD, folder=folder))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}]
     assert "are left in" in (await launches.tidy())[0]
-    assert transport.done == []
+    assert transport.ran(shell) == []
 
 
 async def test_a_job_that_leaves_the_list_is_followed_by_its_folder(
-    cluster: Cluster, launches: Launches, transport: WithShell
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport
 ) -> None:
     told: list[str] = []
     stop = launches.follow(told.append)
@@ -317,3 +325,30 @@ async def test_a_job_that_leaves_the_list_is_followed_by_its_folder(
     await until(lambda: told)
     assert told == ["job 7 completed: /jobs/one-1 is removed"]
     stop()
+
+
+def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_job_sees_it(tmp_path: Path) -> None:
+    folders = LaunchedCheckpoints(tmp_path, "here")
+
+    def launched(job_id: str, request: str, cluster: str = "here") -> None:
+        LaunchRecords(tmp_path, cluster).launched(LaunchRecord("", "", job_id, "train", "", "", 1, 0.0, request))
+
+    def folder(job_id: str, name: str = "train") -> str:
+        return folders.folder({**job_row(job_id, "running", work_dir="/home/ada"), "name": name})
+
+    assert folder("7") == ""
+    launched("7", 'checkpoints = "/scratch/old"')
+    launched("7.server", 'checkpoints = "/scratch/50%%"')
+    launched("8", 'checkpoints = "saved"')
+    launched("9", 'checkpoints = "task-%a"\nwork_dir = "/scratch/run"')
+    launched("10", "checkpoints = ")
+    launched("11", 'command = "true"')
+    launched("12", 'checkpoints = "/elsewhere"', cluster="there")
+    assert (folder("7"), folder("8")) == ("/scratch/50%", "/home/ada/saved")
+    assert (folder("9_3"), folder("9[4].server"), folder("9_[5-7]")) == (
+        "/scratch/run/task-3",
+        "/scratch/run/task-4",
+        "",
+    )
+    assert [folder(job_id) for job_id in ("10", "11", "12", "13")] == [""] * 4
+    assert folder("7", "another") == ""

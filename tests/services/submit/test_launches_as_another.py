@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.staging import discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import CommandResult
-from hpcdash.transport.local import LocalTransport
+from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sudo_rules import SudoSite, install_rules, sudo_site, why_no_sudo
 
 pytestmark = pytest.mark.system
@@ -41,15 +40,12 @@ echo "Submitted batch job 7"
 """
 
 
-class AsLauncher(LocalTransport):
+def as_launcher(site: SudoSite) -> ScriptedTransport:
     """Runs commands as the launcher, with the stand-ins on the PATH."""
-
-    def __init__(self, site: SudoSite) -> None:
-        super().__init__()
-        self._before = (*site.argv_as(site.launcher), f"PATH={site.bin}:/usr/bin:/bin")
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        return await super().run((*self._before, *argv), **limits)
+    before = (*site.argv_as(site.launcher), f"PATH={site.bin}:/usr/bin:/bin")
+    transport = ScriptedTransport()
+    transport.answers["*"] = lambda command: replace(command, argv=(*before, *command.argv)).run_here()
+    return transport
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +73,7 @@ def site(a_site: SudoSite) -> SudoSite:
 
 @pytest.fixture
 def launches(site: SudoSite, tmp_path: Path) -> Launches:
-    store = ClusterStore("site", AsLauncher(site), (SLURM,), clock=SystemClock(), budget=CommandBudget(600))
+    store = ClusterStore("site", as_launcher(site), (SLURM,), clock=SystemClock(), budget=CommandBudget(600))
     settings = LaunchSettings(Site(storage_root=str(site.root), run_as=site.alice), {}, str(site.program))
     return Launches(store, settings, tmp_path / "state")
 

@@ -29,20 +29,19 @@ EVERYDAY_OF_PBS = EVERYDAY.parents[2] / "pbs" / "23.06" / "everyday"
 ACCOUNTING = "sacctmgr"
 
 
-class Accounted(ScriptedTransport):
+def accounted(**arguments: str) -> ScriptedTransport:
     """A cluster whose accounting answers as well."""
-
-    def _answer(self, word: str, words: tuple[str, ...], token: str) -> tuple[bytes, bytes]:
-        if word != ACCOUNTING:
-            return super()._answer(word, words, token)
-        if "qos" in words:
-            return b"normal||||||||\ntiny|00:10:00|||||||\n", b""
-        return b"alice|physics|physics||normal,tiny|normal\nalice|chem\n", b""
+    transport = ScriptedTransport(**arguments)
+    transport.answers = {
+        ACCOUNTING: "alice|physics|physics||normal,tiny|normal\nalice|chem\n",
+        "sacctmgr* qos ": "normal||||||||\ntiny|00:10:00|||||||\n",
+    }
+    return transport
 
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = Cluster(tmp_path, transport=Accounted())
+    made = Cluster(tmp_path, transport=accounted())
     made.transport.queues = [{}, {"partition": "main*", "gres": "(null)", "gresused": "(null)", "time": "infinite"}]
     made.transport.nodes = [
         {},
@@ -115,7 +114,7 @@ async def test_an_accounting_that_is_away_is_a_note_and_the_queues_stand(cluster
 
 
 async def test_a_cluster_without_accounting_is_not_asked_for_accounts(tmp_path: Path) -> None:
-    made = Cluster(tmp_path, transport=Accounted(storage="accounting_storage/none"))
+    made = Cluster(tmp_path, transport=accounted(storage="accounting_storage/none"))
     offers = await fetch_offers(made.store)
     await made.close()
     assert made.transport.count(ACCOUNTING) == 0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,6 @@ from hpcdash.errors import (
     HpcdashError,
     LoginRequired,
     NotSent,
-    without_env,
 )
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
@@ -32,50 +29,22 @@ from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
-from hpcdash.transport.base import CommandResult
-from tests.support.failed_array import FailedArray
-from tests.support.scripted_transport import HISTORY, RECENT
+from tests.support.scripted_cluster import failed_array
+from tests.support.scripted_transport import HISTORY, RECENT, Command
 
 NOW = 1_795_250_000.0
 LOST = ConnectionFailed("the line was lost")
 
 
-class CutTransport(FailedArray):
-    """Its line may be lost in the staging, and what runs on its login node is told by `still_there`, look by look."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.staging: Exception | int = 0
-        self.staged = 0
-        self.still_there: list[bool] = []
-        self.on_process_look: Callable[[], None] = lambda: None
-        self.closed_doors = 0
-
-    async def connect(self, *, force: bool = False) -> None:
-        await super().connect(force=force)
-        if self.closed_doors:
-            self.closed_doors -= 1
-            raise ConnectionFailed("nobody is at home")
-
-    async def run(self, argv: tuple[str, ...], *, stdin: bytes | None = None, **limits: Any) -> CommandResult:
-        words = without_env(argv)
-        if words[0] == "stage":
-            self.staged += 1
-            if isinstance(self.staging, Exception):
-                raise self.staging
-            return CommandResult(argv, self.staging, b"", b"no room", 0.01)
-        if words[0] == "sh" and "still there" in words[2]:
-            self.on_process_look()
-            is_there = self.still_there.pop(0) if self.still_there else False
-            return CommandResult(argv, 0, b"still there\n" if is_there else b"", b"", 0.01)
-        return await super().run(argv, stdin=stdin, **limits)
+STILL_THERE = "sh*still there"
 
 
 class Person:
     """Submits `sim.sh`, after a staging where that is wanted."""
 
     def __init__(self, folder: Path, *, stages: bool = False) -> None:
-        self.transport = CutTransport(folder)
+        self.transport = failed_array(folder)
+        self.transport.answers |= {"stage": "", STILL_THERE: ""}
         self.store = ClusterStore(
             "lab", self.transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice"
         )
@@ -115,34 +84,29 @@ async def test_where_the_staging_was_lost_it_never_arrived_and_nothing_needs_to_
     tmp_path: Path, staging: Exception | int
 ) -> None:
     person = Person(tmp_path, stages=True)
-    person.transport.staging = staging
+    person.transport.answers["stage"] = (staging, b"", b"no room") if isinstance(staging, int) else staging
     report, outcome = await person.submit()
     assert report.outcomes == (outcome,)
     assert outcome.done is False
     assert outcome.words.startswith("it never arrived")
-    assert (person.transport.staged, person.transport.submitted) == (1, [])
+    assert (person.transport.count("stage"), person.transport.submitted) == (1, [])
     assert person.transport.count(RECENT) == 0
     assert person.journal.read()[0][0].state == "refused"
 
 
 async def test_where_the_staging_was_refused_nothing_is_submitted(tmp_path: Path) -> None:
     person = Person(tmp_path, stages=True)
-    person.transport.staging = 1
+    person.transport.answers["stage"] = (1, b"", b"no room")
     _, outcome = await person.submit()
     assert (outcome, person.transport.submitted) == (Outcome("sim.sh", False, "staging"), [])
 
 
 async def test_a_staging_that_is_cancelled_is_noted_as_never_arrived(tmp_path: Path) -> None:
     person = Person(tmp_path, stages=True)
-    begun, never = asyncio.Event(), asyncio.Event()
-
-    async def hang(*_words: Any, **_limits: Any) -> CommandResult:
-        begun.set()
-        await never.wait()
-        raise AssertionError
-
+    begun = asyncio.Event()
     await person.store.open()
-    person.transport.run = hang  # type: ignore[method-assign]
+    person.transport.on_run = lambda word: begun.set()
+    person.transport.hangs["*"] = asyncio.Event()
     running = asyncio.create_task(Actions(person.store, person.journal).run(person.again.plan))
     await begun.wait()
     running.cancel()
@@ -153,12 +117,12 @@ async def test_a_staging_that_is_cancelled_is_noted_as_never_arrived(tmp_path: P
 
 async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_its_mark(tmp_path: Path) -> None:
     person = Person(tmp_path, stages=True)
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     person.arrive()
     report, outcome = await person.submit()
     assert report.outcomes[0].done is None
     assert outcome == Outcome("sim.sh", True, "job 93")
-    assert (person.transport.staged, len(person.transport.submitted)) == (1, 1)
+    assert (person.transport.count("stage"), len(person.transport.submitted)) == (1, 1)
     assert person.told == [
         f"the answer was lost; what became of it is looked for by its mark {person.mark}",
         "it is job 93",
@@ -167,7 +131,7 @@ async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_it
 
 async def test_what_was_not_sent_never_arrived_and_is_not_looked_for(tmp_path: Path) -> None:
     person = Person(tmp_path)
-    person.transport.sbatch = NotSent("the line broke before it")
+    person.transport.answers["sbatch"] = NotSent("the line broke before it")
     _, outcome = await person.submit()
     assert outcome == Outcome("sim.sh", False, "it never arrived: the line broke before it")
     assert person.transport.count(RECENT) == 0
@@ -175,7 +139,7 @@ async def test_what_was_not_sent_never_arrived_and_is_not_looked_for(tmp_path: P
 
 async def test_what_is_found_out_later_is_what_the_journal_has(tmp_path: Path) -> None:
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     report = await Actions(person.store, person.journal).run(person.again.plan)
     assert person.journal.read()[0][0].state == "unknown"
     person.arrive()
@@ -186,9 +150,13 @@ async def test_what_is_found_out_later_is_what_the_journal_has(tmp_path: Path) -
 
 async def test_a_command_that_still_runs_over_there_is_waited_for(tmp_path: Path) -> None:
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
-    person.transport.still_there = [True, True, False]
-    person.transport.on_process_look = lambda: person.arrive() if len(person.transport.still_there) == 1 else None
+    person.transport.answers["sbatch"] = LOST
+
+    def arrives(command: Command) -> str:
+        person.arrive()
+        return "still there\n"
+
+    person.transport.answers[STILL_THERE] = ["still there\n", arrives, ""]
     _, outcome = await person.submit()
     assert outcome == Outcome("sim.sh", True, "job 93")
     assert len([words for words in person.told if "still being handed over" in words]) == 1
@@ -197,8 +165,8 @@ async def test_a_command_that_still_runs_over_there_is_waited_for(tmp_path: Path
 async def test_one_that_does_not_end_over_there_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_answers, "_END_SECONDS", -1000.0)
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
-    person.transport.still_there = [True, True]
+    person.transport.answers["sbatch"] = LOST
+    person.transport.answers[STILL_THERE] = "still there\n"
     _, outcome = await person.submit()
     assert outcome.done is None
     assert person.mark in outcome.words
@@ -208,10 +176,16 @@ async def test_a_line_that_is_down_for_a_while_is_opened_again(tmp_path: Path, m
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 5.0)
     monkeypatch.setattr(lost_answers, "_LONGEST_PAUSE_SECONDS", 0.01)
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     person.arrive()
     report = await Actions(person.store, person.journal).run(person.again.plan)
-    person.transport.closed_doors = 3
+    closed_doors = [ConnectionFailed("nobody is at home")] * 3
+
+    async def connect(_force: bool) -> None:
+        if closed_doors:
+            raise closed_doors.pop()
+
+    person.transport.on_connect = connect
     (outcome,) = await reconcile(person.store, person.again, report)
     assert outcome == Outcome("sim.sh", True, "job 93")
 
@@ -222,7 +196,7 @@ async def test_a_person_who_has_to_log_in_is_not_asked_by_the_search(
 ) -> None:
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 5.0)
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     report = await Actions(person.store, person.journal).run(person.again.plan)
     person.transport.connect_error = kind("the line was lost, and took a password")
     before = len(person.transport.connects)
@@ -238,7 +212,7 @@ async def test_a_job_that_left_the_queue_at_once_is_found_in_the_history(
     tmp_path: Path, comment: str, done: bool | None
 ) -> None:
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     said = person.mark if comment == "mark" else comment
     person.transport.history.append({"jobid": "93", "jobname": "sim.sh", "comment": said, "submit": str(int(NOW))})
     _, outcome = await person.submit()
@@ -249,7 +223,7 @@ async def test_a_job_that_left_the_queue_at_once_is_found_in_the_history(
 
 async def test_a_history_that_cannot_be_asked_leaves_it_unknown(tmp_path: Path) -> None:
     person = Person(tmp_path)
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     person.transport.fails[HISTORY] = HpcdashError("the database is down")
     _, outcome = await person.submit()
     assert outcome.done is None
@@ -349,7 +323,7 @@ async def test_a_submission_is_noted_with_the_name_of_its_job(tmp_path: Path) ->
     person = Person(tmp_path)
     script = b"#!/bin/sh\n#SBATCH --job-name=night\n"
     again = plan_submission(person.store, Submission(script, "batch.sh", file="/l/night-1/batch.sh"))
-    person.transport.sbatch = LOST
+    person.transport.answers["sbatch"] = LOST
     await Actions(person.store, person.journal).run(again.plan)
     (entry,), _ = person.journal.read()
     assert entry.names == {"batch.sh": "night"}

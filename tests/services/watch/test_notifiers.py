@@ -34,9 +34,7 @@ from hpcdash.services.watch.notifiers.mail import MailNotifier
 from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.notifiers.webhook import WebhookNotifier
 from hpcdash.services.watch.pending import tell
-from tests.support.certificates import server_context
-from tests.support.hook_receiver import answer, hook_receiver
-from tests.support.mail_receiver import mail_receiver
+from tests.support.receivers import answer, hook_receiver, mail_receiver, server_context
 
 HOSTILE = "train\r\nBcc: eve@x.org\x1b]0;\x07 <!channel> & ünï"
 TOKEN = "T00SECRET"

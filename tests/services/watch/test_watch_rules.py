@@ -22,7 +22,7 @@ from hpcdash.config.watch_settings import (
 )
 from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.chains import find_chain
-from hpcdash.domain.schema import JOBS, NODES
+from hpcdash.domain.schema import NODES
 from hpcdash.services.watch.alerts import title_of
 from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
 from hpcdash.services.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
@@ -34,24 +34,20 @@ from hpcdash.services.watch.rules.running import is_running, living_rows
 from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
 from hpcdash.services.watch.training import Noticed
-from tests.support.chain_rows import BEGIN, at, row, task
+from tests.support.job_rows import BEGIN, at, job_row, table_of, task_row
 
 NOW = at(600)
 HOUR = 3600.0
 
 
-def jobs(*rows: dict[str, Any]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), JOBS)
-
-
 def nodes(**states: int) -> pa.Table:
     """Nodes by state and count, in queue gpu."""
     rows = [
-        {**dict.fromkeys(NODES.names), "name": f"{state}{number}", "state": state, "queues": ["gpu"], "flags": []}
+        {"name": f"{state}{number}", "state": state, "queues": ["gpu"], "flags": []}
         for state, count in states.items()
         for number in range(count)
     ]
-    return pa.Table.from_pylist(rows, NODES)
+    return table_of(*rows, schema=NODES)
 
 
 # Reasons of Slurm and of PBS, in no more words than the scheduler's own.
@@ -64,36 +60,36 @@ EITHER = ReasonsPart(
 
 class TestIsRunning:
     def test_neither_running_nor_pending_is_told(self) -> None:
-        (found,) = is_running(jobs(row("1", "completed"), row("2", "failed")), RunningWatch("train"))
+        (found,) = is_running(table_of(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train"))
         assert found.severity is Severity.CRITICAL
         assert found.words == "no job train is running or pending"
 
     @pytest.mark.parametrize("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
-        assert is_running(jobs(row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
+        assert is_running(table_of(job_row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
 
     @pytest.mark.parametrize("name", ["train-2", "Train", "train ", "trai", "*"])
     def test_the_name_is_exact(self, name: str) -> None:
-        assert is_running(jobs(row("1", "running", name=name)), RunningWatch("train"))
+        assert is_running(table_of(job_row("1", "running", name=name)), RunningWatch("train"))
 
     def test_another_users_job_of_that_name_does_not_count(self) -> None:
         watch = RunningWatch("train", ("bob",))
-        (found,) = is_running(jobs(row("1", "running")), watch)
+        (found,) = is_running(table_of(job_row("1", "running")), watch)
         assert (found.subject, found.words) == ("train of bob", "no job train of bob is running or pending")
 
     def test_one_that_is_held_will_not_run(self) -> None:
-        (found,) = is_running(jobs(row("1", "held")), RunningWatch("train"))
+        (found,) = is_running(table_of(job_row("1", "held")), RunningWatch("train"))
         assert (found.severity, found.next_step) == (Severity.WARNING, "hpcdash release 1")
-        assert is_running(jobs(row("1", "held"), row("2", "running")), RunningWatch("train")) == []
+        assert is_running(table_of(job_row("1", "held"), job_row("2", "running")), RunningWatch("train")) == []
 
     def test_a_hostile_name_is_made_visible(self) -> None:
-        (found,) = is_running(jobs(), RunningWatch("a\n\x1b]0;b"))
+        (found,) = is_running(table_of(), RunningWatch("a\n\x1b]0;b"))
         assert found.words.isprintable()
 
 
 class TestPulse:
     def words(self, *rows: dict[str, Any]) -> str:
-        return format_pulse("train", living_rows(jobs(*rows), RunningWatch("train")), NOW, EITHER)
+        return format_pulse("train", living_rows(table_of(*rows), RunningWatch("train")), NOW, EITHER)
 
     def test_the_line(self) -> None:
         zone = timezone(timedelta(hours=2))
@@ -101,28 +97,30 @@ class TestPulse:
         assert pulse_line(now, "train runs\n") == "[2026-11-21 16:05:09] PULSE: train runs␊"
 
     def test_a_task_behind_its_array(self) -> None:
-        assert self.words(task("88", "2", reason="JobArrayTaskLimit")) == (
+        assert self.words(task_row("88", "2", reason="JobArrayTaskLimit")) == (
             "train (88_2) waits for the task of its array that runs to end"
         )
 
     def test_one_that_depends_on_another(self) -> None:
-        assert self.words(row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")) == (
+        assert self.words(job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")) == (
             "train (9) waits for the job it depends on to end (afterany:8(unfulfilled))"
         )
-        assert "never start" in self.words(row("9", reason="DependencyNeverSatisfied"))
+        assert "never start" in self.words(job_row("9", reason="DependencyNeverSatisfied"))
 
     def test_an_estimated_start(self) -> None:
-        words = self.words(row("9", reason="Priority", _expected_start_at=at(690)))
+        words = self.words(job_row("9", reason="Priority", _expected_start_at=at(690)))
         assert words == "train (9) is estimated to start in 1 h 30 min, at 2026-11-20 11:30:00 (Priority)"
-        assert "no estimate" in self.words(row("9", reason="Resources"))
-        assert "was estimated to start at 2026-11-20 09:00:00" in self.words(row("9", _expected_start_at=at(540)))
+        assert "no estimate" in self.words(job_row("9", reason="Resources"))
+        assert "was estimated to start at 2026-11-20 09:00:00" in self.words(job_row("9", _expected_start_at=at(540)))
 
     def test_the_one_that_runs_counts(self) -> None:
-        words = self.words(row("9", reason="Priority"), row("8", "running", started=540, ended=660, node_list="n[1-2]"))
+        words = self.words(
+            job_row("9", reason="Priority"), job_row("8", "running", started=540, ended=660, node_list="n[1-2]")
+        )
         assert words == "train (8) has been running for 1 h on n[1-2], 1 h left"
 
     def test_nothing_left(self) -> None:
-        assert self.words(row("8", "completed")) == "train is neither running nor pending"
+        assert self.words(job_row("8", "completed")) == "train is neither running nor pending"
 
 
 def test_every_rule_has_a_title_in_words() -> None:
@@ -137,19 +135,21 @@ class TestIsHanging:
     watch = HangingWatch(limit_seconds=1800)
 
     def found(self, log: LogGrowth, *rows: dict[str, Any]) -> list[Finding]:
-        return is_hanging(jobs(*rows), [log], self.watch, NOW.timestamp())
+        return is_hanging(table_of(*rows), [log], self.watch, NOW.timestamp())
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         log = LogGrowth("8", "/w/8.out", 10, at(569).timestamp())
-        (found,) = self.found(log, row("8", "running", started=0))
+        (found,) = self.found(log, job_row("8", "running", started=0))
         assert found.words == "job 8 (train): its log has not grown for 31 min: /w/8.out"
-        assert self.found(LogGrowth("8", "/w/8.out", 10, at(571).timestamp()), row("8", "running", started=0)) == []
+        assert self.found(LogGrowth("8", "/w/8.out", 10, at(571).timestamp()), job_row("8", "running", started=0)) == []
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
-        assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), row("8", "running", started=590)) == []
+        assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), job_row("8", "running", started=590)) == []
 
     def test_a_job_that_waits_or_ended_does_not_hang(self) -> None:
-        assert self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), row("8"), row("9", "running")) == []
+        assert (
+            self.found(LogGrowth("8", "/w/8.out", 10, at(0).timestamp()), job_row("8"), job_row("9", "running")) == []
+        )
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         found = cannot_be_seen("8", "its log is on n7 until it ends")
@@ -177,7 +177,7 @@ class TestNodes:
     def test_drained_nodes_with_reason_and_since_when(self) -> None:
         table = nodes(idle=1, drained=1, allocated=1).to_pylist()
         table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
-        (found,) = drained_nodes(pa.Table.from_pylist(table, NODES))
+        (found,) = drained_nodes(table_of(*table, schema=NODES))
         assert found.words == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
 
     def test_only_the_queues_that_are_meant(self) -> None:
@@ -194,7 +194,7 @@ class TestNodes:
         assert spare_nodes(nodes(idle=0, down=3)) == []
         table = nodes(idle=1, allocated=1).to_pylist()
         table[0]["flags"] = ["maint"]
-        (found,) = spare_nodes(pa.Table.from_pylist(table, NODES))
+        (found,) = spare_nodes(table_of(*table, schema=NODES))
         assert found.words == "0 idle for 1 nodes in use: 0.0 % spare, under 5 %"
 
 
@@ -205,36 +205,36 @@ class TestSuccessors:
         return no_successor([train], EITHER, watch)
 
     def test_the_last_of_a_train(self) -> None:
-        (found,) = self.found(task("88", "9", "completed"), task("88", "10", "running"))
+        (found,) = self.found(task_row("88", "9", "completed"), task_row("88", "10", "running"))
         assert found.words == "train (88_10) runs with nothing behind it"
         assert found.next_step.endswith("--after 88_10")
 
     def test_a_task_or_a_job_behind_it(self) -> None:
-        assert self.found(task("88", "1", "running"), task("88", "3-10%1")) == []
-        assert self.found(row("8", "running"), row("9", "pending", "afterany:8(unfulfilled)")) == []
+        assert self.found(task_row("88", "1", "running"), task_row("88", "3-10%1")) == []
+        assert self.found(job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)")) == []
 
     def test_fewer_than_wanted(self) -> None:
-        rows = (row("8", "running"), row("9", "pending", "afterany:8(unfulfilled)"))
+        rows = (job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)"))
         (found,) = self.found(*rows, watch=ChainWatch(fewest_waiting=2))
         assert found.words == "train (8) runs with 1 behind it"
 
     def test_those_that_are_held_or_never_start_do_not_count(self) -> None:
         behind = (
-            row("9", "held", "afterany:8(unfulfilled)", reason="JobHeldUser"),
-            row("10", "pending", "afterok:8(failed)", reason="DependencyNeverSatisfied"),
+            job_row("9", "held", "afterany:8(unfulfilled)", reason="JobHeldUser"),
+            job_row("10", "pending", "afterok:8(failed)", reason="DependencyNeverSatisfied"),
         )
-        (found,) = self.found(row("8", "running"), *behind)
+        (found,) = self.found(job_row("8", "running"), *behind)
         assert found.words == "train (8) runs with nothing behind it, besides 1 held and 1 that will never start"
 
     def test_a_train_that_does_not_run_is_not_for_this_rule(self) -> None:
-        assert self.found(row("8")) == []
+        assert self.found(job_row("8")) == []
 
 
 class TestDeadlines:
     plan = CheckpointWatch(interval_seconds=3 * HOUR, save_seconds=40)
 
     def ending(self, ends: float, saved: float | None, started: float = 0) -> list[Finding]:
-        table = jobs(row("8", "running", started=started, ended=ends))
+        table = table_of(job_row("8", "running", started=started, ended=ends))
         last = None if saved is None else at(saved).timestamp()
         return end_before_save(table, [Saves("8", self.plan, last)], NOW.timestamp())
 
@@ -259,7 +259,7 @@ class TestDeadlines:
         assert self.ending(ends=660, saved=10, started=500) == [found]
 
     def silent(self, saved: float | None, started: float = 0, **given: Any) -> list[Finding]:
-        table = jobs(row("8", "running", started=started, ended=2000), row("9", qos="high"))
+        table = table_of(job_row("8", "running", started=started, ended=2000), job_row("9", qos="high"))
         last = None if saved is None else at(saved).timestamp()
         known = Saves("8", self.plan, last, **({"place": "/scratch/ck"} | given))
         return no_save(table, [known, Saves("9", self.plan, place="/scratch/ck")], NOW.timestamp())
@@ -282,7 +282,7 @@ class TestDeadlines:
         assert self.silent(saved=None, place="") == []
 
     def test_before_its_end_nothing_is_said_of_a_save_that_does_not_come(self) -> None:
-        table = jobs(row("8", "running", started=0, ended=690))
+        table = table_of(job_row("8", "running", started=0, ended=690))
 
         def ending(**given: Any) -> list[Finding]:
             return end_before_save(table, [Saves("8", self.plan, **given)], NOW.timestamp())
@@ -295,7 +295,7 @@ class TestDeadlines:
             found.words
             == "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of training would be lost"
         )
-        table = jobs(row("8", "running", started=0, ended=600.8))
+        table = table_of(job_row("8", "running", started=0, ended=600.8))
         (found,) = ending()
         assert found.words == (
             "job 8 (train) ends in 48 s, and when it saved last is not known: up to 10 h of training would be lost"
@@ -319,16 +319,16 @@ class TestDeadlines:
     def test_a_preemption_shorter_than_a_save(self, mode: str, grace: float | None, told: bool) -> None:
         qos = {"low": GraceFacts("low", mode, grace)}
         found = grace_too_short(
-            jobs(row("8", "running", qos="low"), row("9", qos="high")), qos, [Saves("8", self.plan)]
+            table_of(job_row("8", "running", qos="low"), job_row("9", qos="high")), qos, [Saves("8", self.plan)]
         )
         assert bool(found) is told
-        assert grace_too_short(jobs(row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
-        tasks = [row(job_id, array_id="9", qos="low") for job_id in ("9_1", "9_[2-5%1]")]
-        of_an_array = grace_too_short(jobs(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks])
+        assert grace_too_short(table_of(job_row("9", qos="high")), qos, [Saves("9", self.plan)]) == []
+        tasks = [job_row(job_id, array_id="9", qos="low") for job_id in ("9_1", "9_[2-5%1]")]
+        of_an_array = grace_too_short(table_of(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks])
         assert [one.subject for one in of_an_array] == (["9"] if told else [])
 
     def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(self) -> None:
-        table = jobs(row("8", "running", qos="normal", queue="low,other"))
+        table = table_of(job_row("8", "running", qos="normal", queue="low,other"))
         queues = {"low": GraceFacts("low", "cancel", 10)}
         qos = {"normal": GraceFacts("normal", is_preempted=False)}
         (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
@@ -362,7 +362,9 @@ class TestWaiting:
         ],
     )
     def test_reasons_that_never_resolve(self, reason: str) -> None:
-        (found,) = waits_for_ever(jobs(row("9", reason=reason), row("10", "running", reason=reason)), EITHER)
+        (found,) = waits_for_ever(
+            table_of(job_row("9", reason=reason), job_row("10", "running", reason=reason)), EITHER
+        )
         assert reason in found.words
         assert found.next_step
         assert "{" not in found.next_step
@@ -383,7 +385,7 @@ class TestWaiting:
         ],
     )
     def test_reasons_that_pass(self, reason: str | None) -> None:
-        assert waits_for_ever(jobs(row("9", reason=reason), row("10", "held", reason=reason)), EITHER) == []
+        assert waits_for_ever(table_of(job_row("9", reason=reason), job_row("10", "held", reason=reason)), EITHER) == []
 
     @pytest.mark.parametrize(
         ("reason", "words"),
@@ -393,7 +395,7 @@ class TestWaiting:
         ],
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
-        table = jobs(row("9", reason=reason))
+        table = table_of(job_row("9", reason=reason))
         (found,) = waits_for_ever(table, SLURM.reasons)
         assert found.words == f"job 9 (train) will never start: {words}"
         waits = format_pulse("train", table.to_pylist(), NOW, SLURM.reasons)
@@ -407,9 +409,11 @@ class TestWaiting:
 class TestFailures:
     def history(self, *runs: tuple[str, str], name: str = "train") -> pa.Table:
         """(state, nodes), the oldest first."""
-        return jobs(
+        return table_of(
             *(
-                row(str(number), state, started=number, ended=number + 1, node_list=there, name=name, _number=number)
+                job_row(
+                    str(number), state, started=number, ended=number + 1, node_list=there, name=name, _number=number
+                )
                 for number, (state, there) in enumerate(runs, 1)
             )
         )

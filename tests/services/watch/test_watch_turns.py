@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from hpcdash.backends.embedded.backend import embedded_backend
@@ -17,7 +16,6 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Query
 from hpcdash.config.read import settings_from_text
 from hpcdash.domain.alerts import Severity
-from hpcdash.domain.schema import JOBS
 from hpcdash.errors import CommandError, RateLimited
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
@@ -29,6 +27,7 @@ from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Facts, FactsReq
 from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
 from hpcdash.services.watch.state import WatchState
 from hpcdash.transport.local import LocalTransport
+from tests.support.job_rows import job_row, table_of
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -52,12 +51,8 @@ class Busy(ClusterStore):
         budget = CommandBudget(100_000)
         super().__init__("here", LocalTransport(), backends, clock=self.ticking, budget=budget, user="ada")
         started = datetime.fromtimestamp(NOW - 2 * HOUR, UTC)
-        rows = [
-            {**dict.fromkeys(JOBS.names), "id": str(number), "name": "train", "user": "ada", "state": "running"}
-            | {"started_at": started, "_tasks": 1}
-            for number in range(1, jobs + 1)
-        ]
-        self.snapshots[Kind.MINE] = Snapshot(Kind.MINE, pa.Table.from_pylist(rows, JOBS), NOW)
+        rows = [job_row(str(number), "running", user="ada", started_at=started) for number in range(1, jobs + 1)]
+        self.snapshots[Kind.MINE] = Snapshot(Kind.MINE, table_of(*rows), NOW)
         self.answer = answer
         self.late_seconds = 0.0
         self.located: list[str] = []

@@ -43,13 +43,12 @@ from hpcdash.services.watch.state import (
     WatchState,
     add_sample,
 )
-from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.conftest import queue as queue
 from tests.embedded.queue_lab import QueueLab
-from tests.support.hook_receiver import answer, hook_receiver
-from tests.support.mail_receiver import mail_receiver
 from tests.support.node_disk import REACHES, REFUSES, Node
+from tests.support.receivers import answer, hook_receiver, mail_receiver
+from tests.support.scripted_transport import ScriptedTransport
 
 pytestmark = pytest.mark.system
 SILENT_UNTIL_TOLD = """#!/bin/sh
@@ -68,7 +67,7 @@ class Watched:
 
     def __init__(self, lab: QueueLab, text: str, folder: Path, logs: LogsPart | None = None) -> None:
         self.lab = lab
-        self.transport = Counting()
+        self.transport = ScriptedTransport(behind=LocalTransport())
         backend = embedded_backend(queue_program(lab.folder))
         self.store = ClusterStore(
             "here",
@@ -92,24 +91,6 @@ class Watched:
             if holds(report):
                 return report
             assert time.monotonic() < over, report
-
-
-class Counting(LocalTransport):
-    """This machine, that counts what it is asked, and may be cut off."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[tuple[str, ...]] = []
-        self.is_cut = False
-
-    async def connect(self, *, force: bool = False) -> None:
-        if self.is_cut:
-            raise ConnectionFailed("no route to here", "Is the network up?")
-        await super().connect(force=force)
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        self.asked.append(argv)
-        return await super().run(argv, **limits)
 
 
 async def _no_pause(seconds: float) -> None:
@@ -187,9 +168,9 @@ async def test_a_round_is_one_look_at_the_queue_and_one_more_command(queue: Queu
     async with watched(queue, text, tmp_path) as here:
         submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         await here.until(lambda report: ("raised", "no-successor") in kinds(report))
-        here.transport.asked.clear()
+        here.transport.argvs.clear()
         await here.round()
-        assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
+        assert [argv[:2] == ("sh", "-c") for argv in here.transport.argvs] == [False, True]
 
 
 async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails_it_cannot_be_seen(
@@ -258,9 +239,9 @@ async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(queue
         )
         more(800, 900, lambda step: float("nan"))
         assert told(await here.until(lambda report: report.told.events)) == [("raised", "nan loss")]
-        here.transport.asked.clear()
+        here.transport.argvs.clear()
         assert told(await here.round()) == []
-        assert [argv[:2] == ("sh", "-c") for argv in here.transport.asked] == [False, True]
+        assert [argv[:2] == ("sh", "-c") for argv in here.transport.argvs] == [False, True]
         more(900, 1000, lambda step: 2 + step % 7 / 100)
         assert told(await here.until(lambda report: report.told.events)) == [("recovered", "nan loss")]
         # What another run of the watchdogs, or the dashboard, begins with.
@@ -341,7 +322,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_no
     text = '[watch]\nunreachable_rounds = 3\n[[watch.running]]\nname = "train"'
     async with watched(queue, text, tmp_path) as here:
         assert kinds(await here.round()) == [("raised", "is-running")]
-        here.transport.is_cut = True
+        here.transport.connect_error = ConnectionFailed("no route to here", "Is the network up?")
         for _ in range(2):
             report = await here.round()
             assert (kinds(report), report.look.is_reached) == ([], False)
@@ -349,7 +330,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_no
         assert kinds(report) == [("raised", "unreachable")]
         assert "no route to here" in report.told.events[0].finding.words
         assert kinds(await here.round()) == []
-        here.transport.is_cut = False
+        here.transport.connect_error = None
         assert kinds(await here.round()) == [("recovered", "unreachable")]
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train")
         assert kinds(await here.round()) == [("recovered", "is-running")]
@@ -407,10 +388,10 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         # Where nobody says where it saves, nobody knows that it does not.
         assert kinds(await here.round()) == []
         records.launched(LaunchRecord("", "", task.partition("_")[0], "train", "", "", 1, 0.0, request))
-        here.transport.asked.clear()
+        here.transport.argvs.clear()
         report = await here.round()
         assert kinds(report) == [("raised", "no-save")]
-        assert len(here.transport.asked) == 2
+        assert len(here.transport.argvs) == 2
         words = report.told.events[0].words
         assert f"job {task} (train): no save for " in words
         assert words.endswith(f"no whole checkpoint yet: {tmp_path}/saved/4%")
@@ -531,11 +512,11 @@ async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_on
         only_a = replace(here.settings, running=here.settings.running[:1])
         await here.round(settings=only_a)
         board = WatchBoard(here.store, here.settings, here.files)
-        here.transport.asked.clear()
+        here.transport.argvs.clear()
         (event,) = await board.judge()
         assert event.finding.words.startswith("no job b")
         assert await board.judge() == ()
-        assert (board.count, len(board.states), here.transport.asked) == (2, 2, [])
+        assert (board.count, len(board.states), here.transport.argvs) == (2, 2, [])
 
         board.toggle_snooze(event.key)
         assert board.count == 1

@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 from hpcdash.backends.script.stub import stub_script
 from hpcdash.ui.chains.view import WHOLE, ChainView
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
-from tests.ui.chains.chain_stage import SCRIPT, TrainTransport
+from tests.ui.chains.chain_stage import SCRIPT, train_cluster
 from tests.ui.jobs.acting_stage import acting_app, mark, point_at
 from tests.ui.stage import ids_of, notices, press, screen_text, settled, type_text, until
 
@@ -45,7 +45,7 @@ def test_a_train_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_train(pilot)
 
-    assert snap_compare(acting_app(TrainTransport(), tmp_path), terminal_size=SIZE, run_before=go_there)
+    assert snap_compare(acting_app(train_cluster(), tmp_path), terminal_size=SIZE, run_before=go_there)
 
 
 def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:
@@ -55,11 +55,11 @@ def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path
         for field in pilot.app.screen.query(Input):
             field.cursor_blink = False
 
-    assert snap_compare(acting_app(TrainTransport(), tmp_path), terminal_size=SIZE, run_before=go_there)
+    assert snap_compare(acting_app(train_cluster(), tmp_path), terminal_size=SIZE, run_before=go_there)
 
 
 async def test_it_is_found_whole_what_ended_too(tmp_path: Path) -> None:
-    async with acting_app(TrainTransport(), tmp_path).run_test(size=(120, 40)) as pilot:
+    async with acting_app(train_cluster(), tmp_path).run_test(size=(120, 40)) as pilot:
         view = await open_train(pilot)
         assert ids_of(pilot.app) == [WHOLE, "60", "61", "62", "63", "64_[1-300%1]"]
         picture = str(view.query_one(".picture", Static).render())
@@ -69,7 +69,7 @@ async def test_it_is_found_whole_what_ended_too(tmp_path: Path) -> None:
 
 
 async def test_the_whole_row_holds_what_waits_the_last_first(tmp_path: Path) -> None:
-    transport = TrainTransport()
+    transport = train_cluster()
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "h")
@@ -79,7 +79,7 @@ async def test_the_whole_row_holds_what_waits_the_last_first(tmp_path: Path) -> 
 
 
 async def test_the_whole_row_cancels_all_that_lives(tmp_path: Path) -> None:
-    transport = TrainTransport()
+    transport = train_cluster()
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "x")
@@ -90,7 +90,7 @@ async def test_the_whole_row_cancels_all_that_lives(tmp_path: Path) -> None:
 
 
 async def test_an_element_or_those_marked_are_acted_on_alone(tmp_path: Path) -> None:
-    transport = TrainTransport()
+    transport = train_cluster()
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         view = await open_train(pilot)
         await point_at(pilot, "63")
@@ -100,7 +100,7 @@ async def test_an_element_or_those_marked_are_acted_on_alone(tmp_path: Path) -> 
 
 
 async def test_a_filter_narrows_the_whole(tmp_path: Path) -> None:
-    async with acting_app(TrainTransport(), tmp_path).run_test(size=(120, 40)) as pilot:
+    async with acting_app(train_cluster(), tmp_path).run_test(size=(120, 40)) as pilot:
         view = await open_train(pilot)
         view.set_filter("name:last-part")
         await settled(pilot)
@@ -109,7 +109,7 @@ async def test_a_filter_narrows_the_whole(tmp_path: Path) -> None:
 
 
 async def test_an_array_is_appended_with_the_script_and_options_of_the_last(tmp_path: Path) -> None:
-    transport = TrainTransport()
+    transport = train_cluster()
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "plus")
@@ -124,7 +124,7 @@ async def test_an_array_is_appended_with_the_script_and_options_of_the_last(tmp_
 
 
 async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) -> None:
-    transport = TrainTransport(has_array=False)
+    transport = train_cluster(has_array=False)
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "plus")
@@ -140,7 +140,7 @@ async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) 
 
 
 async def test_a_script_of_one_s_own_is_appended(tmp_path: Path) -> None:
-    transport = TrainTransport(has_array=False)
+    transport = train_cluster(has_array=False)
     own = tmp_path / "next.sh"
     own.write_text("#!/bin/sh\necho own\n")
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
@@ -158,7 +158,7 @@ async def test_a_script_of_one_s_own_is_appended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("typed", ["0", "9-1", "500"])
 async def test_what_is_no_number_is_complained_of_and_nothing_is_sent(tmp_path: Path, typed: str) -> None:
-    transport = TrainTransport(has_array=False)
+    transport = train_cluster(has_array=False)
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "plus")
@@ -169,7 +169,7 @@ async def test_what_is_no_number_is_complained_of_and_nothing_is_sent(tmp_path: 
 
 
 async def test_to_a_train_that_ended_nothing_is_appended(tmp_path: Path) -> None:
-    transport = TrainTransport(has_array=False)
+    transport = train_cluster(has_array=False)
     async with acting_app(transport, tmp_path).run_test(size=(120, 40)) as pilot:
         view = await open_train(pilot)
         transport.mine = transport.recent = []
@@ -182,7 +182,7 @@ async def test_to_a_train_that_ended_nothing_is_appended(tmp_path: Path) -> None
 
 
 async def test_a_script_that_is_no_stub_cannot_be_edited_any_more(tmp_path: Path) -> None:
-    async with acting_app(TrainTransport(), tmp_path).run_test(size=(120, 40)) as pilot:
+    async with acting_app(train_cluster(), tmp_path).run_test(size=(120, 40)) as pilot:
         await open_train(pilot)
         await press(pilot, "E")
         await until(pilot, lambda: told(pilot), "why not")
@@ -193,8 +193,8 @@ async def edited(tmp_path: Path, change: Any) -> tuple[Path, list[str]]:
     """E in a train whose script is a stub; the stub's file, and what was told. `change` is what the editor does."""
     real = tmp_path / "real.sh"
     real.write_bytes(SCRIPT)
-    transport = TrainTransport()
-    transport.script = stub_script(SCRIPT.decode(), str(real)).encode()
+    transport = train_cluster()
+    transport.answers["scontrol write"] = stub_script(SCRIPT.decode(), str(real))
     app = acting_app(transport, tmp_path)
 
     def outside(program: str, file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ from textual.widgets import Input
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.alter_dialog import AlterDialog
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.palette import ActionProvider
-from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, PENDING, ActingTransport, acting_app, job, mark, point_at
+from tests.embedded.queue_lab import QueueLab
+from tests.support.scripted_transport import ACT, ScriptedTransport
+from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, PENDING, acting_app, job, mark, point_at
 from tests.ui.stage import notices, press, screen_text, settled, type_text, until
+from tests.ui.submit.submit_stage import queue_app
 
 USUAL = (120, 40)
 SMALL = (80, 24)
@@ -41,7 +47,7 @@ def said(app: Any) -> str:
 
 
 async def test_enter_on_the_question_whether_to_cancel_does_nothing(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -57,7 +63,7 @@ async def test_enter_on_the_question_whether_to_cancel_does_nothing(tmp_path: Pa
 
 
 async def test_y_cancels_the_marked_and_unmarks_them(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -78,7 +84,7 @@ async def test_y_cancels_the_marked_and_unmarks_them(tmp_path: Path) -> None:
 
 async def test_jobs_that_would_wait_for_ever_are_named(tmp_path: Path) -> None:
     waiting = {**PENDING, "reason": "Dependency", "dependency": "afterok:101(unfulfilled)"}
-    app = acting_app(ActingTransport(*EVERYDAY, job("500", **waiting)), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY, job("500", **waiting)), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await point_at(pilot, "101")
@@ -90,7 +96,7 @@ async def test_jobs_that_would_wait_for_ever_are_named(tmp_path: Path) -> None:
 
 
 async def test_moving_to_yes_lets_enter_cancel(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -113,7 +119,7 @@ async def test_moving_to_yes_lets_enter_cancel(tmp_path: Path) -> None:
 async def test_h_holds_what_waits_or_releases_what_is_held_with_enter(
     tmp_path: Path, rows: tuple[str, ...], sent: tuple[str, ...]
 ) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -127,7 +133,7 @@ async def test_h_holds_what_waits_or_releases_what_is_held_with_enter(
 
 
 async def test_requeue_asks_and_suspend_stops_what_runs(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -147,7 +153,7 @@ async def test_requeue_asks_and_suspend_stops_what_runs(tmp_path: Path) -> None:
 
 
 async def test_a_job_that_slurm_does_not_requeue_is_not_offered_for_it(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     transport.native["101"] = "JobId=101 JobName=train\n   UserId=alice(1001)\n   Requeue=0 Restarts=0 BatchFlag=1\n"
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
@@ -164,7 +170,7 @@ async def test_a_job_that_slurm_does_not_requeue_is_not_offered_for_it(tmp_path:
 
 
 async def test_a_verb_that_fits_nothing_says_so_and_asks_nothing(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY, job("50", **ENDED))
+    transport = ScriptedTransport(*EVERYDAY, job("50", **ENDED))
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -186,7 +192,7 @@ async def test_a_verb_that_fits_nothing_says_so_and_asks_nothing(tmp_path: Path)
 
 
 async def test_what_is_not_ones_own_is_said_and_enter_leaves_it_alone(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY, job("400", username="bob", **PENDING))
+    transport = ScriptedTransport(*EVERYDAY, job("400", username="bob", **PENDING))
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -200,7 +206,7 @@ async def test_what_is_not_ones_own_is_said_and_enter_leaves_it_alone(tmp_path: 
 
 
 async def test_what_is_refused_is_told_job_by_job_first_and_stays_marked(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     transport.refused = {"302": "Access/permission denied"}
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=SMALL) as pilot:
@@ -218,8 +224,8 @@ async def test_what_is_refused_is_told_job_by_job_first_and_stays_marked(tmp_pat
 
 
 async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
-    transport.lost = CommandTimedOut("no answer within 60 s")
+    transport = ScriptedTransport(*EVERYDAY)
+    transport.fails[ACT] = CommandTimedOut("no answer within 60 s")
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -234,8 +240,8 @@ async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None
 
 
 async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
-    transport.gate = asyncio.Event()
+    transport = ScriptedTransport(*EVERYDAY)
+    transport.hangs[ACT] = asyncio.Event()
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -248,14 +254,14 @@ async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again
         await until(pilot, lambda: "cancel of 1 job: 0 of 1 …" in screen_text(app), "progress")
         await pilot.press("escape", "2")
         await until(pilot, lambda: app.main.view_name == "nodes")
-        transport.gate.set()
+        transport.hangs[ACT].set()
         await until(pilot, lambda: "1 job cancelled" in said(app))
         await until(pilot, lambda: "0 of 1 …" not in screen_text(app))
     assert len(transport.acted) == 1
 
 
 async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     transport.refused = {"302": "Access/permission denied"}
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
@@ -274,8 +280,8 @@ async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(tmp
 
 
 async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_keys(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
-    transport.gate = asyncio.Event()
+    transport = ScriptedTransport(*EVERYDAY)
+    transport.hangs[ACT] = asyncio.Event()
     transport.refused = {"101": "Access/permission denied"}
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
@@ -283,7 +289,7 @@ async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_k
         await point_at(pilot, "101")
         await asked(pilot, "x")
         await pilot.press("y", "slash", "t")
-        transport.gate.set()
+        transport.hangs[ACT].set()
         await until(pilot, lambda: "cancel: 1 refused; J shows what was said" in said(app))
         await pilot.press("r")
         assert app.screen is app.main
@@ -291,7 +297,7 @@ async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_k
 
 
 async def test_a_task_that_waits_is_acted_on_alone_from_its_own_page(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     transport.recent = list(EVERYDAY)
     transport.native = {"200": "JobId=200 ArrayJobId=200 JobState=PENDING\n"}
     app = acting_app(transport, tmp_path)
@@ -307,7 +313,7 @@ async def test_a_task_that_waits_is_acted_on_alone_from_its_own_page(tmp_path: P
 
 
 async def test_keys_that_are_typed_ahead_ask_once_and_send_once(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -325,7 +331,7 @@ def text_within(app: HpcdashApp, region: Region) -> str:
 
 
 async def test_a_refresh_below_the_question_does_not_change_what_is_done(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -346,7 +352,7 @@ async def test_a_refresh_below_the_question_does_not_change_what_is_done(tmp_pat
 
 
 async def test_of_a_filtered_array_the_tasks_that_match_are_meant(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY, job("200_6", timeused="1:00:00"))
+    transport = ScriptedTransport(*EVERYDAY, job("200_6", timeused="1:00:00"))
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -362,7 +368,7 @@ async def test_of_a_filtered_array_the_tasks_that_match_are_meant(tmp_path: Path
 
 
 async def test_marks_that_a_filter_hides_are_meant_and_those_that_are_gone_are_missing(tmp_path: Path) -> None:
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await mark(pilot, "101", "200[]", "7", "8[]")
@@ -375,7 +381,7 @@ async def test_marks_that_a_filter_hides_are_meant_and_those_that_are_gone_are_m
 
 
 async def test_a_signal_is_chosen_with_its_recipient_then_asked(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -399,7 +405,7 @@ async def test_a_signal_is_chosen_with_its_recipient_then_asked(tmp_path: Path) 
 
 
 async def test_a_signal_that_is_none_is_said_in_the_dialog_and_one_by_number_is_taken(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -417,7 +423,7 @@ async def test_a_signal_that_is_none_is_said_in_the_dialog_and_one_by_number_is_
 
 
 async def test_altering_sends_what_was_changed_alone(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -447,7 +453,7 @@ async def test_altering_sends_what_was_changed_alone(tmp_path: Path) -> None:
 
 
 async def test_of_a_task_the_throttle_is_not_offered(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     transport.recent = list(EVERYDAY)
     transport.native = {"200": "JobId=200 ArrayJobId=200 JobState=PENDING\n"}
     app = acting_app(transport, tmp_path)
@@ -461,7 +467,7 @@ async def test_of_a_task_the_throttle_is_not_offered(tmp_path: Path) -> None:
 
 
 async def test_of_running_jobs_only_the_time_limit_can_be_changed(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -483,7 +489,7 @@ async def test_of_running_jobs_only_the_time_limit_can_be_changed(tmp_path: Path
 
 
 async def test_the_command_bar_and_the_palette_act_as_the_keys_do(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -501,7 +507,7 @@ async def test_the_command_bar_and_the_palette_act_as_the_keys_do(tmp_path: Path
 
 
 async def test_read_only_leaves_no_way_to_act(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path, read_only=True)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -517,7 +523,7 @@ async def test_read_only_leaves_no_way_to_act(tmp_path: Path) -> None:
 
 async def test_five_thousand_jobs_are_asked_about_at_once(tmp_path: Path) -> None:
     rows = [job(str(number), **PENDING) for number in range(10_000, 15_000)]
-    app = acting_app(ActingTransport(*rows), tmp_path)
+    app = acting_app(ScriptedTransport(*rows), tmp_path)
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
         await mark(pilot, *(row["jobarrayid"] for row in rows))
@@ -531,7 +537,7 @@ async def test_five_thousand_jobs_are_asked_about_at_once(tmp_path: Path) -> Non
 
 
 async def test_a_name_that_would_forge_the_question_is_shown_as_what_it_is(tmp_path: Path) -> None:
-    transport = ActingTransport(job("7", name="x?\x1b[2J\n[bold]No, job 8", username="alice"))
+    transport = ScriptedTransport(job("7", name="x?\x1b[2J\n[bold]No, job 8", username="alice"))
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -540,7 +546,7 @@ async def test_a_name_that_would_forge_the_question_is_shown_as_what_it_is(tmp_p
 
 
 async def test_an_action_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -553,7 +559,7 @@ async def test_an_action_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
 
 
 async def test_the_scheduler_is_asked_again_after_an_action(tmp_path: Path) -> None:
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -564,3 +570,50 @@ async def test_the_scheduler_is_asked_again_after_an_action(tmp_path: Path) -> N
         await until(pilot, lambda: transport.count("mine") > before)
         await press(pilot, "J")
         assert isinstance(app.main.view, JournalView)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[QueueLab]:
+    lab = QueueLab(tmp_path / "queue", tmp_path / "run", cpus=4)
+    yield lab
+    lab.end()
+
+
+def remembered(state: Path, job_id: str, request: str) -> None:
+    """A launch, as it is noted when it is submitted."""
+    record = LaunchRecord("/jobs/night", "", job_id, "night", "always", "", 1, 1.0, request)
+    LaunchRecords(state, "local").launched(record)
+
+
+async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_again(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    job = queue.submit("sleep 300", "--job-name=night", "--requeue")
+    queue.wait(job, "running")
+    remembered(
+        tmp_path / "state",
+        job,
+        'name = "night"\nkill_switch = "KILL"\ncheckpoints = "/saved"\n[call]\nfunction = "a.b:main"\n',
+    )
+    switch = queue.work / "KILL"
+    switch.touch()
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=(160, 60)) as pilot:
+        await settled(pilot)
+        await press(pilot, "d")
+        await until(pilot, lambda: "launched from here" in screen_text(app), "what is remembered of its launch")
+        for words in ("a.b:main", "/jobs/night/result.pkl", "/saved", str(switch)):
+            assert words in screen_text(app)
+        for is_there in (True, False):
+            await press(pilot, "r")
+            await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys"), "question")
+            dialog = app.screen
+            assert isinstance(dialog, ConfirmDialog)
+            warned = f"the kill switch {switch} is there: the job ends at once. "
+            told = (f"{warned}Clear it first: hpcdash kill-switch {job} --clear",)
+            assert dialog.warnings == (told if is_there else ())
+            assert "goes on from the newest whole checkpoint in /saved" in screen_text(app)
+            assert "starts over" not in screen_text(app)
+            await press(pilot, "n")
+            await until(pilot, lambda: app.screen is app.main, "the page")
+            switch.unlink(missing_ok=True)

@@ -10,7 +10,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from hpcdash.ui.jobs.action_dialogs import ResultsDialog
-from tests.ui.jobs.acting_stage import EVERYDAY, PENDING, ActingTransport, acting_app, job, mark
+from tests.support.scripted_transport import ScriptedTransport
+from tests.ui.jobs.acting_stage import EVERYDAY, PENDING, acting_app, job, mark
 from tests.ui.jobs.test_journal_view import everyday
 from tests.ui.stage import press, settled, type_text, until
 
@@ -70,7 +71,7 @@ SHOWN = [(cancel, SMALL), *((scene, LARGE) for scene in SCENES)]
 def test_acting_looks_as_it_did(snap_compare: Any, scene: Any, size: tuple[int, int], tmp_path: Path) -> None:
     others = [job("400", username="bob", name="eval [bold]\x1b[2J", **PENDING), job("401", state="COMPLETED")]
     bulk = [job(str(number), **PENDING) for number in range(1000, 1400)] if scene is many else []
-    transport = ActingTransport(*EVERYDAY, *others, *bulk)
+    transport = ScriptedTransport(*EVERYDAY, *others, *bulk)
     transport.refused = {"400": "Access/permission denied"}
     everyday(tmp_path)
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
-from hpcdash.backends.slurm.history import FIELDS
 from hpcdash.backends.slurm.usage import ENDED_FIELDS
-from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.errors import ControllerDown, HpcdashError, without_env
-from hpcdash.recorded import token_of
+from hpcdash.errors import ControllerDown
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import JobEvent
-from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.job import JobView
 from hpcdash.ui.widgets.cells import signs
-from tests.support.slurm_text import Fields, history_text, queue_text
-from tests.ui.stage import NOW, AnsweringTransport, answering, press, rows_of, screen_text, settled, until
+from tests.support.scripted_transport import PROBED, Command, ScriptedTransport
+from tests.support.slurm_text import Fields
+from tests.ui.stage import NOW, PROBE, answering, press, rows_of, screen_text, settled, until
 
 SIZE, WIDE, SMALL = (120, 60), (170, 40), (80, 24)
 STARTED = str(int(NOW) - 4000)
@@ -69,71 +66,40 @@ srun: error: g1: task 3: Exited with exit code 1
 """
 
 
-class SpeakingTransport(AnsweringTransport):
-    """Answers each of Slurm's commands from what a test says of it; `fails` and `hangs` go by the program's name."""
-
-    def __init__(self, *queue: Fields, past: tuple[Fields, ...] = ()) -> None:
-        super().__init__()
-        self.queue = list(queue)
-        self.past = list(past)
-        self.says = {"sstat": SSTAT, "sprio": SPRIO, "sacctmgr": QOS, "scontrol": NATIVE}
-        self.fails: dict[str, HpcdashError] = {}
-        self.hangs: dict[str, asyncio.Event] = {}
-        self.log = b""
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        words = without_env(argv)
-        if words[0] == "sh" and "tail -c" in words[2]:
-            return await self._end_of_the_log(argv, words[4])
-        if words[0] == "sh":
-            return await super().run(argv, **limits)
-        self.asked.append(words)
-        if words[0] in self.hangs:
-            await self.hangs[words[0]].wait()
-        if words[0] in self.fails:
-            raise self.fails[words[0]]
-        stdout = self._stdout(words).replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode())
-        return CommandResult(argv, 0, stdout, b"", 0.01)
-
-    async def _end_of_the_log(self, argv: tuple[str, ...], token: str) -> CommandResult:
-        """The log that stdout and stderr share."""
-        self.asked.append(("log",))
-        if "log" in self.hangs:
-            await self.hangs["log"].wait()
-        if "log" in self.fails:
-            raise self.fails["log"]
-        # Of a pair of paths that are one, neither is stderr.
-        missing = f"{token} missing\n" * 3
-        stdout = f"{missing}{token} there 1:1 {len(self.log)} 0 0\n".encode() + self.log + token.encode()
-        return CommandResult(argv, 0, stdout, b"", 0.01)
-
-    def _stdout(self, words: tuple[str, ...]) -> bytes:
-        wanted = words[words.index("-j") + 1].split(",") if "-j" in words else None
-
-        def is_wanted(row: Fields, name: str) -> bool:
-            job_id = str(row.get(name, "88"))
-            return wanted is None or job_id in wanted or job_id.partition("_")[0] in wanted
-
-        match words[0]:
-            case "squeue":
-                rows = [row for row in self.queue if is_wanted(row, "jobarrayid")]
-                return queue_text(*rows, token=RECORDED_TOKEN)
-            case "sacct" if words[-1] == ",".join(ENDED_FIELDS):
-                return self.says.get("steps", "").encode()
-            case "sacct":
-                rows = [row for row in self.past if is_wanted(row, "jobid")]
-                header = RECORDED_TOKEN.join(FIELDS).encode() + b"\n" if words[-1] == "ALL" else b""
-                return header + history_text(*rows, token=RECORDED_TOKEN)
-            case "scontrol" if "partition" in words:
-                return PARTITION.encode()
-            case name:
-                return self.says.get(name, "").encode()
-
-    def count(self, program: str) -> int:
-        return sum(words[0] == program for words in self.asked)
+LOG = "sh*tail -c"
 
 
-def app_on(transport: SpeakingTransport) -> HpcdashApp:
+def speaking(*queue: Fields, past: Sequence[Fields] = ()) -> ScriptedTransport:
+    """A cluster with these jobs, all of whose programs answer."""
+    transport = ScriptedTransport(*queue)
+    transport.health.state = "idle"
+    transport.recent = transport.mine
+    transport.history = list(past)
+    transport.answers = {
+        PROBED: PROBE,
+        LOG: log_of(b""),
+        "sinfo": "",
+        "sstat": SSTAT,
+        "sprio": SPRIO,
+        "sacctmgr": QOS,
+        "scontrol*show": NATIVE,
+        "scontrol*partition": PARTITION,
+        f"sacct*{','.join(ENDED_FIELDS)}": "",
+    }
+    return transport
+
+
+def log_of(content: bytes) -> Callable[[Command], bytes]:
+    """What a look at the log says that stdout and stderr share."""
+
+    def told(command: Command) -> bytes:
+        token = command.words[4]
+        return f"{token} missing 0\n{token} there {len(content)}\n".encode() + content + token.encode()
+
+    return told
+
+
+def app_on(transport: ScriptedTransport) -> HpcdashApp:
     return HpcdashApp([answering(transport)])
 
 
@@ -162,7 +128,7 @@ def has(app: HpcdashApp, words: str) -> Callable[[], bool]:
 
 
 async def test_a_running_job_shows_what_it_uses_of_what_it_asked_for() -> None:
-    app = app_on(SpeakingTransport(RUNNING))
+    app = app_on(speaking(RUNNING))
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         assert "12.4 of 64 cores busy (19 %)" in line_with(app, "uses CPU")
@@ -174,7 +140,7 @@ async def test_a_running_job_shows_what_it_uses_of_what_it_asked_for() -> None:
 
 
 async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None:
-    transport = SpeakingTransport(WAITING)
+    transport = speaking(WAITING)
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -189,7 +155,7 @@ async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None
 
 
 async def test_ranks_are_asked_for_once_and_again_when_a_person_asks() -> None:
-    transport = SpeakingTransport(WAITING)
+    transport = speaking(WAITING)
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -202,7 +168,7 @@ async def test_ranks_are_asked_for_once_and_again_when_a_person_asks() -> None:
 
 
 async def test_what_the_list_knows_is_shown_before_anything_is_answered() -> None:
-    transport = SpeakingTransport(RUNNING)
+    transport = speaking(RUNNING)
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -216,7 +182,7 @@ async def test_what_the_list_knows_is_shown_before_anything_is_answered() -> Non
 
 
 async def test_each_part_may_fail_alone_and_says_why() -> None:
-    transport = SpeakingTransport(WAITING)
+    transport = speaking(WAITING)
     transport.fails = {"sacctmgr": ControllerDown("the database is away"), "sprio": ControllerDown("no ranks today")}
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
@@ -229,7 +195,7 @@ async def test_each_part_may_fail_alone_and_says_why() -> None:
 
 
 async def test_a_job_it_can_never_start_after_is_said_to_be_so() -> None:
-    transport = SpeakingTransport(
+    transport = speaking(
         {**WAITING, "reason": "DependencyNeverSatisfied", "dependency": "afterok:70(failed),afterany:6_*(unfulfilled)"},
         {"jobarrayid": "6_1", "arrayjobid": "6", "arraytaskid": "1", "name": "sweep", "username": "user001"},
         {"jobarrayid": "90", "state": "PENDING", "name": "report", "dependency": "afterany:88", "username": "user000"},
@@ -250,7 +216,7 @@ async def test_an_array_is_shown_in_task_order_with_its_throttle() -> None:
         known = {"jobarrayid": name, "arrayjobid": "7", "arraytaskid": number, "state": state}
         return {**RUNNING, **known, "nodelist": "g1" if state == "RUNNING" else ""}
 
-    transport = SpeakingTransport(
+    transport = speaking(
         task("3", "RUNNING"),
         task("4-6%1", "PENDING"),
         past=(
@@ -280,7 +246,7 @@ async def test_an_array_some_of_whose_tasks_ended_is_told_as_those_that_live() -
         "reason": "JobHeldUser",
     }
     failed: Fields = {"jobid": "7_1", "state": "FAILED", "exitcode": "1:0", "user": "user000"}
-    app = app_on(SpeakingTransport({**living, "priority": "0"}, past=(failed,)))
+    app = app_on(speaking({**living, "priority": "0"}, past=(failed,)))
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await app.main.push("job", job_id="7")
@@ -290,10 +256,8 @@ async def test_an_array_some_of_whose_tasks_ended_is_told_as_those_that_live() -
 
 
 async def test_a_job_that_ended_says_how_and_by_whom() -> None:
-    transport = SpeakingTransport(
-        past=({"jobid": "88", "state": "CANCELLED by 0", "exitcode": "0:15", "user": "user000"},)
-    )
-    transport.says["scontrol"] = ""
+    transport = speaking(past=({"jobid": "88", "state": "CANCELLED by 0", "exitcode": "0:15", "user": "user000"},))
+    transport.answers["scontrol*show"] = ""
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -303,7 +267,7 @@ async def test_a_job_that_ended_says_how_and_by_whom() -> None:
 
 
 async def test_one_stays_where_one_has_scrolled_to_and_the_page_repaints_in_place() -> None:
-    app = app_on(SpeakingTransport(RUNNING))
+    app = app_on(speaking(RUNNING))
     async with app.run_test(size=SMALL) as pilot:
         view = await opened(pilot)
         page = view.query_one(VerticalScroll)
@@ -320,7 +284,7 @@ async def test_one_stays_where_one_has_scrolled_to_and_the_page_repaints_in_plac
 
 
 async def test_no_line_is_lost_of_a_key_that_is_held() -> None:
-    app = app_on(SpeakingTransport(RUNNING))
+    app = app_on(speaking(RUNNING))
     async with app.run_test(size=SMALL) as pilot:
         view = await opened(pilot)
         for _ in range(5):
@@ -329,7 +293,7 @@ async def test_no_line_is_lost_of_a_key_that_is_held() -> None:
 
 
 async def test_what_was_seen_to_happen_is_listed_with_its_time() -> None:
-    app = app_on(SpeakingTransport(RUNNING))
+    app = app_on(speaking(RUNNING))
     async with app.run_test(size=SIZE) as pilot:
         events = app.main.session.store.events
         events.append(JobEvent(NOW - 60, "88", "train", "pending", "running"))
@@ -340,7 +304,7 @@ async def test_what_was_seen_to_happen_is_listed_with_its_time() -> None:
 
 
 async def test_why_it_waits_is_listed_each_time_that_changed() -> None:
-    app = app_on(SpeakingTransport(WAITING))
+    app = app_on(speaking(WAITING))
     async with app.run_test(size=SIZE) as pilot:
         reasons = app.main.session.store.reason_events
         reasons.append(JobEvent(NOW - 60, "88", "train", "held", "pending", "Priority"))
@@ -350,10 +314,10 @@ async def test_why_it_waits_is_listed_each_time_that_changed() -> None:
         assert " pending: Resources, next in line" in screen_text(app)
 
 
-def failed_transport(row: Fields = FAILED) -> SpeakingTransport:
-    transport = SpeakingTransport(row)
-    transport.says["scontrol"] = NATIVE_FAILED
-    transport.log = RANKS
+def failed_transport(row: Fields = FAILED) -> ScriptedTransport:
+    transport = speaking(row)
+    transport.answers["scontrol*show"] = NATIVE_FAILED
+    transport.answers[LOG] = log_of(RANKS)
     return transport
 
 
@@ -366,12 +330,12 @@ async def test_a_failed_job_shows_the_line_of_its_log_that_says_why() -> None:
         assert "rank 3: ValueError: batch 41 has no labels" in line_with(app, "log says")
         await press(pilot, "ctrl+r")
         await settled(pilot)
-        assert transport.count("log") == 1
+        assert transport.count(LOG) == 1
 
 
 async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
     transport = failed_transport()
-    transport.hangs["log"] = asyncio.Event()
+    transport.hangs[LOG] = asyncio.Event()
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -381,12 +345,12 @@ async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
         assert "ended with" in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.main.view, JobView))
-        transport.hangs["log"].set()
+        transport.hangs[LOG].set()
 
 
 async def test_a_log_that_cannot_be_read_is_said_in_its_place() -> None:
     transport = failed_transport()
-    transport.fails["log"] = ControllerDown("no answer from the login node")
+    transport.fails[LOG] = ControllerDown("no answer from the login node")
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
@@ -394,7 +358,7 @@ async def test_a_log_that_cannot_be_read_is_said_in_its_place() -> None:
 
 
 async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
-    app = app_on(SpeakingTransport(RUNNING))
+    app = app_on(speaking(RUNNING))
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot)
         assert line_with(app, "resources").split() == ["job", "resources"]
@@ -407,8 +371,8 @@ async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
 
 
 async def test_a_job_nobody_knows_is_said_to_be_unknown() -> None:
-    transport = SpeakingTransport()
-    transport.says["scontrol"] = ""
+    transport = speaking()
+    transport.answers["scontrol*show"] = ""
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -421,7 +385,7 @@ async def test_a_job_nobody_knows_is_said_to_be_unknown() -> None:
 @pytest.mark.parametrize("size", [SMALL, SIZE])
 async def test_hostile_words_are_shown_as_words(size: tuple[int, int]) -> None:
     evil = "\x1b[2J[bold]x\n   JobState=FORGED"
-    transport = SpeakingTransport(
+    transport = speaking(
         {**WAITING, "name": evil, "comment": evil, "dependency": "afterok:70"},
         {**WAITING, "jobarrayid": "70", "name": evil, "dependency": f"{evil}"},
     )
@@ -460,5 +424,5 @@ def test_a_job_looks_as_it_did(snap_compare: Any, scene: str, size: tuple[int, i
         if scene == "failed":
             await until(pilot, has(pilot.app, "log says"))
 
-    transport = failed_transport(*rows) if scene == "failed" else SpeakingTransport(*rows)
+    transport = failed_transport(*rows) if scene == "failed" else speaking(*rows)
     assert snap_compare(app_on(transport), terminal_size=size, run_before=go_there)

@@ -8,7 +8,8 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.services.state.journal import Journal
 from hpcdash.ui.dialogs import WordsDialog
 from hpcdash.ui.jobs.journal import JournalView
-from tests.ui.jobs.acting_stage import EVERYDAY, NOW, ActingTransport, acting_app
+from tests.support.scripted_transport import ScriptedTransport
+from tests.ui.jobs.acting_stage import EVERYDAY, NOW, acting_app
 from tests.ui.stage import notices, press, rows_of, screen_text, settled, type_text, until
 
 USUAL = (120, 34)
@@ -44,7 +45,7 @@ def everyday(folder: Path) -> None:
 
 async def test_the_newest_action_is_first_with_a_sign_and_a_word_for_how_it_ended(tmp_path: Path) -> None:
     everyday(tmp_path)
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
@@ -57,7 +58,7 @@ async def test_the_newest_action_is_first_with_a_sign_and_a_word_for_how_it_ende
 
 async def test_enter_shows_the_whole_entry_in_words(tmp_path: Path) -> None:
     everyday(tmp_path)
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J", "down", "down", "enter")
@@ -72,7 +73,7 @@ async def test_enter_shows_the_whole_entry_in_words(tmp_path: Path) -> None:
 
 async def test_the_journal_can_be_filtered_and_sorted(tmp_path: Path) -> None:
     everyday(tmp_path)
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J", "slash")
@@ -89,7 +90,7 @@ async def test_the_journal_can_be_filtered_and_sorted(tmp_path: Path) -> None:
 
 
 async def test_it_is_read_again_with_ctrl_r(tmp_path: Path) -> None:
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
@@ -106,7 +107,7 @@ async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_i
     note(tmp_path, "cancel", ("1",), Outcome("1", True))
     with (tmp_path / "journal.jsonl").open("ab") as stream:
         stream.write(b'{"half a line\n')
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
@@ -119,7 +120,7 @@ async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_i
 
 async def test_what_a_scheduler_said_is_shown_as_plain_text(tmp_path: Path) -> None:
     note(tmp_path, "cancel", ("1",), Outcome("1", False, "[red]no\x1b[2J"))
-    app = acting_app(ActingTransport(*EVERYDAY), tmp_path)
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
@@ -140,7 +141,7 @@ async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_
     )
     # Its run was killed on another machine.
     journal.path.write_bytes(journal.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     transport.recent = [{"jobarrayid": "417", "name": "night", "comment": "hpcdash:0123456789"}]
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=USUAL) as pilot:
@@ -151,7 +152,7 @@ async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_
 
 async def test_nothing_is_looked_for_where_every_submission_was_seen_to_end(tmp_path: Path) -> None:
     everyday(tmp_path)
-    transport = ActingTransport(*EVERYDAY)
+    transport = ScriptedTransport(*EVERYDAY)
     async with acting_app(transport, tmp_path).run_test(size=USUAL) as pilot:
         await settled(pilot)
         assert transport.count("recent") == 0

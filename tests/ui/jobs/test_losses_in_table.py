@@ -16,7 +16,7 @@ from hpcdash.services.metrics.loss_tails import LossTail
 from hpcdash.ui.jobs.losses import CURVE_CELLS, VALUE_CELLS, format_value, loss_cell, sparkline
 from hpcdash.ui.widgets import cells
 from tests.support.real_files import append, put
-from tests.ui.logs.log_stage import RUNNING, LogTransport, log_dashboard
+from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files
 from tests.ui.metrics.chart_stage import training_log
 from tests.ui.stage import press, screen_text, settled, until
 
@@ -57,29 +57,28 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
     put(log, training_log(range(1, 201)))
     app = log_dashboard(tmp_path, both_in_one=True)
     transport = app.sessions[0].store.transport
-    assert isinstance(transport, LogTransport)
     async with app.run_test(size=(120, 30)) as pilot:
         await settled(pilot)
-        assert transport.files_asked == 0
+        assert transport.count(of_files) == 0
         app.main.view.choose_columns(COLUMNS["jobs"])
         rows = app.main.view.rows
         # Polls that bring the same rows do not draw them anew: what was read does.
         await until(pilot, lambda: "▁" in screen_text(app), "a curve")
         line = next(one for one in screen_text(app).splitlines() if f" {RUNNING} " in one)
         assert "▁ 4." in line
-        assert transport.files_asked == 1
+        assert transport.count(of_files) == 1
         app.main.view.reload()
         await settled(pilot)
-        assert transport.files_asked == 1, "a filter or a sort is no poll"
+        assert transport.count(of_files) == 1, "a filter or a sort is no poll"
         append(log, b" iteration 201/ 4000 | lm loss: nan | grad norm: nan |\n")
         app.main.view._losses._looked_at = float("-inf")
         await press(pilot, "6")
         app.sessions[0].store.tell_health()
         await settled(pilot)
-        assert transport.files_asked == 1, "another view is shown"
+        assert transport.count(of_files) == 1, "another view is shown"
         await press(pilot, "1")
         await until(pilot, lambda: "nan" in screen_text(app), "the nan")
-        assert transport.files_asked == 2
+        assert transport.count(of_files) == 2
         assert "_loss" not in app.main.view.sort_keys()
         assert rows.is_attached
 

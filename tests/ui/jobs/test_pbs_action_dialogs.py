@@ -21,7 +21,6 @@ from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.cli.build import pace_of
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
-from hpcdash.errors import without_env
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -29,7 +28,6 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
-from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.alter_dialog import AlterDialog
@@ -80,25 +78,19 @@ def pbs_with(dialect: Dialect | None = None, rows: Sequence[dict[str, Any]] = QU
     )
 
 
-class PbsTransport(ScriptedTransport):
-    """Does as it is told, but for `refused`: what a program says on stderr, with its status."""
+def pbs_transport() -> ScriptedTransport:
+    """Every command does as it is told."""
+    transport = ScriptedTransport()
+    transport.answers["*"] = ""
+    return transport
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.acted: list[str] = []
-        self.refused: dict[str, tuple[int, bytes]] = {}
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        words = without_env(argv)
-        if words[0] in ("true", "qstat", "pbsnodes"):
-            return CommandResult(argv, 0, b"", b"", 0.01)
-        self.acted.append(" ".join(words))
-        status, stderr = self.refused.get(words[0], (0, b""))
-        return CommandResult(argv, status, b"", stderr, 0.01)
+def acted(transport: ScriptedTransport) -> list[str]:
+    return [" ".join(words) for words in transport.argvs if words[0] not in ("true", "qstat", "pbsnodes")]
 
 
 def pbs_app(
-    transport: PbsTransport,
+    transport: ScriptedTransport,
     folder: Path,
     dialect: Dialect = Dialect.OPENPBS,
     rows: Sequence[dict[str, Any]] = QUEUE,
@@ -122,7 +114,7 @@ def said(app: Any) -> str:
 
 
 async def test_holding_the_row_of_the_tasks_that_wait_holds_the_array_and_shows_it(tmp_path: Path) -> None:
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -131,12 +123,12 @@ async def test_holding_the_row_of_the_tasks_that_wait_holds_the_array_and_shows_
         assert "qhold '12[].pbs01'" in shown
         assert "whole arrays" not in shown
         await press(pilot, "y")
-        await until(pilot, lambda: transport.acted)
-    assert transport.acted == ["qhold 12[].pbs01"]
+        await until(pilot, lambda: acted(transport))
+    assert acted(transport) == ["qhold 12[].pbs01"]
 
 
 async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> None:
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -144,14 +136,14 @@ async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> No
         shown = await asked(pilot, "h")
         assert "hold array 12[].pbs01 train-12, 5 jobs" in shown
         assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
-        assert transport.acted == []
+        assert acted(transport) == []
         await press(pilot, "y")
-        await until(pilot, lambda: transport.acted)
-    assert transport.acted == ["qhold 12[].pbs01"]
+        await until(pilot, lambda: acted(transport))
+    assert acted(transport) == ["qhold 12[].pbs01"]
 
 
 async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(tmp_path: Path) -> None:
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -163,19 +155,19 @@ async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(t
 
 
 async def test_tasks_that_wait_are_cancelled_by_their_row(tmp_path: Path) -> None:
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await mark(pilot, "12[6-10].pbs01", "40.pbs01")
         await asked(pilot, "x")
         await press(pilot, "y")
-        await until(pilot, lambda: transport.acted)
-    assert transport.acted == ["qdel 12[6-10].pbs01 40.pbs01"]
+        await until(pilot, lambda: acted(transport))
+    assert acted(transport) == ["qdel 12[6-10].pbs01 40.pbs01"]
 
 
 async def test_no_qos_and_no_change_by_an_amount_is_offered(tmp_path: Path) -> None:
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -191,12 +183,12 @@ async def test_no_qos_and_no_change_by_an_amount_is_offered(tmp_path: Path) -> N
         app.screen.query_one("#time", Input).value = "1-12:00:00"
         assert "qalter -l walltime=36:00:00 -p -50 40.pbs01" in await asked(pilot, "enter")
         await press(pilot, "y")
-        await until(pilot, lambda: transport.acted)
-    assert transport.acted == ["qalter -l walltime=36:00:00 -p -50 40.pbs01"]
+        await until(pilot, lambda: acted(transport))
+    assert acted(transport) == ["qalter -l walltime=36:00:00 -p -50 40.pbs01"]
 
 
 async def test_a_signal_is_for_all_of_a_job_and_nobody_in_it_is_chosen(tmp_path: Path) -> None:
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -210,13 +202,13 @@ async def test_a_signal_is_for_all_of_a_job_and_nobody_in_it_is_chosen(tmp_path:
         assert "to all its processes" in shown
         assert "srun" not in shown
         await press(pilot, "y")
-        await until(pilot, lambda: transport.acted)
-    assert transport.acted == ["qsig -s USR1 34.pbs01"]
+        await until(pilot, lambda: acted(transport))
+    assert acted(transport) == ["qsig -s USR1 34.pbs01"]
 
 
 async def test_a_suspend_that_takes_an_operator_says_so(tmp_path: Path) -> None:
-    transport = PbsTransport()
-    transport.refused["qsig"] = (159, b"qsig: Unauthorized Request  34.pbs01\n")
+    transport = pbs_transport()
+    transport.answers["qsig"] = (159, b"", b"qsig: Unauthorized Request  34.pbs01\n")
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -229,8 +221,8 @@ async def test_a_suspend_that_takes_an_operator_says_so(tmp_path: Path) -> None:
 
 
 async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_force(tmp_path: Path) -> None:
-    transport = PbsTransport()
-    transport.refused["qdel"] = (222, b"qdel: Server could not connect to MOM 34.pbs01\n")
+    transport = pbs_transport()
+    transport.answers["qdel"] = (222, b"", b"qdel: Server could not connect to MOM 34.pbs01\n")
     app = pbs_app(transport, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -242,11 +234,11 @@ async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_fo
         assert "cancel job 34.pbs01 train-34 of alice by force?" in shown
         assert "Server could not connect to MOM" in shown
         assert "qdel -W force 34.pbs01" in shown
-        assert transport.acted == ["qdel 34.pbs01"]
-        transport.refused.clear()
+        assert acted(transport) == ["qdel 34.pbs01"]
+        del transport.answers["qdel"]
         await press(pilot, "y")
-        await until(pilot, lambda: len(transport.acted) == 2)
-    assert transport.acted[1] == "qdel -W force 34.pbs01"
+        await until(pilot, lambda: len(acted(transport)) == 2)
+    assert acted(transport)[1] == "qdel -W force 34.pbs01"
 
 
 async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
@@ -261,7 +253,7 @@ async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
 
     monkeypatch.setattr("hpcdash.services.jobs.actions.pause", pause)
     rows = [job(f"{number}.pbs01", "pending") for number in range(100, 350)]
-    transport = PbsTransport()
+    transport = pbs_transport()
     app = pbs_app(transport, tmp_path, rows=rows)
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -272,8 +264,8 @@ async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
         assert "It takes 52 s or more: there are pauses, to leave the scheduler to others." in told
         await pilot.press("y")
         await until(pilot, lambda: waited)
-        assert len(transport.acted) == 1
+        assert len(acted(transport)) == 1
         goes_on.set()
         await until(pilot, lambda: "250 jobs held" in said(app))
-    assert [len(line.split()) - 1 for line in transport.acted] == [50] * 5
+    assert [len(line.split()) - 1 for line in acted(transport)] == [50] * 5
     assert waited == [13.0] * 4

@@ -11,13 +11,12 @@ from textual.pilot import Pilot
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.scripts import ScriptLine
-from hpcdash.errors import without_env
-from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
 from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
+from tests.support.scripted_transport import ONE, RECENT
 from tests.support.slurm_text import history_text, queue_text
-from tests.ui.stage import AnsweringTransport, answering, notices, press, screen_text, settled, type_text, until
+from tests.ui.stage import answering, answering_transport, notices, press, screen_text, settled, type_text, until
 
 TRAIN = b"""#!/bin/bash
 #SBATCH -J train -t 2:00:00
@@ -30,32 +29,21 @@ module load cuda
 HOSTILE = b"#!/bin/sh\r\n# \x1b]0;owned\x07 caf\xe9 [bold red]x[/]\r\n#SBATCH -J \x1b[31mred\r\n"
 
 
-class ScriptedTransport(AnsweringTransport):
-    """A cluster with jobs 87 and 88 of user000's, an ended 80, and the scripts that a test gives."""
-
-    def __init__(self, scripts: Mapping[str, bytes]) -> None:
-        rows = [{"jobarrayid": str(number), "username": "user000", "name": "train"} for number in (88, 87)]
-        super().__init__(queue_text(*rows, token=RECORDED_TOKEN))
-        self.mine = self.rows
-        self.scripts = dict(scripts)
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        words = without_env(argv)
-        if words[:3] == ("scontrol", "write", "batch_script"):
-            self.asked.append(words)
-            found = self.scripts.get(words[3])
-            refusal = b"" if found else b"job script retrieval failed: Invalid user id\n"
-            return CommandResult(argv, 0, found or b"", refusal, 0.01)
-        if words[0] == "sacct":
-            token = next(word.partition("=")[2] for word in words if word.startswith("--delimiter="))
-            past = {"user": "user000", "jobname": "train"}
-            rows = ({**past, "jobid": "80"}, {**past, "jobid": "95"})
-            return CommandResult(argv, 0, history_text(*rows, token=token), b"", 0.01)
-        return await super().run(argv, **limits)
-
-
 def app_with(scripts: Mapping[str, bytes], **arguments: Any) -> HpcdashApp:
-    return HpcdashApp([answering(ScriptedTransport(scripts))], **arguments)
+    """A cluster with jobs 88 and 87 of user000's, an ended 80, and these scripts."""
+    rows = [{"jobarrayid": str(number), "username": "user000", "name": "train"} for number in (88, 87)]
+    past = [{"jobid": job_id, "user": "user000", "jobname": "train"} for job_id in ("80", "95")]
+    queue = queue_text(*rows, token=RECORDED_TOKEN)
+    transport = answering_transport(everyone=queue, mine=queue)
+    transport.answers |= {
+        RECENT: queue,
+        ONE: queue,
+        "sacct": history_text(*past, token=RECORDED_TOKEN),
+        "scontrol write": lambda command: (
+            scripts.get(command.words[3]) or (0, b"", b"job script retrieval failed: Invalid user id\n")
+        ),
+    }
+    return HpcdashApp([answering(transport)], **arguments)
 
 
 async def opened(pilot: Pilot[Any], *keys: str) -> ScriptView:

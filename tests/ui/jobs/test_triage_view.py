@@ -25,7 +25,8 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.jobs.triage import TriageView
-from tests.support.failed_array import FailedArray
+from tests.support.scripted_cluster import end_task, failed_array
+from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.stage import notices, press, rows_of, screen_text, settled, until
 
 NOW = 1_795_250_000.0
@@ -33,7 +34,7 @@ SIZE = (120, 30)
 PLAIN = {"jobarrayid": "90", "arrayjobid": "90", "name": "plain", "state": "RUNNING"}
 
 
-def app_on(transport: FailedArray, folder: Path, **arguments: Any) -> HpcdashApp:
+def app_on(transport: ScriptedTransport, folder: Path, **arguments: Any) -> HpcdashApp:
     store = ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
@@ -41,10 +42,10 @@ def app_on(transport: FailedArray, folder: Path, **arguments: Any) -> HpcdashApp
 
 
 @pytest.fixture
-def transport(tmp_path: Path) -> FailedArray:
+def transport(tmp_path: Path) -> ScriptedTransport:
     folder = tmp_path / "logs"
     folder.mkdir()
-    return FailedArray(folder)
+    return failed_array(folder)
 
 
 async def open_triage(pilot: Pilot[Any]) -> TriageView:
@@ -72,7 +73,7 @@ def groups_shown(view: TriageView) -> list[str]:
 
 
 async def test_groups_are_shown_failures_first_with_what_their_logs_say_last(
-    transport: FailedArray, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         view = await open_triage(pilot)
@@ -85,7 +86,7 @@ async def test_groups_are_shown_failures_first_with_what_their_logs_say_last(
 
 
 async def test_enter_shows_the_tasks_of_a_group_and_the_log_key_is_for_the_one_pointed_at(
-    transport: FailedArray, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         view = await open_triage(pilot)
@@ -96,20 +97,22 @@ async def test_enter_shows_the_tasks_of_a_group_and_the_log_key_is_for_the_one_p
 
 
 async def test_cursor_marks_and_open_groups_stay_when_another_task_fails(
-    transport: FailedArray, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         view = await open_triage(pilot)
         await press(pilot, "enter", "j", "space")
         cursor = view.rows.cursor_id
-        transport.end(6, "FAILED", "256", "g1", "ValueError: nan\n")
+        end_task(transport, tmp_path / "logs", 6, "FAILED", "256", "g1", "ValueError: nan\n")
         await press(pilot, "ctrl+r")
         await until(pilot, lambda: "6" in groups_shown(view), "the new group")
         assert groups_shown(view)[:4] == ["3,7-8", "3", "7", "8"]
         assert (view.rows.cursor_id, view.rows.marked) == (cursor, {"88_3"})
 
 
-async def test_a_group_marked_before_its_logs_were_read_stays_marked(transport: FailedArray, tmp_path: Path) -> None:
+async def test_a_group_marked_before_its_logs_were_read_stays_marked(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         view = await open_triage(pilot)
         before = {"group failed 1 0": frozenset({"88_3", "88_7", "88_8"})}
@@ -121,7 +124,7 @@ async def test_a_group_marked_before_its_logs_were_read_stays_marked(transport: 
 
 
 async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_told(
-    transport: FailedArray, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
@@ -139,7 +142,7 @@ async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_t
 
 
 async def test_only_marked_groups_are_submitted_again_and_no_longer_marked_then(
-    transport: FailedArray, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         view = await open_triage(pilot)
@@ -152,7 +155,9 @@ async def test_only_marked_groups_are_submitted_again_and_no_longer_marked_then(
         await until(pilot, lambda: not view.rows.marked, "no mark")
 
 
-async def test_f_marks_all_that_failed_and_takes_the_marks_away_again(transport: FailedArray, tmp_path: Path) -> None:
+async def test_f_marks_all_that_failed_and_takes_the_marks_away_again(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         view = await open_triage(pilot)
         await press(pilot, "f")
@@ -161,7 +166,7 @@ async def test_f_marks_all_that_failed_and_takes_the_marks_away_again(transport:
         assert not view.rows.marked
 
 
-async def test_after_no_nothing_is_submitted(transport: FailedArray, tmp_path: Path) -> None:
+async def test_after_no_nothing_is_submitted(transport: ScriptedTransport, tmp_path: Path) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
         await pilot.press("R")
@@ -170,8 +175,8 @@ async def test_after_no_nothing_is_submitted(transport: FailedArray, tmp_path: P
         assert transport.submitted == []
 
 
-async def test_what_the_scheduler_refuses_is_shown_in_its_words(transport: FailedArray, tmp_path: Path) -> None:
-    transport.sbatch = (1, b"", b"sbatch: error: Batch job submission failed: Invalid qos specification\n")
+async def test_what_the_scheduler_refuses_is_shown_in_its_words(transport: ScriptedTransport, tmp_path: Path) -> None:
+    transport.answers["sbatch"] = (1, b"", b"sbatch: error: Batch job submission failed: Invalid qos specification\n")
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
         await pilot.press("R")
@@ -181,10 +186,10 @@ async def test_what_the_scheduler_refuses_is_shown_in_its_words(transport: Faile
 
 
 async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
-    transport: FailedArray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    transport: ScriptedTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.01)
-    transport.sbatch = CommandTimedOut("no answer in time")
+    transport.answers["sbatch"] = CommandTimedOut("no answer in time")
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
         await pilot.press("R")
@@ -197,7 +202,9 @@ async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
         assert len(transport.submitted) == 1
 
 
-async def test_on_the_list_of_jobs_an_array_means_its_failed_tasks(transport: FailedArray, tmp_path: Path) -> None:
+async def test_on_the_list_of_jobs_an_array_means_its_failed_tasks(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await settled(pilot)
         await pilot.press("R")
@@ -207,7 +214,7 @@ async def test_on_the_list_of_jobs_an_array_means_its_failed_tasks(transport: Fa
 
 
 async def test_an_array_without_failures_is_offered_as_a_whole(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path, dict.fromkeys((1, 2), ("COMPLETED", "0", "g1", "")))
+    transport = failed_array(tmp_path, dict.fromkeys((1, 2), ("COMPLETED", "0", "g1", "")))
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await settled(pilot)
         await pilot.press("R")
@@ -218,7 +225,7 @@ async def test_an_array_without_failures_is_offered_as_a_whole(tmp_path: Path) -
 
 
 async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
+    transport = failed_array(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
     transport.mine = transport.recent = [PLAIN]
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -230,7 +237,7 @@ async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that
 
 
 async def test_a_job_that_is_no_array_says_so(tmp_path: Path) -> None:
-    transport = FailedArray(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
+    transport = failed_array(tmp_path, {1: ("COMPLETED", "0", "g1", "")})
     transport.mine = transport.recent = [PLAIN]
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -241,7 +248,7 @@ async def test_a_job_that_is_no_array_says_so(tmp_path: Path) -> None:
 
 async def test_what_logs_and_names_hold_cannot_reach_the_terminal(tmp_path: Path) -> None:
     hostile = "\x1b]0;title\x07[bold]boom[/bold] \u202e\x1b[2J"
-    transport = FailedArray(tmp_path, {1: ("FAILED", "256", "g1", hostile)})
+    transport = failed_array(tmp_path, {1: ("FAILED", "256", "g1", hostile)})
     transport.mine = transport.recent = [{**row, "name": "\x1b[31m" + "x" * 200} for row in transport.mine]
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
@@ -250,7 +257,7 @@ async def test_what_logs_and_names_hold_cannot_reach_the_terminal(tmp_path: Path
         assert not {"\x1b", "\x07", "\u202e"} & set(text)
 
 
-def test_triage_looks_as_it_did(snap_compare: Any, transport: FailedArray, tmp_path: Path) -> None:
+def test_triage_looks_as_it_did(snap_compare: Any, transport: ScriptedTransport, tmp_path: Path) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_triage(pilot)
         await press(pilot, "enter", "j", "space")

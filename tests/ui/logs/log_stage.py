@@ -2,82 +2,81 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.cli.build import journal, pace_of
 from hpcdash.config.settings import ClusterSettings
-from hpcdash.errors import HpcdashError, without_env
-from hpcdash.recorded import token_of
+from hpcdash.errors import without_env
 from hpcdash.services.cluster.clock import Clock, SystemClock
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
-from hpcdash.transport.base import CommandResult
+from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.logs.view import LogView
+from tests.support.scripted_transport import PROBED, Command, ScriptedTransport
+from tests.support.slurm_text import shown_job
 from tests.ui.stage import CASES, PROBE, screen_text, settled, until
 
 RUNNING, PENDING = "74", "57"
 _ROWS = (CASES / "everyday" / "jobs-mine.out").read_bytes()
 
 
-class LogTransport(LocalTransport):
-    """This machine, where Slurm answers as recorded; its jobs write to `stdout` and `stderr`."""
-
-    def __init__(self, stdout: Path, stderr: Path, *, shown_folder: Path | None = None) -> None:
-        """`shown_folder` is where the files seem to be, wherever the test has them."""
-        super().__init__()
-        self.folder = stdout.parent
-        self.shown_folder = shown_folder or self.folder
-        self.stdout = self.shown_folder / stdout.name
-        self.stderr = self.shown_folder / stderr.name
-        self.rows = _ROWS
-        self.files_asked = 0
-        # Files are not looked at until it is set.
-        self.held: asyncio.Event | None = None
-        # Raised in place of looking at a file.
-        self.line_error: HpcdashError | None = None
-
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        words = without_env(argv)
-        if words == without_env(BACKEND.probe.query().argv):
-            return CommandResult(argv, 0, PROBE, b"", 0.01)
-        if words[0] == "squeue":
-            return CommandResult(
-                argv, 0, self.rows.replace(RECORDED_TOKEN.encode(), (token_of(argv) or "").encode()), b"", 0
-            )
-        if words[0] == "scontrol":
-            return CommandResult(argv, 0, self._job(words[-1]), b"", 0.01)
-        self.files_asked += 1
-        if self.held is not None:
-            await self.held.wait()
-        if self.line_error is not None:
-            raise self.line_error
-        there = tuple(word.replace(str(self.shown_folder), str(self.folder)) for word in argv)
-        return await super().run(there, **limits)
-
-    def _job(self, job_id: str) -> bytes:
-        lines = (
-            f"JobId={job_id} JobName=job",
-            "   BatchFlag=1",
-            "   Command=/bin/true",
-            f"   StdErr={self.stderr}",
-            f"   StdOut={self.stdout}",
-        )
-        return "\n".join(lines).encode() + b"\n\n"
+# What of Slurm does not answer. A real sinfo without a configuration takes a second to say so.
+_AWAY = ("sinfo", "sacct", "sacctmgr", "sprio", "sstat")
+_UNREACHED = (1, b"", b"slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
 
 
-def log_session(transport: LogTransport, clock: Clock | None = None) -> ClusterSession:
+def of_files(words: tuple[str, ...]) -> bool:
+    """Whether a command looks at files: it is none of Slurm's, nor the question whether it is there."""
+    return words[0] not in ("squeue", "scontrol", *_AWAY) and words != without_env(BACKEND.probe.query().argv)
+
+
+def log_transport(stdout: Path, stderr: Path, *, shown_folder: Path | None = None) -> ScriptedTransport:
+    """This machine, where Slurm answers as recorded; its jobs write to `stdout` and `stderr`.
+
+    `shown_folder` is where the files seem to be, wherever the test has them.
+    """
+    shown = shown_folder or stdout.parent
+
+    async def look(command: Command) -> CommandResult:
+        there = tuple(word.replace(str(shown), str(stdout.parent)) for word in command.argv)
+        return await replace(command, argv=there).run_here()
+
+    transport = ScriptedTransport(behind=LocalTransport())
+    transport.answers = {
+        PROBED: PROBE,
+        "squeue": _ROWS,
+        "scontrol": lambda command: shown_job(
+            command.words[-1], StdErr=shown / stderr.name, StdOut=shown / stdout.name
+        ),
+        of_files: look,
+        **dict.fromkeys(_AWAY, _UNREACHED),
+    }
+    return transport
+
+
+def set_state(transport: Transport, state: bytes) -> ScriptedTransport:
+    """Job 74 is in this state from now on."""
+    assert isinstance(transport, ScriptedTransport)
+    rows = transport.answers["squeue"]
+    assert isinstance(rows, bytes)
+    pattern = rb"^(74\x1f[^\n]*?\x1f)(?:RUNNING|PENDING)(\x1f)"
+    transport.answers["squeue"] = re.sub(pattern, rb"\g<1>" + state + rb"\2", rows, flags=re.MULTILINE)
+    return transport
+
+
+def log_session(transport: ScriptedTransport, clock: Clock | None = None) -> ClusterSession:
     store = ClusterStore(
         "lab", transport, (BACKEND,), clock=clock or SystemClock(), budget=CommandBudget(600), user="maya"
     )
@@ -96,7 +95,7 @@ def log_dashboard(
     """A dashboard whose jobs write to job.out and job.err of a folder, which seems to be `shown_folder`."""
     stdout = folder / "job.out"
     stderr = stdout if both_in_one else folder / "job.err"
-    transport = LogTransport(stdout, stderr, shown_folder=shown_folder)
+    transport = log_transport(stdout, stderr, shown_folder=shown_folder)
     return HpcdashApp([log_session(transport, clock)], **arguments)
 
 

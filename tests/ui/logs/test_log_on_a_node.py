@@ -15,7 +15,7 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.logs.stream import LogPace
 from tests.support.node_disk import NOTE, REACHES, REFUSES, Node, make_node
 from tests.support.real_files import append, put, remove
-from tests.ui.logs.log_stage import LogTransport, log_dashboard, open_log, pane_of, shows, shows_no_more, view_of
+from tests.ui.logs.log_stage import log_dashboard, open_log, pane_of, set_state, shows, shows_no_more, view_of
 from tests.ui.stage import screen_text, until
 
 SIZE = (120, 30)
@@ -28,18 +28,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return make_node(tmp_path, monkeypatch)
 
 
-def transport_of(app: HpcdashApp) -> LogTransport:
-    transport = app.main.session.store.transport
-    assert isinstance(transport, LogTransport)
-    return transport
-
-
 async def end_the_job(pilot: Pilot[Any], app: HpcdashApp) -> None:
-    transport = transport_of(app)
-    rows = transport.rows.split(b"\n")
-    at = next(number for number, row in enumerate(rows) if row.startswith(b"74\x1f"))
-    rows[at] = rows[at].replace(b"\x1fRUNNING\x1f", b"\x1fCOMPLETED\x1f")
-    transport.rows = b"\n".join(rows)
+    set_state(app.main.session.store.transport, b"COMPLETED")
     await app.main.session.store.fetch(Kind.MINE)
     await pilot.pause()
 

@@ -19,10 +19,11 @@ from tests.support.real_files import append, make_folder, put, put_sparse, remov
 from tests.ui.logs.log_stage import (
     PENDING,
     RUNNING,
-    LogTransport,
     log_dashboard,
+    of_files,
     open_log,
     pane_of,
+    set_state,
     shows,
     shows_no_more,
     view_of,
@@ -329,15 +330,14 @@ async def test_a_view_that_is_not_shown_asks_nothing(log: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
         transport = app.main.session.store.transport
-        assert isinstance(transport, LogTransport)
         pane = pane_of(pilot)
         await pilot.press("2")
         await until(pilot, lambda: not pane._is_shown)
         await until(pilot, lambda: pane.is_resting)
-        asked = transport.files_asked
+        asked = transport.count(of_files)
         for _ in range(20):
             await pilot.pause(0.01)
-        assert transport.files_asked == asked
+        assert transport.count(of_files) == asked
 
 
 async def test_the_pager_opens_the_file_itself_where_it_is_here(log: Path) -> None:
@@ -443,12 +443,7 @@ async def test_very_long_lines_of_many_colours_are_read_beside_the_keys(log: Pat
 async def test_a_log_that_ended_says_how_and_when_it_was_last_written(log: Path) -> None:
     put(log, b"words\n")
     app = log_dashboard(log.parent, clock=FrozenClock(NOW))
-    transport = app.main.session.store.transport
-    assert isinstance(transport, LogTransport)
-    rows = transport.rows.split(b"\n")
-    at = next(number for number, row in enumerate(rows) if row.startswith(b"74\x1f"))
-    rows[at] = rows[at].replace(b"\x1fRUNNING\x1f", b"\x1fFAILED\x1f")
-    transport.rows = b"\n".join(rows)
+    set_state(app.main.session.store.transport, b"FAILED")
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await shows(pilot, "the job ended: failed")
@@ -460,16 +455,15 @@ async def test_a_broken_line_is_said_and_what_was_read_stays(log: Path) -> None:
     put(log, b"words\n")
     app = log_dashboard(log.parent)
     transport = app.main.session.store.transport
-    assert isinstance(transport, LogTransport)
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await shows(pilot, "words")
-        transport.line_error = ConnectionFailed("the line to lab broke", "It is tried again.")
+        transport.fails[of_files] = ConnectionFailed("the line to lab broke", "It is tried again.")
         await shows(pilot, "the line to lab broke")
         assert "words" in screen_text(pilot.app)
         await pilot.press("slash", *"else", "enter")
         await shows(pilot, "the line failed")
-        transport.line_error = None
+        transport.fails.clear()
         append(log, b"it is back\n")
         await pilot.press("end")
         await shows(pilot, "it is back")
@@ -492,15 +486,14 @@ async def test_keys_while_a_jump_is_read_are_alive(log: Path) -> None:
     put(log, numbered(200_000))
     app = log_dashboard(log.parent)
     transport = app.main.session.store.transport
-    assert isinstance(transport, LogTransport)
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        transport.held = asyncio.Event()
+        transport.hangs[of_files] = asyncio.Event()
         await pilot.press("home")
         await shows(pilot, "reading …")
         await pilot.press("pageup")
         await until(pilot, lambda: int(top_line(pilot)[5:12]) < 199_960)
-        transport.held.set()
+        transport.hangs[of_files].set()
         await shows(pilot, "line 0000000")
 
 

@@ -15,14 +15,14 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from hpcdash.errors import without_env
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import CommandResult
 from hpcdash.ui.switches.dialog import SwitchDialog
-from tests.support.slurm_text import Fields
-from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, ActingTransport, acting_app, job, mark, point_at
+from tests.support.scripted_transport import Command, Key, ScriptedTransport, run_here
+from tests.support.slurm_text import Fields, shown_job
+from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, acting_app, job, mark, point_at
 from tests.ui.stage import notices, press, screen_text, settled, type_text, until
 
 ENDED_JOB = {**job("101"), **ENDED}
@@ -30,49 +30,26 @@ ENDED_JOB = {**job("101"), **ENDED}
 pytestmark = pytest.mark.xdist_group("switch files")
 
 
-class SwitchTransport(ActingTransport):
-    """Every job's script is `script`; what looks at files and makes them is run here, on real ones.
+SCRIPT, SHOWN, LOOKS = "scontrol write", "scontrol*show", "sh*changed()"
 
-    `told` is what a look is answered instead, by the names of its answers. `asked` are the names of the files that were
-    looked at, and a look at one of `held` is answered no sooner than its event is set.
-    """
 
-    def __init__(self, script: str, *rows: Fields) -> None:
-        super().__init__(*(rows or EVERYDAY))
-        self.recent = [*self.mine]
-        self.script = script
-        self.looks = 0
-        self.told: dict[str, str] = {}
-        self.asked: list[str] = []
-        self.held: dict[str, asyncio.Event] = {}
-        self.taken_at_once: Path | None = None
-        # Where scontrol says the job writes.
-        self.log: Path | None = None
+def switch_cluster(script: str, *rows: Fields) -> ScriptedTransport:
+    """Every job's script is `script`; what looks at files and makes them is run here, on real ones."""
+    transport = ScriptedTransport(*(rows or EVERYDAY))
+    transport.recent = [*transport.mine]
+    transport.answers = {
+        SCRIPT: script,
+        SHOWN: shown_job("101"),
+        "sh*pwd -P": run_here,
+        "sh*$(wc -c": run_here,
+        "sh*stat -L": run_here,
+    }
+    return transport
 
-    async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-        words = without_env(argv)
-        if words[:2] == ("scontrol", "write"):
-            return CommandResult(argv, 0, self.script.encode(), b"", 0.01)
-        if words[0] == "scontrol" and "show" in words:
-            told = f"JobId={words[-1].partition('_')[0]} JobName=train\n   UserId=alice(1001)\n   BatchFlag=1\n"
-            told += f"   StdErr={self.log}\n   StdOut={self.log}\n" if self.log else ""
-            return CommandResult(argv, 0, told.encode(), b"", 0.01)
-        if words[:2] == ("sh", "-c") and "changed()" in words[2] and self.told:
-            token = words[4]
-            answer = "".join(f"{token}{name} {value}\n" for name, value in self.told.items()) + token
-            return CommandResult(argv, 0, answer.encode(), b"", 0.01)
-        if words[:2] == ("sh", "-c") and ("pwd -P" in words[2] or "$(wc -c" in words[2] or "stat -L" in words[2]):
-            if "changed()" in words[2]:
-                self.looks += 1
-                self.asked.append(words[6])
-                if words[6] in self.held:
-                    await self.held[words[6]].wait()
-            process = await asyncio.create_subprocess_exec(*argv, stdin=-1, stdout=-1, stderr=-1)
-            stdout, stderr = await process.communicate()
-            if self.taken_at_once is not None and "set -C" in words[2]:
-                self.taken_at_once.unlink()
-            return CommandResult(argv, process.returncode or 0, stdout, stderr, 0.01)
-        return await super().run(argv, **limits)
+
+def looks_at(name: str) -> Key:
+    """Looks at the file of this name."""
+    return lambda words: words[0] == "sh" and "changed()" in words[2] and words[6] == name
 
 
 @pytest.fixture
@@ -90,8 +67,8 @@ def run() -> Iterator[Path]:
 
 
 @pytest.fixture
-def transport(run: Path) -> SwitchTransport:
-    return SwitchTransport(
+def transport(run: Path) -> ScriptedTransport:
+    return switch_cluster(
         f"#!/bin/bash\nexport HPCDASH_KILL_SWITCH='{run}/KILL'\nexport HPCDASH_SAVE_SWITCH={run}/SAVE\n"
     )
 
@@ -122,7 +99,7 @@ async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
 
 
 async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -144,7 +121,7 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         assert not (run / "KILL").exists()
 
 
-async def test_what_is_found_while_it_closes_is_shown_nowhere(transport: SwitchTransport, tmp_path: Path) -> None:
+async def test_what_is_found_while_it_closes_is_shown_nowhere(transport: ScriptedTransport, tmp_path: Path) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
@@ -157,7 +134,9 @@ async def test_what_is_found_while_it_closes_is_shown_nowhere(transport: SwitchT
         assert app.screen is app.main
 
 
-async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransport, tmp_path: Path, run: Path) -> None:
+async def test_a_yes_drops_it_follows_it_and_c_clears_it(
+    transport: ScriptedTransport, tmp_path: Path, run: Path
+) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
@@ -166,11 +145,11 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransp
         assert (run / "KILL").read_bytes() == b""
         assert "LC_ALL" not in screen_text(app)
         # An end between two polls; each poll is one look at the file.
-        looks = transport.looks
+        looks = transport.count(LOOKS)
         store = app.main.session.store
         transport.mine = transport.recent = [row for row in transport.mine if row["jobarrayid"] != "102"]
         await store.fetch(Kind.MINE)
-        await until(pilot, lambda: transport.looks > looks)
+        await until(pilot, lambda: transport.count(LOOKS) > looks)
         await settled(pilot)
         await press(pilot, "c")
         await until(pilot, lambda: "the file is not there any more" in screen_text(app))
@@ -193,12 +172,13 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(transport: SwitchTransp
 
 
 async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
-        transport.log = run / "log"
-        transport.log.write_text("saved checkpoint at iteration 1000\n")
+        log = run / "log"
+        transport.answers[SHOWN] = shown_job("101", StdErr=log, StdOut=log)
+        log.write_text("saved checkpoint at iteration 1000\n")
         dialog = await opened(pilot, "S")
         assert app.focused is not None
         assert app.focused.id == "yes", "a save is harmless"
@@ -208,8 +188,8 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
         dialog._heard(Changed(Kind.MINE))
         await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)))
         await until(pilot, lambda: re.search(r"log +names no save", screen_text(app)))
-        with transport.log.open("a") as log:
-            log.write("save switch seen: checkpoint saved at step 1200\n")
+        with log.open("a") as file:
+            file.write("save switch seen: checkpoint saved at step 1200\n")
         dialog._heard(Changed(Kind.MINE))
         await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, and removed", screen_text(app)))
         await until(pilot, lambda: re.search(r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)))
@@ -222,7 +202,7 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
 
 
 async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_answer(
-    transport: SwitchTransport, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+    transport: ScriptedTransport, tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -239,9 +219,14 @@ async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_an
 
 
 async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
-    transport.taken_at_once = run / "SAVE"
+    async def taken_at_once(command: Command) -> CommandResult:
+        answer = await command.run_here()
+        (run / "SAVE").unlink()
+        return answer
+
+    transport.answers["sh*set -C"] = taken_at_once
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(pilot, "S")
@@ -250,11 +235,12 @@ async def test_a_program_that_is_quicker_than_the_next_look_is_told_too(
 
 
 async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_for_again(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
-    transport = SwitchTransport(transport.script, job("101"))
-    transport.log = run / "log"
-    transport.log.write_text("saved checkpoint at iteration 1000\n")
+    transport = switch_cluster(transport.answers[SCRIPT], job("101"))
+    log = run / "log"
+    transport.answers[SHOWN] = shown_job("101", StdErr=log, StdOut=log)
+    log.write_text("saved checkpoint at iteration 1000\n")
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(100, 30)) as pilot:
         dialog = await opened(pilot, "K")
@@ -264,8 +250,8 @@ async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_f
         assert not dialog.can_drop
         # The program takes it away, says so, and ends with status 0.
         (run / "KILL").unlink()
-        with transport.log.open("a") as log:
-            log.write("kill switch: saved, ending\n")
+        with log.open("a") as file:
+            file.write("kill switch: saved, ending\n")
         transport.mine, transport.recent = [], [ENDED_JOB]
         store = app.main.session.store
         await store.fetch(Kind.MINE)
@@ -295,9 +281,9 @@ async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_f
 
 
 async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
-    transport = SwitchTransport(transport.script, job("101"))
+    transport = switch_cluster(transport.answers[SCRIPT], job("101"))
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(100, 30)) as pilot:
         dialog = await opened(pilot, "K")
@@ -316,9 +302,9 @@ async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
 
 
 async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
-    transport.script = "#!/bin/bash\nsrun train\n"
+    transport.answers[SCRIPT] = "#!/bin/bash\nsrun train\n"
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
@@ -337,9 +323,9 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
 
 
 async def test_what_closes_the_dialog_where_a_path_is_typed_is_no_letter_of_it(
-    transport: SwitchTransport, tmp_path: Path
+    transport: ScriptedTransport, tmp_path: Path
 ) -> None:
-    transport.script = "#!/bin/bash\nsrun train\n"
+    transport.answers[SCRIPT] = "#!/bin/bash\nsrun train\n"
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
@@ -352,7 +338,7 @@ async def test_what_closes_the_dialog_where_a_path_is_typed_is_no_letter_of_it(
 
 
 async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgotten(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -385,24 +371,25 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
 
 
 async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        transport.asked.clear()
-        transport.held = {"KILL": asyncio.Event(), "OTHER": asyncio.Event()}
+        first, second = looks_at("KILL"), looks_at("OTHER")
+        looks = transport.count(first)
+        transport.hangs = {first: asyncio.Event(), second: asyncio.Event()}
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: "KILL" in transport.asked)
+        await until(pilot, lambda: transport.count(first) > looks)
         await pilot.press("p")
         app.screen.query_one(Input).value = f"{run}/OTHER"
         await pilot.press("enter")
         await until(pilot, lambda: dialog.switch is not None and dialog.switch.path == f"{run}/OTHER")
-        transport.held["KILL"].set()
-        await until(pilot, lambda: "OTHER" in transport.asked)
+        transport.hangs[first].set()
+        await until(pilot, lambda: transport.count(second))
         assert "now looking …" in words(app)
         await pilot.press("y")
-        transport.held["OTHER"].set()
+        transport.hangs[second].set()
         await settled(pilot)
         assert names_in(run) == []
         assert f"create the empty file {run}/OTHER" in words(app)
@@ -411,7 +398,7 @@ async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
 
 
 async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_question_goes_with_it(
-    transport: SwitchTransport, tmp_path: Path, run: Path
+    transport: ScriptedTransport, tmp_path: Path, run: Path
 ) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -447,7 +434,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
 
 @pytest.mark.parametrize("what", ["link", "note"])
 async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_second_time(
-    transport: SwitchTransport, tmp_path: Path, run: Path, what: str
+    transport: ScriptedTransport, tmp_path: Path, run: Path, what: str
 ) -> None:
     switch = run / "KILL"
     if what == "link":
@@ -473,7 +460,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         await until(pilot, lambda: "the file is not there any more" in screen_text(app))
 
 
-async def test_read_only_mode_has_no_such_keys(transport: SwitchTransport, tmp_path: Path) -> None:
+async def test_read_only_mode_has_no_such_keys(transport: ScriptedTransport, tmp_path: Path) -> None:
     app = acting_app(transport, tmp_path, read_only=True)
     async with app.run_test() as pilot:
         await settled(pilot)
@@ -481,7 +468,7 @@ async def test_read_only_mode_has_no_such_keys(transport: SwitchTransport, tmp_p
         assert app.screen is app.main
 
 
-async def test_several_marked_jobs_are_not_asked_for_at_once(transport: SwitchTransport, tmp_path: Path) -> None:
+async def test_several_marked_jobs_are_not_asked_for_at_once(transport: ScriptedTransport, tmp_path: Path) -> None:
     app = acting_app(transport, tmp_path)
     async with app.run_test() as pilot:
         await settled(pilot)
@@ -510,7 +497,7 @@ DROPPED = {
 @pytest.mark.parametrize("scene", ["kill", "save", "unknown", "link", "dropped"])
 def test_a_switch_s_dialog_looks_as_it_did(
     snap_compare: Any,
-    transport: SwitchTransport,
+    transport: ScriptedTransport,
     scene: str,
     tmp_path: Path,
     run: Path,
@@ -519,8 +506,8 @@ def test_a_switch_s_dialog_looks_as_it_did(
     # A poll that is answered before the dialog has looked brings no look more, one after it does.
     monkeypatch.setattr(CommandBudget, "per_minute", 9)
     if scene == "unknown":
-        transport.script = "#!/bin/bash\nsrun train\n"
-    transport.told = {
+        transport.answers[SCRIPT] = "#!/bin/bash\nsrun train\n"
+    told = {
         "now": "1795250000",
         "me": "1001 alice",
         "groups": "2000",
@@ -532,6 +519,12 @@ def test_a_switch_s_dialog_looks_as_it_did(
         "thing": "nothing",
         **(LINK if scene == "link" else DROPPED if scene == "dropped" else {}),
     }
+
+    def look(command: Command) -> str:
+        token = command.words[4]
+        return "".join(f"{token}{name} {value}\n" for name, value in told.items()) + token
+
+    transport.answers[LOOKS] = look
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await opened(pilot, "S" if scene == "save" else "K", "101" if scene != "kill" else "200[]")

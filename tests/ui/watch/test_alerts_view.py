@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import WatchSettings
-from hpcdash.errors import ConnectionFailed, without_env
+from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.facts import FACTS_SCRIPT
 from hpcdash.services.watch.state import WatchFiles
-from hpcdash.transport.base import CommandResult
 from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.watch.view import AlertsView
 from hpcdash.ui.widgets.lines import StatusLine
-from tests.ui.stage import AnsweringTransport, answering, notices, press, replayed, screen_text, settled, until
+from tests.ui.stage import answering, answering_transport, notices, press, replayed, screen_text, settled, until
 
 SIZE = (120, 34)
 TEXT = """
@@ -116,12 +114,12 @@ async def test_without_asking_for_it_nothing_rings(tmp_path: Path) -> None:
 
 
 async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path: Path) -> None:
-    transport = AnsweringTransport()
+    transport = answering_transport()
     session = watched(answering(transport), tmp_path, '[[watch.storage]]\npath = "/scratch"')
     app = HpcdashApp([session])
 
     def looks() -> int:
-        return sum(FACTS_SCRIPT in words for words in transport.asked)
+        return sum(FACTS_SCRIPT in words for words in transport.argvs)
 
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -149,7 +147,7 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
         await until(pilot, lambda: looks() == 3, "a look a minute while it is shown, however seldom [watch] looks")
         await settled(pilot)
         # Where the cluster does not answer nothing was looked at: the age is that of the look before.
-        transport.error = ConnectionFailed("no route to here", "Is the network up?")
+        transport.fails["squeue"] = ConnectionFailed("no route to here", "Is the network up?")
         session.store.clock = FrozenClock(began + 192)
         await until(pilot, lambda: Kind.MINE in session.store.errors, "a look without an answer")
         await settled(pilot)
@@ -173,7 +171,7 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
     def reread() -> WatchSettings | None:
         return settings_from_text(written.pop(), tmp_path / "config.toml").watch if written else None
 
-    transport = AnsweringTransport()
+    transport = answering_transport()
     session = answering(transport)
     board = WatchBoard(
         session.store, WatchSettings(), WatchFiles(tmp_path, "here"), config_file="/home/ada/c.toml", reread=reread
@@ -190,28 +188,25 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
         written.append('[[watch.running]]\nname = "x"\n[[watch.storage]]\npath = "/scratch"')
         await press(pilot, "ctrl+r")
         await until(pilot, lambda: "1 alert" in status(app), "what was written to be watched")
-        assert not any(FACTS_SCRIPT in words for words in transport.asked)
+        assert not transport.count(of_facts)
         await press(pilot, "5")
         await until(pilot, lambda: "no job x" in screen_text(app), "the alert")
-        await until(pilot, lambda: any(FACTS_SCRIPT in words for words in transport.asked), "the disk to be looked at")
+        await until(pilot, lambda: transport.count(of_facts), "the disk to be looked at")
         written.append("[watch")
         await press(pilot, "ctrl+r")
         await until(pilot, lambda: "the configuration cannot be read" in screen_text(app), "what is wrong with it")
         assert "no job x" in screen_text(app)
 
 
+def of_facts(words: tuple[str, ...]) -> bool:
+    return FACTS_SCRIPT in words
+
+
 async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothing_is_wrong(tmp_path: Path) -> None:
-    may_answer, facts_asked, written = asyncio.Event(), 0, list[WatchSettings]()
-
-    class Slow(AnsweringTransport):
-        async def run(self, argv: tuple[str, ...], **limits: Any) -> CommandResult:
-            nonlocal facts_asked
-            if FACTS_SCRIPT in without_env(argv):
-                facts_asked += 1
-                await may_answer.wait()
-            return await super().run(argv, **limits)
-
-    session = answering(Slow())
+    may_answer, written = asyncio.Event(), list[WatchSettings]()
+    transport = answering_transport()
+    transport.hangs[of_facts] = may_answer
+    session = answering(transport)
     store = session.store
     board = WatchBoard(
         store, WatchSettings(), WatchFiles(tmp_path, "here"), reread=lambda: written.pop() if written else None
@@ -225,7 +220,7 @@ async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothin
         text = '[[watch.storage]]\npath = "/scratch"'
         written.append(settings_from_text(text, tmp_path / "c.toml").watch)
         await store.fetch(Kind.MINE)
-        await until(pilot, lambda: facts_asked == 1, "the disk to be looked at")
+        await until(pilot, lambda: transport.count(of_facts) == 1, "the disk to be looked at")
         # A silenced alert, for one, has the view drawn anew.
         assert isinstance(app.main.view, AlertsView)
         app.main.view.reload()

@@ -1,16 +1,78 @@
-"""An SMTP server on loopback that keeps what it is sent, and refuses what it is told to. Asserts nothing."""
+"""Servers on loopback that keep what a hook or a mail brings, and a certificate for them. Asserts nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import contextlib
+import ipaddress
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+
+
+@dataclass
+class Request:
+    """`headers` by lower-case name."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class HookReceiver:
+    """`answers`: the whole answers to the next requests, OK after them; None: nothing, and the line stays open."""
+
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    answers: list[bytes | None] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            method, path, _ = lines[0].split(" ")
+            fields = (line.partition(": ") for line in lines[1:] if line)
+            headers = {name.lower(): value for name, _, value in fields}
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
+            self.requests.append(Request(method, path, headers, body))
+            answer = self.answers.pop(0) if self.answers else OK
+            if answer is None:
+                await reader.read()
+            else:
+                writer.write(answer)
+                await writer.drain()
+        writer.close()
+
+
+def answer(status: str, body: str = "", *headers: str) -> bytes:
+    """`answer("429 Too Many Requests", "", "Retry-After: 7")`."""
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body.encode())}", "Connection: close", *headers]
+    return "\r\n".join([*lines, "", body]).encode()
+
+
+@contextlib.asynccontextmanager
+async def hook_receiver(tls: ssl.SSLContext | None = None) -> AsyncIterator[HookReceiver]:
+    receiver = HookReceiver()
+    server = await asyncio.start_server(receiver.serve, "127.0.0.1", 0, ssl=tls)
+    receiver.port = server.sockets[0].getsockname()[1]
+    try:
+        yield receiver
+    finally:
+        server.close()
 
 
 @dataclass
@@ -108,3 +170,31 @@ async def mail_receiver(
         yield receiver
     finally:
         server.close()
+
+
+def server_context(folder: Path) -> tuple[ssl.SSLContext, str]:
+    """(the server's context, the file a client is to trust), for 127.0.0.1 and localhost."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
+    now = datetime.now(UTC)
+    hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    trusted, secret = folder / "loopback.pem", folder / "loopback.key"
+    trusted.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(trusted, secret)
+    return context, str(trusted)

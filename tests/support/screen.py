@@ -17,7 +17,7 @@ from typing import Any
 
 import pyte
 
-from tests.e2e.program import Program
+from tests.support.program import Program
 
 _CHUNK_BYTES = 1 << 16
 _MODES = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
