@@ -34,6 +34,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/hpcdash demo
 
+# What pytest has read of the tests it keeps as bytecode: to read them anew takes five seconds of every run and worker.
+unit test long: export PYTHONDONTWRITEBYTECODE :=
+
 unit: $(STAMP)
 	$(BIN)/python -m pytest --unit $(UNIT_TESTS)
 
