@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -18,6 +17,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.jobs import action_text
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
@@ -110,7 +110,7 @@ class ActionRunner:
         self,
         plan: Plan,
         asides: Sequence[str] = (),
-        form: ModalScreen[None] | None = None,
+        form: Dialog[None] | None = None,
         *,
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
@@ -130,7 +130,7 @@ class ActionRunner:
         self,
         plan: Plan,
         asides: Sequence[str] = (),
-        form: ModalScreen[None] | None = None,
+        form: Dialog[None] | None = None,
         *,
         question: str = "",
         is_doubtful: bool = False,

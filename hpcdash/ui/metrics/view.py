@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
@@ -21,10 +23,10 @@ from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.cluster.store import Changed
+from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, SEVERAL, Mark
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.metrics.following import ShownRun
 from hpcdash.ui.metrics.navigation import ChartSeeing
 from hpcdash.ui.metrics.plot import ChartPlot
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 
 _HISTORY_SECONDS = 4.0
+_MOST_OTHERS = 60
+_OTHERS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)
+_OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_task", "_tasks"]
 # Before what is seldom pressed.
 _SWITCH_RANK = 1
 # What the weights may be broken by: a save then takes the place of a good one.
@@ -252,28 +257,24 @@ class ChartView(ChartSeeing, can_focus=True):
     # -- what is asked
 
     def do_metrics(self) -> None:
-        from hpcdash.ui.metrics.dialogs import ChoiceDialog
-
         request = self.request()
         if not request.all_names:
             self._say("no metric is known yet")
             return
 
-        def take(names: tuple[str, ...] | None) -> None:
+        def take(names: list[str] | None) -> None:
             if names is not None:
-                self._see(replace(self.state, names=names, panel=0))
+                self._see(replace(self.state, names=tuple(names), panel=0))
 
         shown = request.names
         names = [*shown, *(name for name in request.all_names if name not in shown)]
-        self.app.push_screen(ChoiceDialog("metrics", [(name, name) for name in names], shown, len(names)), take)
+        self.app.push_screen(ChecklistDialog("metrics", [(name, name) for name in names], shown), take)
 
     def do_overlay(self) -> None:
         self.run_worker(self._overlay(), exclusive=True, group="overlay")
 
     async def _overlay(self) -> None:
         """Ask which other runs; what has ended is in the history, which is asked for first."""
-        from hpcdash.ui.metrics.dialogs import ChoiceDialog, other_runs
-
         row = self._row()
         if row is None:
             self._say("the job is not known yet")
@@ -295,7 +296,7 @@ class ChartView(ChartSeeing, can_focus=True):
         if not choices:
             self._say("no other run to show: none of its array, of its name, and none is marked")
             return
-        dialog = ChoiceDialog(f"over {self.job_id}", choices, shown, MOST_RUNS - 1)
+        dialog = ChecklistDialog(f"over {self.job_id}", choices, shown, MOST_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)
         if chosen is not None:
             await self.show_others(chosen)
@@ -327,14 +328,14 @@ class ChartView(ChartSeeing, can_focus=True):
             if not run.reading.found:
                 said = "too few points to tell" if run.reading.too_few else "nothing stands out so far"
                 text.append(f"  {said}\n", "dim")
-        self.app.push_screen(WordsDialog("how it goes", text if text.plain else Text("nothing is known yet")))
+        self.app.push_screen(TextDialog("how it goes", text if text.plain else Text("nothing is known yet")))
 
     def do_write_chart(self) -> None:
         if self._has_panels():
             self.run_worker(self._write(), exclusive=True, group="write")
 
     async def _write(self) -> None:
-        from hpcdash.ui.metrics.dialogs import file_stem, write_chart
+        from hpcdash.ui.metrics.export import file_stem, write_chart
 
         stem = file_stem(self.job_id, self.picture.panels[0].name, self.now())
         request = self.request()
@@ -350,6 +351,38 @@ class ChartView(ChartSeeing, can_focus=True):
 def _is_broken(mark: Mark) -> bool:
     """Whether what was found lasts, and may be in the weights."""
     return mark.lasts and mark.kind in _BROKEN
+
+
+def other_runs(store: ClusterStore, row: Mapping[str, Any], marked: Collection[str]) -> list[tuple[str, str]]:
+    """Ids and words of jobs that have begun: the marked first, then tasks of its array, then its namesakes, each
+    the newest first."""
+    found: dict[str, tuple[int, int, int, str]] = {}
+    for kind in _OTHERS:
+        snapshot = store.snapshots.get(kind)
+        if snapshot is None:
+            continue
+        for other in _near(snapshot.table, row, marked).select(_OTHER_COLUMNS).to_pylist():
+            number = str(other["id"])
+            if number in found or number == row["id"] or other["_tasks"] != 1:
+                continue
+            if str(other["state"]) in WAITING and number not in marked:
+                continue
+            is_task = row["array_id"] is not None and other["array_id"] == row["array_id"]
+            rank = 0 if number in marked else 1 if is_task else 2
+            why = ("marked", "same array", "same name")[rank]
+            words = f"{number:<12} {other['name'] or ''}  {state_word(str(other['state']))}, {why}"
+            found[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0), words)
+    ranked = sorted(found.items(), key=lambda one: one[1][:3])
+    return [(number, ranks[3]) for number, ranks in ranked[:_MOST_OTHERS]]
+
+
+def _near(table: pa.Table, row: Mapping[str, Any], marked: Collection[str]) -> pa.Table:
+    wanted = pc.is_in(table["id"], pa.array(list(marked), pa.string()))
+    if row["name"]:
+        wanted = pc.or_(wanted, pc.equal(table["name"], row["name"]))
+    if row["array_id"] is not None:
+        wanted = pc.or_kleene(wanted, pc.equal(table["array_id"], row["array_id"]))
+    return table.filter(wanted)
 
 
 VIEW = ViewSpec("chart", "chart", ChartView, Capability.LOGS, root=False)

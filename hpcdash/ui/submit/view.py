@@ -27,7 +27,7 @@ from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.submit.form import Draft, draft_of, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
-from hpcdash.ui.submit.choices import Choice
+from hpcdash.ui.dialogs import Choice
 from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT
 from hpcdash.ui.submit.updates import SubmitTiming
 from hpcdash.ui.view import ViewSpec
@@ -123,7 +123,7 @@ class SubmitView(SubmitTiming):
         self.post_message(self.CrumbsChanged())
 
     def _choices(self, name: str) -> list[Choice]:
-        from hpcdash.ui.submit.choices import Choice, choices_of
+        from hpcdash.ui.submit.choices import choices_of
 
         choices = choices_of(name, self.form.texts(), self.offers, self.session.store, self.seen.queue)
         if name == "after" and self._offered_after is not None:
@@ -215,7 +215,7 @@ class SubmitView(SubmitTiming):
         choices = self._choices(name)
         if not choices:
             return False
-        from hpcdash.ui.submit.choices import ChoiceDialog
+        from hpcdash.ui.dialogs import ChoiceDialog
 
         def take(value: str) -> None:
             text = value
@@ -230,7 +230,7 @@ class SubmitView(SubmitTiming):
 
     async def do_start_from(self) -> None:
         """A list of what to start from: an empty form, templates, what was submitted lately."""
-        from hpcdash.ui.submit.choices import ChoiceDialog
+        from hpcdash.ui.dialogs import ChoiceDialog
 
         # Hundreds of files, in a home that may be far away.
         points = await asyncio.to_thread(starting_points, self)

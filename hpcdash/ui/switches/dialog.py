@@ -14,7 +14,7 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Static
 
 from hpcdash.backends.actions import Outcome, Verb
@@ -42,7 +42,7 @@ from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.switches.switches import Switch
-from hpcdash.ui.jobs.action_dialogs import FRAME, AnswerButton
+from hpcdash.ui.dialogs import AnswerButton
 from hpcdash.ui.switches.following import LOOK_SECONDS, SwitchFollowing
 
 _MOST_LISTED = 8
@@ -253,42 +253,33 @@ def _identity(look: SwitchLook | None) -> tuple[object, ...]:
 class SwitchDialog(SwitchDoing):
     """One switch of one job or array; `switch` and `look` are None until they are known."""
 
-    DEFAULT_CSS = (
-        FRAME.format(name="SwitchDialog")
-        + "    SwitchDialog Input { width: 1fr; background: $panel; margin-top: 1; }\n"
-    )
-    AROUND_LINES: ClassVar[int] = 9
+    DEFAULT_CSS = "SwitchDialog Input { width: 1fr; background: $panel; margin-top: 1; }"
+    fixed_lines = 9
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "drop", "drop", show=False),
         Binding("c", "clear", "clear", show=False),
         Binding("a", "again", "drop again", show=False),
         Binding("v", "command", "the command", show=False),
         Binding("p", "path", "another path", show=False),
-        Binding("n,q,escape", "leave", "leave", show=False),
+        Binding("n,q", "leave", "leave", show=False),
         Binding("ctrl+r", "look_again", "look again", show=False),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-        Binding("down,j", "scroll(1)", show=False),
-        Binding("up,k", "scroll(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
     ]
 
     # -- what is shown
 
-    def compose(self) -> ComposeResult:
-        is_kill = self.kind is SwitchKind.KILL
-        with Vertical(classes="frame dangerous" if is_kill else "frame"):
-            yield Static(f"{self.kind.words} of {visible(self.job_id)}", classes="title", markup=False)
-            with VerticalScroll(classes="scrolls", can_focus=False):
-                yield Static("", classes="words", id="body", markup=False)
-            yield Input(placeholder="/path/of/the/file", id="path", compact=True)
-            with Horizontal(classes="buttons"):
-                yield AnswerButton("No (n)", id="no")
-                yield AnswerButton("Yes, drop it (y)", id="yes")
-                yield AnswerButton("Clear it (c)", id="clear")
-                yield AnswerButton("Drop it again … (a)", id="again")
-            yield Static("", classes="aside", id="keys", markup=False)
+    @property
+    def is_dangerous(self) -> bool:
+        return self.kind is SwitchKind.KILL
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls", can_focus=False):
+            yield Static("", classes="words", id="body", markup=False)
+        yield Input(placeholder="/path/of/the/file", id="path", compact=True)
+        with Horizontal(classes="buttons"):
+            yield AnswerButton("No (n)", id="no")
+            yield AnswerButton("Yes, drop it (y)", id="yes")
+            yield AnswerButton("Clear it (c)", id="clear")
+            yield AnswerButton("Drop it again … (a)", id="again")
 
     def on_mount(self) -> None:
         self._show()

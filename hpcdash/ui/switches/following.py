@@ -16,6 +16,7 @@ from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.switch_text import Deeds, SwitchLook, SwitchProgress, Thing, dropped_at, in_time
 from hpcdash.domain.switches import SwitchKind
+from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -23,21 +24,21 @@ from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.names import progress_of
 from hpcdash.services.switches.switches import Namesakes, Switch, Switches, SwitchLog, SwitchRefused
-from hpcdash.ui.jobs.action_dialogs import ScrollingDialog
+from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.jobs.action_text import format_error
 
 # Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
 LOOK_SECONDS = 10.0
 
 
-class SwitchFollowing(ScrollingDialog):
+class SwitchFollowing(Dialog[None]):
     """Asks and looks, and says `_show` whenever something is known; `switch` and `look` are None until they are."""
 
     def __init__(
         self, session: ClusterSession, switches: Switches, job_id: str, kind: SwitchKind, against: str = ""
     ) -> None:
         """`against` says why it had better not be dropped, '' where nothing speaks against it."""
-        super().__init__()
+        super().__init__(f"{kind.words} of {visible(job_id)}")
         self.against = against
         self.session = session
         self.switches = switches

@@ -18,7 +18,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.watch.alerts import is_of_job, title_of
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import CHART_RANK, ViewSpec
@@ -277,7 +277,7 @@ class AlertsView(TableView):
         for problem in self.board.problems if self.board is not None else ():
             words.append(f"\n{visible(problem)}", "dim")
         words.rstrip()
-        self.app.push_screen(WordsDialog(visible(row["title"]), words))
+        self.app.push_screen(TextDialog(visible(row["title"]), words))
 
 
 def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:

@@ -15,10 +15,8 @@ from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
-from hpcdash.ui.jobs.alter_dialog import AlterDialog
+from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
 from hpcdash.ui.jobs.journal import JournalView
-from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.palette import ActionProvider
 from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, PENDING, ActingTransport, acting_app, job, mark, point_at
 from tests.ui.stage import notices, press, screen_text, settled, type_text, until

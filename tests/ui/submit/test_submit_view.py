@@ -23,9 +23,9 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.submit.form import Draft
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.state import WatchFiles
+from hpcdash.ui.dialogs import ChoiceDialog
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.table import JobsView
-from hpcdash.ui.submit.choices import ChoiceDialog
 from hpcdash.ui.submit.view import SubmitView
 from tests.embedded.queue_lab import QueueLab
 from tests.ui.stage import PBS_CASES, press, screen_text, settled, type_text, until
