@@ -155,7 +155,7 @@ class SubmitPage(View):
             return "the same as it was submitted last"
         return "nothing of this name was submitted from here"
 
-    def told(self, looked: FormPreview | None = None) -> tuple[str, ...]:
+    def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
         """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)

@@ -68,7 +68,7 @@ class SubmitTiming(SubmitPage):
 
     def on_form_page_changed(self, event: FormPage.Changed) -> None:
         event.stop()
-        self.look_soon()
+        self.preview_soon()
 
     # -- what the cluster has
 
@@ -87,37 +87,37 @@ class SubmitTiming(SubmitPage):
         else:
             self._unreachable = None
             self._learned_at = time.monotonic()
-        self.look_soon()
+        self.preview_soon()
         self.post_message(self.CrumbsChanged())
 
     # -- looking at it
 
-    def look_soon(self) -> None:
+    def preview_soon(self) -> None:
         """Look at what stands there once the next letters did not come at once."""
         if self._looking is not None:
             self._looking.stop()
-        asks = self._is_as_it_is and self.batch_file.is_to_be_asked_for(self.form.texts())
-        self._looking = self.set_timer(_PATH_SECONDS if asks else _TYPING_SECONDS, self._begin_to_look)
+        asks = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
+        self._looking = self.set_timer(_PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview)
 
     @property
-    def is_to_be_looked_at(self) -> bool:
+    def is_preview_due(self) -> bool:
         """Whether something was typed that nobody looked at yet."""
         return self._looking is not None
 
-    def _begin_to_look(self) -> None:
+    def _start_preview(self) -> None:
         self._looking = None
-        self.run_worker(self.look_now(), exclusive=True, group="look")
+        self.run_worker(self.preview_now(), exclusive=True, group="look")
 
-    async def look_now(self) -> FormPreview:
+    async def preview_now(self) -> FormPreview:
         """What stands there now, looked at; it is on the screen too."""
-        from hpcdash.ui.submit.preview import look_at_request, look_at_script, with_saving
+        from hpcdash.ui.submit.preview import preview_request, preview_script, with_saving
 
         draft = self.draft()
         if self._is_as_it_is:
             content = await self.batch_file.read(draft.texts)
-            looked = await asyncio.to_thread(look_at_script, draft, self.launches, self.offers, content, self.last)
+            looked = await asyncio.to_thread(preview_script, draft, self.launches, self.offers, content, self.last)
         else:
-            looked = await asyncio.to_thread(look_at_request, draft, self.launches, self.offers, self._root, self.last)
+            looked = await asyncio.to_thread(preview_request, draft, self.launches, self.offers, self._root, self.last)
             board = self.session.watching
             rules = board.settings.saves if board is not None else ()
             looked = with_saving(looked, draft.texts, [rule for rule in rules if rule.meant.is_on(self.session.name)])

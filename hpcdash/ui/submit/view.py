@@ -95,8 +95,8 @@ class SubmitView(SubmitTiming):
 
     def on_mount(self) -> None:
         self.run_worker(self._learn(), exclusive=True, group="learn")
-        self.look_soon()
-        self.call_after_refresh(self._take_kept)
+        self.preview_soon()
+        self.call_after_refresh(self._restore_draft)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width < _WIDE_COLUMNS, "-narrow")
@@ -157,7 +157,7 @@ class SubmitView(SubmitTiming):
             with contextlib.suppress(StateUnusable):
                 Drafts(folder).keep(self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is))
 
-    def _take_kept(self) -> None:
+    def _restore_draft(self) -> None:
         """What stood here when the last program was ended, unless something stands here by now."""
         from hpcdash.services.submit.form import Draft
 

@@ -154,7 +154,7 @@ class SwitchDialog(Dialog[None]):
         Binding("v", "command", "the command", show=False),
         Binding("p", "path", "another path", show=False),
         Binding("n,q", "leave", "leave", show=False),
-        Binding("ctrl+r", "look_again", "look again", show=False),
+        Binding("ctrl+r", "refresh", "refresh", show=False),
     ]
 
     def __init__(
@@ -432,10 +432,10 @@ class SwitchDialog(Dialog[None]):
             self.query_one("#no", Button).focus()
         self.session.poller.ask_now()
 
-    def action_look_again(self) -> None:
-        self.run_worker(self._look_at_all(), group="switch-look", exclusive=True)
+    def action_refresh(self) -> None:
+        self.run_worker(self._refresh_all(), group="switch-look", exclusive=True)
 
-    async def _look_at_all(self) -> None:
+    async def _refresh_all(self) -> None:
         await self.tracker.refresh(is_asked=True)
         await self.tracker.fetch_namesakes()
         self.session.poller.ask_now()

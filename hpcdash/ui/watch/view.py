@@ -111,7 +111,7 @@ class AlertsView(TableView):
     def alerts_changed(self) -> None:
         """They were judged anew, or others are to be."""
         self.reload()
-        self._look_where_due()
+        self._check_if_due()
 
     def taken_at(self) -> float | None:
         """None: of logs, saves and disks that is when they were looked at, which stands beside the counts."""
@@ -144,15 +144,15 @@ class AlertsView(TableView):
 
     def on_mount(self) -> None:
         self.reload()
-        self.look()
-        self.set_interval(1.0, self._look_where_due)
+        self.check()
+        self.set_interval(1.0, self._check_if_due)
 
     def shown(self) -> None:
         super().shown()
         self._judge()
 
     def do_ask_now(self) -> bool:
-        self.look()
+        self.check()
         return False
 
     @property
@@ -162,18 +162,18 @@ class AlertsView(TableView):
             return False
         return self.board.wants_look or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
 
-    def _look_where_due(self) -> None:
+    def _check_if_due(self) -> None:
         """Look again, unless a look is under way; behind another view nothing is asked for it."""
         is_looking = self._looking is not None and not self._looking.is_finished
         if self.is_live and self._is_due and not is_looking and self.display and self.screen.is_current:
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at all that is watched, beside the event loop."""
         self._look_began = self.now().timestamp()
-        self._looking = self.run_worker(self._look(), exclusive=True, group="alerts")
+        self._looking = self.run_worker(self._check(), exclusive=True, group="alerts")
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if self.board is None:
             return
         await self.board.read_again()
@@ -189,7 +189,7 @@ class AlertsView(TableView):
         if board is not None:
             await board.read_again()
             if self._is_due:
-                self._look_where_due()
+                self._check_if_due()
             else:
                 self._tell(await board.judge())
 

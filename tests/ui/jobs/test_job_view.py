@@ -396,7 +396,9 @@ async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot)
         assert line_with(app, "resources").split() == ["job", "resources"]
-        beside_a_title = next(line for line in view_of(app)._words().split("\n") if line.plain.startswith("files"))
+        beside_a_title = next(
+            line for line in view_of(app)._format_page().split("\n") if line.plain.startswith("files")
+        )
         bold = [beside_a_title.plain[span.start : span.end] for span in beside_a_title.spans if span.style.bold]
         assert bold == ["files"]
         await pilot.resize_terminal(*SIZE)
