@@ -151,7 +151,7 @@ class PromptDialog(Dialog[list[str] | None]):
             yield Input(password=field.secret)
 
     def format_keys(self) -> str:
-        return "enter sends it, esc gives up"
+        return "enter send · esc cancel"
 
     def _own_message(self) -> list[str]:
         lines = f"{self.prompt.said}\n{self.prompt.title}\n{self.prompt.instructions}".splitlines()
@@ -200,7 +200,7 @@ class HostKeyDialog(Dialog[bool]):
             yield AnswerButton("Yes, trust it (y)", id="yes")
 
     def format_keys(self) -> str:
-        return "y trusts the key; n and esc do not; tab goes to the other"
+        return "y trust · n/esc cancel · tab switch"
 
     def on_mount(self) -> None:
         self.query_one("#no", Button).focus()
@@ -249,18 +249,18 @@ class ChecklistDialog(Dialog[list[str] | None]):
         )
 
     def format_keys(self) -> str:
-        return "space marks, enter takes, esc leaves as it was"
+        return "space toggle · enter apply · esc cancel"
 
     def on_mount(self) -> None:
         widest = max((width_of(visible(label)) for _, label in self._choices), default=0)
-        # The frame and the boxes take twelve cells; the keys below need 52 with the frame.
+        # The frame and the boxes take twelve cells; the keys below fit into 52 with the frame.
         self.query_one(".frame").styles.width = max(52, min(widest, _LABEL_CELLS) + 12)
         self.query_one(SelectionList).focus()
 
     def action_take(self) -> None:
         marked = set(self.query_one(SelectionList).selected)
         if len(marked) > self._most:
-            self.query_one("#keys", Static).update(f"no more than {self._most} at once; space unmarks")
+            self.query_one("#keys", Static).update(f"no more than {self._most} at once; space clears one")
             return
         self.dismiss([value for value, _ in self._choices if value in marked])
 
@@ -301,7 +301,7 @@ class ChoiceDialog(Dialog[None]):
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 
     def format_keys(self) -> str:
-        return "↑ ↓ enter takes it, esc leaves it as it was"
+        return "↑ ↓ choose · enter apply · esc cancel"
 
     def on_mount(self) -> None:
         listed = self.query_one(OptionList)
@@ -332,7 +332,7 @@ class TextDialog(Dialog[None]):
             yield Static(self.text, classes="words", markup=False)
 
     def format_keys(self) -> str:
-        return "↑ ↓ scroll, esc closes"
+        return "↑ ↓ scroll · esc close"
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

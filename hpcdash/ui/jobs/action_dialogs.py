@@ -96,8 +96,8 @@ class ConfirmDialog(Dialog[None]):
     def _keys(self) -> str:
         """What `enter` would do, wherever the focus is now."""
         yes = self.query_one("#yes").has_focus
-        does, does_not = ("enter or y does", "n and esc do") if yes else ("y does", "enter, n and esc do")
-        return f"{does} it; {does_not} not; tab goes to the other; j k scroll"
+        confirm, cancel = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
+        return f"{confirm} confirm · {cancel} cancel · tab switch · j/k scroll"
 
     def on_descendant_focus(self) -> None:
         self.query_one("#keys", Static).update(self._keys())
@@ -121,11 +121,11 @@ class ConfirmDialog(Dialog[None]):
         if len(ids) > 1:
             parts += [_line(f"{len(ids)} ids", "label"), _line(_clipped_ids(ids), "under")]
         commands = plan.commands
-        parts.append(_line("what runs" if len(commands) == 1 else f"what runs, {len(commands)} commands", "label"))
+        parts.append(_line("command to run" if len(commands) == 1 else f"commands to run ({len(commands)})", "label"))
         parts += [_line(words, "under") for words in _commands(plan)]
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
-        parts.append(_line("It is noted in the journal (J), before and after.", "label"))
+        parts.append(_line("Logged in the journal (J).", "label"))
         return parts
 
     def on_mount(self) -> None:
@@ -167,7 +167,7 @@ class ResultsDialog(Dialog[None]):
             yield Static(result_lines(self.report.outcomes), classes="words", markup=False)
 
     def format_keys(self) -> str:
-        return "esc closes; J shows it again"
+        return "esc close · J show it again"
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -264,7 +264,7 @@ class AlterDialog(Dialog[None]):
             yield Static(visible(words), classes="words" if at else "label", markup=False)
 
     def format_keys(self) -> str:
-        return "tab goes to the next field, enter goes on, esc leaves"
+        return "tab next field · enter continue · esc cancel"
 
     def on_mount(self) -> None:
         for words in self.query(".warned"):
@@ -369,8 +369,8 @@ class SignalDialog(Dialog[None]):
             yield Static(visible(text), classes="words", markup=False)
 
     def format_keys(self) -> str:
-        next_field = "to whom" if len(self._recipients) > 1 else "to another"
-        return f"↑ ↓ choose, tab {next_field}, enter goes on, esc leaves"
+        next_field = "recipient" if len(self._recipients) > 1 else "other signal"
+        return f"↑ ↓ choose · tab {next_field} · enter continue · esc cancel"
 
     def on_mount(self) -> None:
         self.query_one("#complaint").display = False

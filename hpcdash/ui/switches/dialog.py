@@ -301,18 +301,18 @@ class SwitchDialog(Dialog[None]):
 
     def _keys(self) -> str:
         if self._asks_path:
-            return "enter takes the path; an empty line forgets what was named before; esc keeps this one"
+            return "enter use this path · empty: forget the one named before · esc cancel"
         if self.query_one("#path").display:
-            return "enter takes the path, esc leaves"
+            return "enter use this path · esc close"
         is_dropped = self.tracker.look is not None and self.tracker.look.is_dropped
-        keys = ["y drops it; n and esc do not"] if self.can_drop else []
-        keys += ["c removes the file"] if self.can_clear else []
-        keys += ["a drops it again (asks)"] if self.can_ask_again else []
-        keys += [] if self.can_drop else ["esc closes, it stays" if is_dropped else "esc closes"]
+        keys = ["y drop · n/esc cancel"] if self.can_drop else []
+        keys += ["c remove the file"] if self.can_clear else []
+        keys += ["a drop again (asks)"] if self.can_ask_again else []
+        keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
         if self._command():
-            keys.append(f"v {'hides' if self._shows_command else 'shows'} the command")
-        keys += ["p names another file"] if self.can_name_another else []
-        return "; ".join([*keys, "ctrl+r looks again"])
+            keys.append(f"v {'hide' if self._shows_command else 'show'} the command")
+        keys += ["p another file"] if self.can_name_another else []
+        return " · ".join([*keys, "ctrl+r refresh"])
 
     def _command(self) -> str:
         """What y runs, else what c does, as a shell would take it; '' where neither does anything."""
@@ -337,7 +337,7 @@ class SwitchDialog(Dialog[None]):
             return
         if not switch.path:
             yield "", f"{visible(switch.naming.problem)}.", ""
-            yield "", "Which file does it look for? It is remembered for jobs of this name.", ""
+            yield "", "Which file does it watch? It is remembered for jobs of this name.", ""
             return
         yield "file", visible(switch.path), "bold"
         yield "", visible(switch.naming.whence), ""

@@ -136,7 +136,7 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         assert "9 jobs" in text, "all of alice's have the same script"
         assert app.focused is not None
         assert app.focused.id == "no"
-        assert "v shows the command" in text
+        assert "v show the command" in text
         await press(pilot, "v")
         assert "LC_ALL=C; export LC_ALL" in screen_text(app)
         await press(pilot, "enter")
@@ -362,7 +362,7 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         assert path.value == f"{run}/SAVE"
         await press(pilot, "escape")
         assert app.screen is dialog
-        assert "enter takes the path" not in screen_text(app)
+        assert "enter use this path" not in screen_text(app)
         await press(pilot, "p")
         path.value = f"{run}/ELSE"
         await press(pilot, "enter")
