@@ -96,8 +96,8 @@ class ConfirmDialog(Dialog[None]):
     def _keys(self) -> str:
         """What `enter` would do, wherever the focus is now."""
         yes = self.query_one("#yes").has_focus
-        confirm, cancel = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
-        return f"{confirm} confirm · {cancel} cancel · tab switch · j/k scroll"
+        confirm, decline = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
+        return f"{confirm} confirm · {decline} go back · tab switch · j/k scroll"
 
     def on_descendant_focus(self) -> None:
         self.query_one("#keys", Static).update(self._keys())
