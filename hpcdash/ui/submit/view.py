@@ -28,8 +28,7 @@ from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.submit.form import Draft, draft_of, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
 from hpcdash.ui.dialogs import Choice
-from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT
-from hpcdash.ui.submit.updates import SubmitTiming
+from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT, SubmitPage
 from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets.script_page import ScriptPage
 
@@ -48,7 +47,7 @@ _MOST_RECENT = 40
 _THERE = f"{THERE}:"
 
 
-class SubmitView(SubmitTiming):
+class SubmitView(SubmitPage):
     """One draft a cluster; it stays as it is while one is elsewhere."""
 
     DEFAULT_CSS = """

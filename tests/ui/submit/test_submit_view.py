@@ -81,7 +81,7 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
 async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest_seconds = "hpcdash.ui.submit.updates._REST_SECONDS"
+    rest_seconds = "hpcdash.ui.submit.page._REST_SECONDS"
     monkeypatch.setattr(rest_seconds, 3600.0)
     switch = tmp_path / "KILL"
     switch.touch()
@@ -566,7 +566,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
 
     monkeypatch.setattr("hpcdash.services.submit.checks.estimate_start", estimate)
     monkeypatch.setattr("hpcdash.ui.submit.page._EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("hpcdash.ui.submit.updates._REST_SECONDS", 0.3)
+    monkeypatch.setattr("hpcdash.ui.submit.page._REST_SECONDS", 0.3)
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -706,7 +706,7 @@ def test_the_form_looks_as_it_did(
     monkeypatch.chdir(tmp_path)
     Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n")
     # What the cluster says once typing rests comes when it comes.
-    monkeypatch.setattr("hpcdash.ui.submit.updates._REST_SECONDS", 3600.0)
+    monkeypatch.setattr("hpcdash.ui.submit.page._REST_SECONDS", 3600.0)
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)
