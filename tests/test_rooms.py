@@ -33,7 +33,7 @@ NAMED = {
     "transport/shell_environment.py": "SLURM_CONF of a login",
     "services/jobs/action_text.py": "whom a signal reaches",
     "ui/submit/choices.py": "launcher = srun",
-    "ui/submit/updates.py": "endings of scripts",
+    "ui/submit/page.py": "endings of scripts",
     "services/watch/rules/failures.py": "a next step",
 }
 

@@ -1,8 +1,9 @@
-"""The dialogs: what a login node asks, an unknown host key, a choice of columns, words to read."""
+"""The frame of every dialog, and those that any feature may open: prompts, host keys, choices, text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from rich.segment import Segment
@@ -10,79 +11,147 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.strip import Strip
-from textual.widgets import Button, Input, SelectionList, Static
+from textual.widgets import Button, Input, OptionList, SelectionList, Static
+from textual.widgets.option_list import Option
 from textual.widgets.selection_list import Selection
 
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.transport.base import HostKeyQuestion, Prompt
+from hpcdash.ui.widgets.cells import signs
 
 T = TypeVar("T")
-_FRAME = """
-    {name} {{ align: center middle; background: $background 60%; }}
-    {name} > .frame {{
-        width: 76; max-width: 95%; height: auto; max-height: 90%; padding: 1 2;
-        background: $surface; border: round $primary;
-    }}
-    {name} .title {{ text-style: bold; height: auto; margin-bottom: 1; }}
-    {name} .words {{ height: auto; }}
-    {name} .aside {{ color: $text-muted; height: auto; margin-top: 1; }}
-"""
+_VALUE_CELLS = 32
+_LABEL_CELLS = 60
 
 
-class _Scrolling(ModalScreen[T]):
-    """A dialog whose part of class `.scrolls` takes the height that is left, and no more."""
+class AnswerButton(Button):
+    """A button of one line; a sign beside its colours says that `enter` presses it."""
 
-    # The frame's border and padding, the title and the line below, each with a blank one.
-    _around_lines = 8
+    def __init__(self, text: str, *, id: str) -> None:
+        super().__init__(f"  {text}", id=id, compact=True)
+        self._text = text
 
-    def on_resize(self) -> None:
-        for part in self.query(".scrolls"):
-            part.styles.max_height = max(3, int(0.9 * self.size.height) - self._around_lines)
+    def watch_has_focus(self, value: bool) -> None:
+        super().watch_has_focus(value)
+        self.label = f"{signs().states['running'] if value else ' '} {self._text}"
 
-
-class _Choices(SelectionList[str]):
-    """A list whose boxes are empty where nothing is chosen: by themselves they differ in colour only."""
-
-    def render_line(self, y: int) -> Strip:
-        strip = super().render_line(y)
-        index = self.scroll_offset.y + y
-        if index >= self.option_count or self.get_option_at_index(index).value in self.selected:
-            return strip
-        segments = list(strip)
-        return Strip([segments[0], Segment(" ", segments[1].style), *segments[2:]])
+    def rename(self, text: str) -> None:
+        """Show another text."""
+        self._text = text
+        self.watch_has_focus(self.has_focus)
+        # Its width was that of the text before.
+        self.refresh(layout=True)
 
 
-class PromptDialog(_Scrolling[list[str] | None]):
-    """What a login node asks, hop named, its own words shown as plain text."""
+class Dialog(ModalScreen[T]):
+    """The frame of a dialog: the heading, what `compose_body` yields, a line of keys.
 
-    DEFAULT_CSS = (
-        _FRAME.format(name="PromptDialog")
-        + """
-    PromptDialog VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
+    A part of class `.scrolls` takes the height that is left, and no more; a VerticalScroll scrolls by keys.
     """
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up")]
 
-    def __init__(self, prompt: Prompt) -> None:
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog > .frame {
+        width: 90; max-width: 96%; height: auto; max-height: 96%; padding: 0 2;
+        background: $surface; border: round $primary;
+    }
+    Dialog > .frame.dangerous { border: heavy $error; }
+    Dialog .title { text-style: bold; height: auto; margin-bottom: 1; }
+    Dialog .scrolls { height: auto; scrollbar-size-vertical: 1; }
+    Dialog .words { height: auto; }
+    Dialog .warned { height: auto; color: $warning; text-style: bold; }
+    Dialog .label { height: auto; margin-top: 1; color: $table-dim; }
+    Dialog .noted { height: auto; margin-top: 1; }
+    Dialog .under { height: auto; padding-left: 2; }
+    Dialog .aside { height: auto; margin-top: 1; color: $table-dim; }
+    Dialog .buttons { height: 1; margin-top: 1; }
+    Dialog AnswerButton { margin-right: 2; min-width: 0; background: $boost; }
+    Dialog AnswerButton:focus { background: $boost; text-style: bold reverse; }
+    Dialog SelectionList, Dialog SelectionList:focus { border: none; padding: 0; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "leave", show=False),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+        Binding("down,j", "scroll(1)", show=False),
+        Binding("up,k", "scroll(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+    ]
+    # The lines around the part that scrolls: the frame's border, the title and the keys with a blank line each.
+    fixed_lines = 6
+
+    def __init__(self, heading: str) -> None:
         super().__init__()
-        self.prompt = prompt
-        # A label and a field take four lines.
-        self._around_lines += 4 * len(prompt.fields)
+        self.heading = heading
+
+    @property
+    def is_dangerous(self) -> bool:
+        return False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its widgets are there: a dialog that is being taken away loses them innermost first."""
+        return self.is_attached and not (self._pruning or self._closing)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="frame"):
-            yield Static(f"{visible(self.prompt.hop)} asks", classes="title", markup=False)
-            said = "\n".join(visible(line) for line in self._own_message())
-            if said:
-                with VerticalScroll(classes="scrolls", can_focus=False):
-                    yield Static(said, classes="words", markup=False)
-            for field in self.prompt.fields:
-                yield Static(visible(field.label.strip()), classes="words", markup=False)
-                yield Input(password=field.secret)
-            yield Static("enter sends it, esc gives up", classes="aside", markup=False)
+        with Vertical(classes="frame dangerous" if self.is_dangerous else "frame"):
+            yield Static(visible(self.heading), classes="title", markup=False)
+            yield from self.compose_body()
+            yield Static(self.format_keys(), classes="aside", id="keys", markup=False)
+
+    def compose_body(self) -> ComposeResult:
+        raise NotImplementedError
+
+    def format_keys(self) -> str:
+        """The last line, which may be set later."""
+        return ""
+
+    def on_resize(self) -> None:
+        frame = self.query_one(".frame")
+        width = int(frame.styles.width.value) if frame.styles.width is not None else 90
+        # The frame's border and padding take six cells.
+        columns = max(20, min(width, int(0.96 * self.size.width)) - 6)
+        more_lines = (width_of(visible(self.heading)) - 1) // columns
+        for part in frame.query(".scrolls"):
+            part.styles.max_height = max(3, int(0.96 * self.size.height) - self.fixed_lines - more_lines)
+
+    def action_scroll(self, lines: int) -> None:
+        for scroll in self.query(VerticalScroll):
+            scroll.scroll_relative(y=lines, animate=False, immediate=True)
+
+    def action_page(self, pages: int) -> None:
+        for scroll in self.query(VerticalScroll):
+            scroll.scroll_relative(y=pages * max(1, scroll.size.height - 1), animate=False, immediate=True)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+class PromptDialog(Dialog[list[str] | None]):
+    """What a login node asks, hop named, its own text shown as plain text."""
+
+    DEFAULT_CSS = "PromptDialog > .frame { width: 76; }"
+
+    def __init__(self, prompt: Prompt) -> None:
+        super().__init__(f"{visible(prompt.hop)} asks")
+        self.prompt = prompt
+        # A label and a field take four lines.
+        self.fixed_lines += 4 * len(prompt.fields)
+
+    def compose_body(self) -> ComposeResult:
+        if message := "\n".join(visible(line) for line in self._own_message()):
+            with VerticalScroll(classes="scrolls", can_focus=False):
+                yield Static(message, classes="words", markup=False)
+        for field in self.prompt.fields:
+            yield Static(visible(field.label.strip()), classes="words", markup=False)
+            yield Input(password=field.secret)
+
+    def format_keys(self) -> str:
+        return "enter send · esc cancel"
 
     def _own_message(self) -> list[str]:
         lines = f"{self.prompt.said}\n{self.prompt.title}\n{self.prompt.instructions}".splitlines()
@@ -103,40 +172,35 @@ class PromptDialog(_Scrolling[list[str] | None]):
         else:
             self.dismiss([field.value for field in fields])
 
-    def action_give_up(self) -> None:
-        self.dismiss(None)
 
-
-class HostKeyDialog(ModalScreen[bool]):
+class HostKeyDialog(Dialog[bool]):
     """An unknown host's fingerprint; nothing is trusted unless a person says yes."""
 
-    DEFAULT_CSS = (
-        _FRAME.format(name="HostKeyDialog")
-        + """
-    HostKeyDialog .buttons { layout: horizontal; height: auto; margin-top: 1; }
-    HostKeyDialog Button { margin-right: 2; }
-    """
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,n", "refuse", "no"), Binding("y", "accept", "yes")]
+    DEFAULT_CSS = "HostKeyDialog > .frame { width: 76; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n", "answer(False)", "no", show=False),
+        Binding("y", "answer(True)", "yes", show=False),
+    ]
 
     def __init__(self, question: HostKeyQuestion) -> None:
-        super().__init__()
+        super().__init__(f"{visible(question.hop)} is not known yet")
         self.question = question
 
-    def compose(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         asked = self.question
-        with Vertical(classes="frame"):
-            yield Static(f"{visible(asked.hop)} is not known yet", classes="title", markup=False)
-            yield Static(
-                f"Its {visible(asked.algorithm)} key has the fingerprint\n\n  {visible(asked.fingerprint)}\n\n"
-                f"Compare it with what your site publishes. Trust it, and remember it in\n"
-                f"{visible(asked.known_hosts_path)}?",
-                classes="words",
-                markup=False,
-            )
-            with Vertical(classes="buttons"):
-                yield Button("No (n)", id="no")
-                yield Button("Yes, it is the one (y)", id="yes", variant="warning")
+        yield Static(
+            f"Its {visible(asked.algorithm)} key has the fingerprint\n\n  {visible(asked.fingerprint)}\n\n"
+            f"Compare it with what your site publishes. Trust it, and remember it in\n"
+            f"{visible(asked.known_hosts_path)}?",
+            classes="words",
+            markup=False,
+        )
+        with Horizontal(classes="buttons"):
+            yield AnswerButton("No (n)", id="no")
+            yield AnswerButton("Yes, trust it (y)", id="yes")
+
+    def format_keys(self) -> str:
+        return "y trust · n/esc cancel · tab switch"
 
     def on_mount(self) -> None:
         self.query_one("#no", Button).focus()
@@ -145,88 +209,130 @@ class HostKeyDialog(ModalScreen[bool]):
     def _pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
 
-    def action_accept(self) -> None:
-        self.dismiss(True)
-
-    def action_refuse(self) -> None:
-        self.dismiss(False)
+    def action_answer(self, is_yes: bool) -> None:
+        self.dismiss(is_yes)
 
 
-class ColumnsDialog(_Scrolling[list[str] | None]):
-    """Which columns are shown; they keep the order of the list."""
+class _Checkboxes(SelectionList[str]):
+    """A list whose boxes are empty where nothing is chosen: by themselves they differ in colour only."""
 
-    DEFAULT_CSS = (
-        _FRAME.format(name="ColumnsDialog")
-        + """
-    ColumnsDialog > .frame { width: 44; }
-    ColumnsDialog SelectionList, ColumnsDialog SelectionList:focus {
-        height: auto; border: none; padding: 0; background: $surface;
-    }
-    """
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "leave as it was"),
-        Binding("comma,enter", "take", "take", priority=True),
-    ]
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        index = self.scroll_offset.y + y
+        if index >= self.option_count or self.get_option_at_index(index).value in self.selected:
+            return strip
+        segments = list(strip)
+        return Strip([segments[0], Segment(" ", segments[1].style), *segments[2:]])
 
-    def __init__(self, titles: Mapping[str, str], chosen: Sequence[str]) -> None:
-        super().__init__()
-        self.titles = titles
-        self.chosen = chosen
 
-    def compose(self) -> ComposeResult:
-        # Those shown come first, in their order.
-        names = [*self.chosen, *(name for name in self.titles if name not in self.chosen)]
-        with Vertical(classes="frame"):
-            yield Static("columns", classes="title", markup=False)
-            yield _Choices(
-                *(Selection(f"{name:<12} {self.titles[name]}", name, name in self.chosen) for name in names),
-                classes="scrolls",
-            )
-            yield Static("space chooses, enter takes, esc leaves as it was", classes="aside", markup=False)
+class ChecklistDialog(Dialog[list[str] | None]):
+    """Some of a list, by marks; answers the marked in the order of the list, None where it was left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("comma,enter", "take", "take", show=False, priority=True)]
+
+    def __init__(
+        self, heading: str, choices: Sequence[tuple[str, str]], chosen: Sequence[str], most: int = 1000
+    ) -> None:
+        """`choices` are values and their labels; no more than `most` can be taken."""
+        super().__init__(heading)
+        self._choices = choices
+        self._chosen = chosen
+        self._most = most
+
+    def compose_body(self) -> ComposeResult:
+        yield _Checkboxes(
+            *(
+                Selection(clip(visible(label), _LABEL_CELLS), value, value in self._chosen)
+                for value, label in self._choices
+            ),
+            classes="scrolls",
+        )
+
+    def format_keys(self) -> str:
+        return "space toggle · enter apply · esc cancel"
+
+    def on_mount(self) -> None:
+        widest = max((width_of(visible(label)) for _, label in self._choices), default=0)
+        # The frame and the boxes take twelve cells; the keys below fit into 52 with the frame.
+        self.query_one(".frame").styles.width = max(52, min(widest, _LABEL_CELLS) + 12)
+        self.query_one(SelectionList).focus()
 
     def action_take(self) -> None:
-        chosen = set(self.query_one(SelectionList).selected)
-        names = [*self.chosen, *(name for name in self.titles if name not in self.chosen)]
-        self.dismiss([name for name in names if name in chosen])
+        marked = set(self.query_one(SelectionList).selected)
+        if len(marked) > self._most:
+            self.query_one("#keys", Static).update(f"no more than {self._most} at once; space clears one")
+            return
+        self.dismiss([value for value, _ in self._choices if value in marked])
 
-    def action_cancel(self) -> None:
-        self.dismiss(None)
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something to choose: `value` is what it means, `label` how it is called ('': as its value), `words` about it."""
+
+    value: str
+    words: str = ""
+    label: str = ""
 
 
-class WordsDialog(_Scrolling[None]):
-    """Words to read: help, or a whole error. Any of the usual keys closes it."""
+class ChoiceDialog(Dialog[None]):
+    """One of some choices; `take` is called with its value."""
 
-    DEFAULT_CSS = (
-        _FRAME.format(name="WordsDialog")
-        + """
-    WordsDialog > .frame { width: 90; }
-    WordsDialog VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
+    DEFAULT_CSS = """
+    ChoiceDialog OptionList, ChoiceDialog OptionList:focus {
+        border: none; padding: 0; background: $surface; text-wrap: nowrap; text-overflow: ellipsis;
+    }
     """
-    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "leave", "leave", show=False)]
+
+    def __init__(self, heading: str, choices: Sequence[Choice], take: Callable[[str], None], present: str = "") -> None:
+        super().__init__(heading)
+        self.choices = tuple(choices)
+        self.take = take
+        self.present = present
+
+    def compose_body(self) -> ComposeResult:
+        names = [clip(visible(choice.label or choice.value), _VALUE_CELLS) for choice in self.choices]
+        widest = max(map(width_of, names), default=0)
+        options = []
+        for name, choice in zip(names, self.choices, strict=True):
+            words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
+            words.append(" " * (widest - width_of(name) + 2) + visible(choice.words), "not bold")
+            options.append(Option(words))
+        yield OptionList(*options, classes="scrolls", markup=False, compact=True)
+
+    def format_keys(self) -> str:
+        return "↑ ↓ choose · enter apply · esc cancel"
+
+    def on_mount(self) -> None:
+        listed = self.query_one(OptionList)
+        values = [choice.value for choice in self.choices]
+        listed.highlighted = values.index(self.present) if self.present in values else 0
+        listed.focus()
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss()
+        self.take(self.choices[event.option_index].value)
+
+
+class TextDialog(Dialog[None]):
+    """A text to read: help, or a whole error. Any of the usual keys closes it."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,exclamation_mark,enter", "close", "close"),
-        Binding("down,j", "scroll(1)", "down"),
-        Binding("up,k", "scroll(-1)", "up"),
+        Binding("q,question_mark,exclamation_mark,enter", "leave", "close", show=False),
     ]
 
-    def __init__(self, title: str, words: Text) -> None:
-        super().__init__()
-        self.heading = title
-        self.words = words
+    def __init__(self, heading: str, text: Text) -> None:
+        super().__init__(heading)
+        self.text = text
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="frame"):
-            yield Static(visible(self.heading), classes="title", markup=False)
-            with VerticalScroll(classes="scrolls"):
-                yield Static(self.words, classes="words", markup=False)
-            yield Static("↑ ↓ scroll, esc closes", classes="aside", markup=False)
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls"):
+            yield Static(self.text, classes="words", markup=False)
+
+    def format_keys(self) -> str:
+        return "↑ ↓ scroll · esc close"
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
-
-    def action_scroll(self, lines: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
-
-    def action_close(self) -> None:
-        self.dismiss(None)

@@ -237,7 +237,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if not self.stack or not self.is_running:
             return
         view = self.view
-        self._tour.look()
+        self._tour.update_hint()
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")

@@ -11,7 +11,7 @@ from rich.text import Text
 from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import visible
 from hpcdash.ui.actions import Action, help_groups, is_of_a_form, key_sign, obeyed_while_typing
-from hpcdash.ui.dialogs import ColumnsDialog, WordsDialog
+from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.status import explanation
 from hpcdash.ui.table_view import TableView
@@ -89,8 +89,11 @@ class ScreenActions:
             if names is not None:
                 view.choose_columns(names)
 
-        titles = {name: column.title.lower() for name, column in view.catalogue().items()}
-        self.screen.app.push_screen(ColumnsDialog(titles, view.column_names), take)
+        columns = view.catalogue()
+        # Those shown come first, in their order.
+        names = [*view.column_names, *(name for name in columns if name not in view.column_names)]
+        choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]
+        self.screen.app.push_screen(ChecklistDialog("columns", choices, view.column_names), take)
 
     def do_theme(self) -> None:
         names = sorted(name for name in self.screen.app.available_themes if not name.startswith("textual"))
@@ -115,7 +118,7 @@ class ScreenActions:
         else:
             title, words = explained
             lines = Text("\n".join(visible(line) for line in words.split("\n")))
-            self.screen.app.push_screen(WordsDialog(title, lines))
+            self.screen.app.push_screen(TextDialog(title, lines))
 
     def do_form_help(self) -> None:
         """In a field `?` is typed."""
@@ -125,7 +128,7 @@ class ScreenActions:
         actions = self.screen.actions()
         is_typing = is_of_a_form(self.screen.focused)
         groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, self.screen.view_name)
-        self.screen.app.push_screen(WordsDialog(f"help: {self.screen.view_name}", help_page(self.screen.view, groups)))
+        self.screen.app.push_screen(TextDialog(f"help: {self.screen.view_name}", help_page(self.screen.view, groups)))
 
     def do_tour_next(self) -> None:
         self.screen.query_one(Tour).go_on()

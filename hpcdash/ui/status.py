@@ -181,12 +181,12 @@ def announcements(events: Sequence[JobEvent]) -> list[Announcement]:
     if len(groups) > _ANNOUNCED_ONE_BY_ONE:
         groups = {"": list(events)}
     return [
-        Announcement(_words(number, happened), any(event.after in ENDED_BADLY for event in happened))
+        Announcement(_format_events(number, happened), any(event.after in ENDED_BADLY for event in happened))
         for number, happened in groups.items()
     ]
 
 
-def _words(number: str, happened: Sequence[JobEvent]) -> str:
+def _format_events(number: str, happened: Sequence[JobEvent]) -> str:
     first = happened[0]
     name = clip(visible(first.name), _NAME_CELLS)
     if len(happened) == 1:

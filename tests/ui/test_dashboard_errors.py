@@ -23,7 +23,7 @@ from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
 from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.widgets.lines import Banner
 from tests.support.scripted_transport import MINE, ScriptedTransport
 from tests.ui.stage import (
@@ -58,7 +58,7 @@ async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_
         assert "with ctrl+r" in words
         assert "nothing known yet" in screen_text(app)
         await press(pilot, "exclamation_mark")
-        assert isinstance(app.screen, WordsDialog)
+        assert isinstance(app.screen, TextDialog)
         assert "exit status: 1" in screen_text(app)
 
 

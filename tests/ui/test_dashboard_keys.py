@@ -16,7 +16,7 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.actions import ACTIONS, available, help_groups, key_sign, remapped, textual_keys
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.main_screen import MainScreen
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.views import SPECS
@@ -413,9 +413,9 @@ async def test_a_dialog_keeps_every_key_to_itself() -> None:
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "question_mark")
-        assert isinstance(app.screen, WordsDialog)
+        assert isinstance(app.screen, TextDialog)
         await press(pilot, "2", "m", "T")
-        assert isinstance(app.screen, WordsDialog)
+        assert isinstance(app.screen, TextDialog)
         await press(pilot, "escape")
         assert app.main.view_name == "jobs"
         assert not app.main.view.everyone

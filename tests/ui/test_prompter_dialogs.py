@@ -83,7 +83,7 @@ async def test_what_a_host_said_before_it_asked_stands_in_the_dialog_which_keeps
         shown = screen_text(pilot.app)
         assert "Maintenance on ␛[31mMonday" in shown
         assert "Verification code:" in shown
-        assert "enter sends it" in shown
+        assert "enter send" in shown
 
 
 async def test_escape_gives_up_on_a_question() -> None:

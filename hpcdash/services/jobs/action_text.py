@@ -84,7 +84,7 @@ def title(plan: Plan) -> str:
     return f"{_ASKED.get(request.verb, request.verb)} {what}{' by force' if request.force else ''}?"
 
 
-def doing(plan: Plan) -> str:
+def format_running(plan: Plan) -> str:
     """`cancel of 12 jobs`, for while it runs."""
     return f"{plan.request.verb} of {_jobs(_count(plan))}"
 

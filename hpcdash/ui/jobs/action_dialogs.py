@@ -1,100 +1,43 @@
-"""The dialogs around an action on jobs: whether to do it, and how it went for each job."""
+"""The dialogs of an action on jobs: what to change, which signal, whether to do it, how it went for each job."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
-from textual.widgets import Button, Static
+from textual.containers import Horizontal, VerticalScroll
+from textual.suggester import SuggestFromList
+from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets.option_list import Option
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain import impact
 from hpcdash.domain.job_text import state_word
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import clip, visible
+from hpcdash.errors import UsageError
 from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
+from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.widgets.cells import signs
 
-FRAME = """
-    {name} {{ align: center middle; background: $background 60%; }}
-    {name} > .frame {{
-        width: 90; max-width: 96%; height: auto; max-height: 96%; padding: 0 2;
-        background: $surface; border: round $primary;
-    }}
-    {name} > .frame.dangerous {{ border: heavy $error; }}
-    {name} .title {{ text-style: bold; height: auto; margin-bottom: 1; }}
-    {name} .scrolls {{ height: auto; scrollbar-size-vertical: 1; }}
-    {name} .words {{ height: auto; }}
-    {name} .warned {{ height: auto; color: $warning; text-style: bold; }}
-    {name} .label {{ height: auto; margin-top: 1; color: $table-dim; }}
-    {name} .noted {{ height: auto; margin-top: 1; }}
-    {name} .under {{ height: auto; padding-left: 2; }}
-    {name} .aside {{ height: auto; margin-top: 1; color: $table-dim; }}
-    {name} .buttons {{ height: 1; margin-top: 1; }}
-    {name} AnswerButton {{ margin-right: 2; min-width: 0; background: $boost; }}
-    {name} AnswerButton:focus {{ background: $boost; text-style: bold reverse; }}
-"""
+_HINTS = {
+    "time": "2h, 1-12:00:00",
+    "nice": "higher waits longer",
+    "throttle": "how many tasks may run at a time",
+}
 _IDS_CELLS = 130
 _COMMAND_LETTERS = 8_000
 # Past these, a list of results tells how many more there are.
 _MOST_RESULTS = 2000
 
 
-class AnswerButton(Button):
-    """A button of one line; a sign beside its colours says that `enter` presses it."""
-
-    def __init__(self, words: str, *, id: str) -> None:
-        super().__init__(f"  {words}", id=id, compact=True)
-        self._words = words
-
-    def watch_has_focus(self, value: bool) -> None:
-        super().watch_has_focus(value)
-        self.label = f"{signs().states['running'] if value else ' '} {self._words}"
-
-    def rename(self, words: str) -> None:
-        """Other words on it."""
-        self._words = words
-        self.watch_has_focus(self.has_focus)
-        # Its width was that of the words before.
-        self.refresh(layout=True)
-
-
-class ScrollingDialog(ModalScreen[None]):
-    """A dialog whose part of class `.scrolls` takes the height that is left between the title and the last lines."""
-
-    # The frame's border, the title with a blank line, the line of keys with one.
-    AROUND_LINES: ClassVar[int] = 6
-
-    @property
-    def is_live(self) -> bool:
-        """Whether its widgets are there: a dialog that is being taken away loses them innermost first."""
-        return self.is_attached and not (self._pruning or self._closing)
-
-    def on_resize(self) -> None:
-        frame = self.query_one(".frame")
-        titles = [str(title.render()) for title in self.query(".title").results(Static)]
-        # The frame's border and padding take six cells.
-        columns = max(20, min(90, int(0.96 * self.size.width)) - 6)
-        more_lines = sum((width_of(title) - 1) // columns for title in titles)
-        for part in frame.query(".scrolls"):
-            part.styles.max_height = max(3, int(0.96 * self.size.height) - self.AROUND_LINES - more_lines)
-
-    def action_scroll(self, lines: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
-
-    def action_page(self, pages: int) -> None:
-        scroll = self.query_one(VerticalScroll)
-        scroll.scroll_relative(y=pages * max(1, scroll.size.height - 1), animate=False, immediate=True)
-
-
-class ConfirmDialog(ScrollingDialog):
+class ConfirmDialog(Dialog[None]):
     """What would be done, to whose jobs, and what is lost by it. The plan is the one that runs: nothing refreshes it.
 
     `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes the place of the one
@@ -102,17 +45,11 @@ class ConfirmDialog(ScrollingDialog):
     `checkpoints` are as stakes() has them.
     """
 
-    DEFAULT_CSS = FRAME.format(name="ConfirmDialog")
-    AROUND_LINES: ClassVar[int] = 8
+    # The buttons too, with a blank line.
+    fixed_lines = 8
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes", show=False),
         Binding("n,q,escape", "answer(False)", "no", show=False),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-        Binding("down,j", "scroll(1)", show=False),
-        Binding("up,k", "scroll(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
     ]
 
     def __init__(
@@ -121,18 +58,17 @@ class ConfirmDialog(ScrollingDialog):
         *,
         user: str = "",
         asides: Sequence[str] = (),
-        form: ModalScreen[None] | None = None,
+        form: Dialog[None] | None = None,
         has_recipients: bool = True,
         question: str = "",
         is_doubtful: bool = False,
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(question or action_text.title(plan))
         self.plan = plan
         self.warnings = tuple(warnings)
         self._checkpoints = checkpoints or {}
-        self._question = visible(question) or action_text.title(plan)
         self._is_doubtful = is_doubtful
         self.user = user
         self.asides = tuple(asides)
@@ -146,15 +82,12 @@ class ConfirmDialog(ScrollingDialog):
         is_odd = self._is_others or self._is_doubtful or bool(self.warnings)
         return is_odd or action_text.is_dangerous(self.plan.request)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="frame dangerous" if self.is_dangerous else "frame"):
-            yield Static(self._question, classes="title", markup=False)
-            with VerticalScroll(classes="scrolls", can_focus=False):
-                yield from self._parts()
-            with Horizontal(classes="buttons"):
-                yield AnswerButton("No (n)", id="no")
-                yield AnswerButton(f"Yes, {self._deed()} (y)", id="yes")
-            yield Static("", classes="aside", id="keys", markup=False)
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls", can_focus=False):
+            yield from self._parts()
+        with Horizontal(classes="buttons"):
+            yield AnswerButton("No (n)", id="no")
+            yield AnswerButton(f"Yes, {self._deed()} (y)", id="yes")
 
     def _deed(self) -> str:
         verb = self.plan.request.verb
@@ -163,8 +96,8 @@ class ConfirmDialog(ScrollingDialog):
     def _keys(self) -> str:
         """What `enter` would do, wherever the focus is now."""
         yes = self.query_one("#yes").has_focus
-        does, does_not = ("enter or y does", "n and esc do") if yes else ("y does", "enter, n and esc do")
-        return f"{does} it; {does_not} not; tab goes to the other; j k scroll"
+        confirm, decline = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
+        return f"{confirm} confirm · {decline} go back · tab switch · j/k scroll"
 
     def on_descendant_focus(self) -> None:
         self.query_one("#keys", Static).update(self._keys())
@@ -188,11 +121,11 @@ class ConfirmDialog(ScrollingDialog):
         if len(ids) > 1:
             parts += [_line(f"{len(ids)} ids", "label"), _line(_clipped_ids(ids), "under")]
         commands = plan.commands
-        parts.append(_line("what runs" if len(commands) == 1 else f"what runs, {len(commands)} commands", "label"))
+        parts.append(_line("command to run" if len(commands) == 1 else f"commands to run ({len(commands)})", "label"))
         parts += [_line(words, "under") for words in _commands(plan)]
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
-        parts.append(_line("It is noted in the journal (J), before and after.", "label"))
+        parts.append(_line("Logged in the journal (J).", "label"))
         return parts
 
     def on_mount(self) -> None:
@@ -216,38 +149,28 @@ class ConfirmDialog(ScrollingDialog):
             self._form.dismiss()
 
 
-class ResultsDialog(ScrollingDialog):
+class ResultsDialog(Dialog[None]):
     """How an action went that was not done for every job: what failed first, in the scheduler's own words."""
 
-    DEFAULT_CSS = FRAME.format(name="ResultsDialog")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,n,y", "close", "close", show=False),
-        Binding("down,j", "scroll(1)", show=False),
-        Binding("up,k", "scroll(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
+        Binding("q,enter,n,y", "leave", "close", show=False),
     ]
 
     def __init__(self, report: Report) -> None:
-        super().__init__()
+        super().__init__(f"{report.plan.request.verb}: {action_text.outcome_counts(report.outcomes)}")
         self.report = report
 
-    def compose(self) -> ComposeResult:
-        report = self.report
-        with Vertical(classes="frame"):
-            words = f"{report.plan.request.verb}: {action_text.outcome_counts(report.outcomes)}"
-            yield Static(words, classes="title", markup=False)
-            with VerticalScroll(classes="scrolls"):
-                if report.journal_problem:
-                    yield _line(f"! {visible(report.journal_problem)}", "warned")
-                yield Static(result_lines(report.outcomes), classes="words", markup=False)
-            yield Static("esc closes; J shows it again", classes="aside", markup=False)
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls"):
+            if self.report.journal_problem:
+                yield _line(f"! {visible(self.report.journal_problem)}", "warned")
+            yield Static(result_lines(self.report.outcomes), classes="words", markup=False)
+
+    def format_keys(self) -> str:
+        return "esc close · J show it again"
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
-
-    def action_close(self) -> None:
-        self.dismiss()
 
 
 def result_lines(outcomes: Sequence[Outcome]) -> Text:
@@ -270,6 +193,206 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
         text.append(f"and {len(ordered) - _MOST_RESULTS} more\n")
     text.rstrip()
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One thing to change: `present` as one would type it, '' where unknown or not the same for all.
+
+    `more_ways` go on with what may be typed: `+1h, -30m`.
+    """
+
+    name: str
+    present: str = ""
+    suggestions: tuple[str, ...] = ()
+    more_ways: str = ""
+
+
+class AlterDialog(Dialog[None]):
+    """Fields to fill in; what is left as it was is not touched. `proceed` asks before anything is changed.
+
+    It raises UsageError for what cannot be asked; `complaint` says what is wrong with one change, '' where nothing is.
+    """
+
+    DEFAULT_CSS = """
+    AlterDialog > .frame { overflow-y: auto; }
+    AlterDialog .field { height: 1; }
+    AlterDialog .field .name { width: 15; }
+    AlterDialog .field .hint { width: 1fr; padding-left: 2; color: $table-dim; }
+    AlterDialog Input { width: 24; background: $panel; }
+    AlterDialog Input:focus { background: $table-cursor; }
+    AlterDialog .complaint { padding-left: 15; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "go_on", "go on", show=False, priority=True),
+        Binding("down", "app.focus_next", show=False, priority=True),
+        Binding("up", "app.focus_previous", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        heading: str,
+        fields: Sequence[Field],
+        asides: Sequence[str],
+        complaint: Callable[[str, str], str],
+        proceed: Callable[[Dialog[None], Mapping[str, str]], None],
+    ) -> None:
+        super().__init__(heading)
+        self.fields = tuple(fields)
+        self.asides = tuple(asides)
+        self.complaint = complaint
+        self.proceed = proceed
+
+    def compose_body(self) -> ComposeResult:
+        for field in self.fields:
+            with Horizontal(classes="field"):
+                yield Static(action_text.CHANGED[field.name], classes="name", markup=False)
+                yield Input(
+                    visible(field.present),
+                    placeholder="unchanged",
+                    id=field.name,
+                    compact=True,
+                    max_length=100,
+                    suggester=SuggestFromList(field.suggestions) if field.suggestions else None,
+                    select_on_focus=False,
+                )
+                hint = ", ".join(filter(None, (_HINTS.get(field.name, ""), field.more_ways)))
+                yield Static(hint, classes="hint", markup=False)
+            yield Static("", classes="warned complaint", id=f"{field.name}-complaint", markup=False)
+        yield Static("", classes="warned", id="complaint", markup=False)
+        for at, words in enumerate(self.asides):
+            yield Static(visible(words), classes="words" if at else "label", markup=False)
+
+    def format_keys(self) -> str:
+        return "tab next field · enter continue · esc cancel"
+
+    def on_mount(self) -> None:
+        for words in self.query(".warned"):
+            words.display = False
+        self.query(Input).first().focus()
+
+    def changes(self) -> dict[str, str]:
+        """What is not as it was, by name."""
+        typed = {field.name: self.query_one(f"#{field.name}", Input).value.strip() for field in self.fields}
+        return {field.name: typed[field.name] for field in self.fields if typed[field.name] != visible(field.present)}
+
+    def action_go_on(self) -> None:
+        changes = self.changes()
+        problems = {
+            name: self.complaint(name, value) if value else "it cannot be empty" for name, value in changes.items()
+        }
+        for field in self.fields:
+            self._complain(f"{field.name}-complaint", problems.get(field.name, ""))
+        self._complain("complaint", "" if changes else "nothing is changed yet")
+        if wrong := next((name for name, problem in problems.items() if problem), None):
+            self.query_one(f"#{wrong}", Input).focus()
+        elif changes:
+            try:
+                self.proceed(self, changes)
+            except UsageError as error:
+                self._complain("complaint", action_text.format_error(error))
+
+    def _complain(self, name: str, words: str) -> None:
+        line = self.query_one(f"#{name}", Static)
+        line.update(f"! {words}" if words else "")
+        line.display = bool(words)
+
+
+class _SignalList(OptionList):
+    """A list whose chosen line has a sign: without the keys it would differ in colour only."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "cursor_down", show=False),
+        Binding("k", "cursor_up", show=False),
+    ]
+
+    def __init__(self, lines: Sequence[tuple[str, str]], *, id: str) -> None:
+        self._choices = tuple(lines)
+        super().__init__(*(Option(self._prompt(at, at == 0)) for at in range(len(self._choices))), id=id, compact=True)
+
+    def _prompt(self, at: int, is_chosen: bool) -> Text:
+        name, meaning = self._choices[at]
+        sign = signs().states["running"] if is_chosen else " "
+        return Text.assemble((f"{name:<13}{sign} ", "bold" if is_chosen else ""), meaning)
+
+    def on_mount(self) -> None:
+        self.highlighted = 0
+
+    @on(OptionList.OptionHighlighted)
+    def _moved(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        for at in range(len(self._choices)):
+            self.replace_option_prompt_at_index(at, self._prompt(at, at == event.option_index))
+
+
+class SignalDialog(Dialog[None]):
+    """A signal of a list, or any that one types; and who gets it, where that can be a part of a job.
+
+    `proceed` asks before it is sent; it raises UsageError for a signal that is none.
+    """
+
+    DEFAULT_CSS = """
+    SignalDialog > .frame { overflow-y: auto; }
+    SignalDialog OptionList, SignalDialog OptionList:focus { height: auto; background: $surface; background-tint: 0%; }
+    SignalDialog .field { height: 1; margin-bottom: 1; }
+    SignalDialog .field Static { width: 15; }
+    SignalDialog Input { width: 24; background: $panel; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "go_on", "go on", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        heading: str,
+        asides: Sequence[str],
+        proceed: Callable[[Dialog[None], str, str], None],
+        *,
+        has_recipients: bool = True,
+    ) -> None:
+        super().__init__(heading)
+        self._recipients = action_text.RECIPIENTS if has_recipients else {"": action_text.ALL_OF_A_JOB}
+        self.asides = tuple(asides)
+        self.proceed = proceed
+
+    def compose_body(self) -> ComposeResult:
+        yield _SignalList(tuple(action_text.SIGNALS.items()), id="signals")
+        with Horizontal(classes="field"):
+            yield Static("another", markup=False)
+            yield Input(placeholder="a name or a number", compact=True, max_length=20)
+        if len(self._recipients) > 1:
+            yield _SignalList(tuple(self._recipients.values()), id="recipients")
+        else:
+            yield Static(f"to {': '.join(action_text.ALL_OF_A_JOB)}", classes="words", markup=False)
+        yield Static("", classes="warned", id="complaint", markup=False)
+        for text in self.asides:
+            yield Static(visible(text), classes="words", markup=False)
+
+    def format_keys(self) -> str:
+        next_field = "recipient" if len(self._recipients) > 1 else "other signal"
+        return f"↑ ↓ choose · tab {next_field} · enter continue · esc cancel"
+
+    def on_mount(self) -> None:
+        self.query_one("#complaint").display = False
+        self.query_one("#signals", _SignalList).focus()
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self, event: OptionList.OptionSelected) -> None:
+        # A click chooses; enter, which goes on, does not come here.
+        event.stop()
+
+    def action_go_on(self) -> None:
+        typed = self.query_one(Input).value.strip()
+        signal = typed or tuple(action_text.SIGNALS)[self.query_one("#signals", _SignalList).highlighted or 0]
+        chosen = next((one.highlighted or 0 for one in self.query("#recipients").results(_SignalList)), 0)
+        recipient = tuple(self._recipients)[chosen]
+        complaint = self.query_one("#complaint", Static)
+        complaint.display = False
+        try:
+            self.proceed(self, signal, recipient)
+        except UsageError as error:
+            complaint.update(f"! {action_text.format_error(error)}")
+            complaint.display = True
 
 
 def _line(words: str, classes: str = "words") -> Static:

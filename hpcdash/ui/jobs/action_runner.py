@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -19,6 +18,7 @@ from hpcdash.domain.units import format_age
 from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.table_view import TableView
@@ -110,7 +110,7 @@ class ActionRunner:
         self,
         plan: Plan,
         asides: Sequence[str] = (),
-        form: ModalScreen[None] | None = None,
+        form: Dialog[None] | None = None,
         *,
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
@@ -130,7 +130,7 @@ class ActionRunner:
         self,
         plan: Plan,
         asides: Sequence[str] = (),
-        form: ModalScreen[None] | None = None,
+        form: Dialog[None] | None = None,
         *,
         question: str = "",
         is_doubtful: bool = False,
@@ -170,21 +170,21 @@ class ActionRunner:
 
     async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
         ids = plan.request.job_ids
-        underway = Underway(session.name, action_text.doing(plan), _numbers(ids), len(ids))
+        underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
         self._underway.append(underway)
         line = UnderwayLine(underway)
         timer = self.screen.set_timer(
             _QUIET_SECONDS, lambda: self.screen.mount(line, before=self.screen.query_one(Hint))
         )
 
-        def told(outcome: Outcome) -> None:
+        def on_outcome(outcome: Outcome) -> None:
             underway.heard_of.add(outcome.job_id)
 
         def heard(line: str) -> None:
             underway.said = line
 
         try:
-            report = await session.actions.run(plan, told, heard if plan.request.verb is Verb.SUBMIT else None)
+            report = await session.actions.run(plan, on_outcome, heard if plan.request.verb is Verb.SUBMIT else None)
         finally:
             self._underway.remove(underway)
             timer.stop()
@@ -219,10 +219,10 @@ class ActionRunner:
         if not any(outcome.done is None for outcome in report.outcomes):
             return report.outcomes
 
-        def told(words: str) -> None:
+        def on_progress(words: str) -> None:
             self.screen.notify(visible(words), severity="warning", timeout=20, markup=False)
 
-        outcomes = await reconcile(session.store, again, report, told)
+        outcomes = await reconcile(session.store, again, report, on_progress)
         if not all(outcome.done for outcome in outcomes):
             self._tell(replace(report, outcomes=outcomes), is_final=True)
         if isinstance(self.screen.view, JournalView):

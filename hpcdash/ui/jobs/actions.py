@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from textual.screen import ModalScreen
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
@@ -26,10 +25,10 @@ from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import Resubmission, plan_again, wanted_of
+from hpcdash.ui.dialogs import Dialog
+from hpcdash.ui.jobs.action_dialogs import AlterDialog, Field, SignalDialog
 from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.alter_dialog import AlterDialog, Field
 from hpcdash.ui.jobs.journal import JournalView
-from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.view import Targets, View
@@ -168,7 +167,7 @@ class JobActions:
         if choice is None:
             return
 
-        def proceed(form: ModalScreen[None], signal: str, recipient: str) -> None:
+        def proceed(form: Dialog[None], signal: str, recipient: str) -> None:
             request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
             self.runner.begin(self.screen.session.actions.plan(request, choice.rows), choice.left_out, form)
 
@@ -192,7 +191,7 @@ class JobActions:
                 return format_error(error)
             return ""
 
-        def proceed(form: ModalScreen[None], changes: Mapping[str, str]) -> None:
+        def proceed(form: Dialog[None], changes: Mapping[str, str]) -> None:
             self.runner.begin(self.screen.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
 
         title = f"change {subject(choice.job_ids, choice.rows)}"

@@ -112,9 +112,9 @@ class JobView(View):
     def store_changed(self, changed: Changed) -> None:
         """Take what came; ask for more only where the job is in another state: its details are their own questions."""
         if changed.kind in _JOB_KINDS:
-            self.run_worker(self._look(), exclusive=True, group="look")
+            self.run_worker(self._update(), exclusive=True, group="look")
 
-    async def _look(self) -> None:
+    async def _update(self) -> None:
         if await self.picture.look():
             self._fetch()
         else:
@@ -179,13 +179,13 @@ class JobView(View):
         """Everything anew; one stays where one has scrolled to."""
         if not self.is_live:
             return
-        text = self._words()
+        text = self._format_page()
         if self._painted is None or text != self._painted or text.spans != self._painted.spans:
             self._painted = text
             self.query_one(Static).update(text)
         self.post_message(self.CrumbsChanged())
 
-    def _words(self) -> Text:
+    def _format_page(self) -> Text:
         picture = self.picture
         if picture.row is None:
             is_over = self.own_error is not None and Part.DETAIL not in picture.asking

@@ -19,7 +19,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets import cells
@@ -181,7 +181,7 @@ class JournalView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         entry = self._entries.get(row_id)
         if entry is not None:
-            self.app.push_screen(WordsDialog(f"{entry.verb} on {entry.cluster}", self.format_entry(entry)))
+            self.app.push_screen(TextDialog(f"{entry.verb} on {entry.cluster}", self.format_entry(entry)))
 
     def do_copy(self) -> None:
         """The ids of the jobs."""

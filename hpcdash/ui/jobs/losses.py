@@ -56,7 +56,7 @@ class ShownLosses:
         pause = self._session.poller.interval_seconds(kind)
         return time.monotonic() - self._looked_at >= _EARLY * pause
 
-    async def look(self, rows: RowsTable) -> None:
+    async def refresh(self, rows: RowsTable) -> None:
         """Read the logs of one's own running jobs among the rows that are seen."""
         seen = rows.visible_ids()
         if not seen:

@@ -197,12 +197,12 @@ class JobsView(TableView):
         super()._show(table, columns, counts)
         if "loss" in self.column_names and self._losses.is_due(self.kind):
             # Once it is known how many rows there are room for.
-            self.call_after_refresh(self._look_at_losses)
+            self.call_after_refresh(self._refresh_losses)
 
-    def _look_at_losses(self) -> None:
+    def _refresh_losses(self) -> None:
         is_seen = self.is_live and self.display and "loss" in self.column_names
         if is_seen and self._losses.is_due(self.kind):
-            self.run_worker(self._losses.look(self.rows), group="losses")
+            self.run_worker(self._losses.refresh(self.rows), group="losses")
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         if column.key != "id":

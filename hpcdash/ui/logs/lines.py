@@ -114,11 +114,11 @@ class LogLines(Widget, can_focus=True):
         strips = [self._strip(one, width) for one in placed]
         if not placed:
             lines = [line for words in self.words for line in _in_lines(visible(words), width - 2)]
-            strips = [self._words_strip(line, width) for line in lines[:height]]
+            strips = [self._text_strip(line, width) for line in lines[:height]]
         blank = Strip.blank(width, self._style())
         return strips + [blank] * (height - len(strips))
 
-    def _words_strip(self, words: str, width: int) -> Strip:
+    def _text_strip(self, words: str, width: int) -> Strip:
         style = self._style("words")
         return Strip([Segment(f" {words}", style)]).crop_extend(0, width, self._style())
 

@@ -118,7 +118,7 @@ class LogReading(Vertical):
 
     # -- following
 
-    def look_now(self) -> None:
+    def read_now(self) -> None:
         """Look at the file at once, and again soon."""
         self._pace.hurry()
 
@@ -134,7 +134,7 @@ class LogReading(Vertical):
                 continue
             began = time.monotonic()
             try:
-                is_new = await self._look(began - looked)
+                is_new = await self._read_new(began - looked)
                 self._error(None)
             except (UnreachableError, CommandTimedOut) as error:
                 is_new = False
@@ -147,7 +147,7 @@ class LogReading(Vertical):
     def _is_shown(self) -> bool:
         return self.is_attached and all(node.display for node in self.ancestors_with_self if hasattr(node, "display"))
 
-    async def _look(self, seconds: float) -> bool:
+    async def _read_new(self, seconds: float) -> bool:
         """Read what is new where one follows, else see what became of the file."""
         size, identity = self.window.look.size, self.window.look.identity
         if self.viewport.following:
@@ -214,7 +214,7 @@ class LogReading(Vertical):
         """Follow the end, or stay where one is."""
         if following:
             self._go_end()
-            self.look_now()
+            self.read_now()
         else:
             self.viewport.stay()
         self._moved()

@@ -108,7 +108,7 @@ class LogView(View):
             await self._show_files(place.files, before)
         for pane in self._streams.panes:
             pane.row = self._row()
-            pane.look_now()
+            pane.read_now()
             pane.say()
         self.post_message(self.CrumbsChanged())
 
@@ -140,7 +140,7 @@ class LogView(View):
     def shown(self) -> None:
         self.take_focus()
         for pane in self._streams.panes:
-            pane.look_now()
+            pane.read_now()
         if self.place is None:
             self._ask()
 
@@ -501,7 +501,7 @@ class LogStreams(Horizontal):
                 pane.is_active = stream == self.stream
                 pane.is_beside = self.is_beside
                 pane.set_class(self.is_beside and stream == "stderr", "-beside")
-                pane.look_now()
+                pane.read_now()
                 pane.say()
 
     def _made(self, stream: str, files: LogFiles) -> LogPane:

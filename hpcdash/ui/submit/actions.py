@@ -93,7 +93,7 @@ class SubmitActions:
     async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
         """Looks once more, plans, asks, submits; and finds out what became of it where the answer was lost."""
         draft = view.draft()
-        looked = await view.look_now()
+        looked = await view.preview_now()
         if not looked.is_whole:
             view.tried()
             return
@@ -101,12 +101,12 @@ class SubmitActions:
         await view.answer.ask_for_paths(looked)
         # Before something else is typed, or asked for.
         warnings = _dropped_switch(view, looked)
-        told = [words for words in view.told(looked) if words not in warnings]
+        notes = [words for words in view.format_notes(looked) if words not in warnings]
         view.say("")
         first = await plan(None)
         if self.screen.view is not view:
             return
-        asides = [*told, *first.notes]
+        asides = [*notes, *first.notes]
         if folder := _launch_folder(first):
             asides.append(f"its script and its request are put into {folder}, a new folder there")
         if looked.links > 1:
@@ -173,12 +173,12 @@ class SubmitActions:
                 made.append(await plan(after))
             return made[-1]
 
-        def told(link: int, outcome: Outcome) -> None:
+        def on_outcome(link: int, outcome: Outcome) -> None:
             outcomes.append(outcome)
             view.say(f"submitting a chain: {link + 1} of {links}, {outcome.words}")
 
         try:
-            settled = await submit_chain(plan_link, session.actions, session.store, links, told, view.say)
+            settled = await submit_chain(plan_link, session.actions, session.store, links, on_outcome, view.say)
         finally:
             view.say("")
         for planned, outcome in list(zip(made, settled, strict=False))[1:]:

@@ -1,30 +1,22 @@
-"""What there is to choose from in the form, from what a cluster offers, and the dialog that lists it."""
+"""What there is to choose from in the form, from what a cluster offers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.text import Text
-from textual import on
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.states import ACTIVE, WAITING
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory, format_span
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.form_fields import FIELDS, FieldKind
-from hpcdash.ui.jobs.action_dialogs import FRAME, ScrollingDialog
+from hpcdash.ui.dialogs import Choice
 
 _MOST_JOBS = 200
 _CHOICE_WORDS = {
@@ -40,7 +32,6 @@ _CHOICE_WORDS = {
     "here": "a file of this machine, handed over as it is now",
     "cluster": "a file there",
 }
-_VALUE_CELLS = 32
 
 
 def format_queue(queue: QueueOffer) -> str:
@@ -163,61 +154,3 @@ def _qos(account: str, offers: Offers) -> list[Choice]:
 def _queues_with(gpu_type: str, offers: Offers) -> str:
     names = [queue.name for queue in offers.queues if gpu_type in queue.gpu_types]
     return f"in {', '.join(names)}" if names else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Something to choose: `value` is what it means, `label` how it is called ('': as its value), `words` about it."""
-
-    value: str
-    words: str = ""
-    label: str = ""
-
-
-class ChoiceDialog(ScrollingDialog):
-    """One of some choices; `take` is called with its value."""
-
-    DEFAULT_CSS = (
-        FRAME.format(name="ChoiceDialog")
-        + """
-    ChoiceDialog OptionList, ChoiceDialog OptionList:focus {
-        height: auto; border: none; padding: 0; background: $surface; text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    """
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", "leave", show=False)]
-
-    def __init__(self, title: str, choices: Sequence[Choice], take: Callable[[str], None], present: str = "") -> None:
-        super().__init__()
-        self.heading = title
-        self.choices = tuple(choices)
-        self.take = take
-        self.present = present
-
-    def compose(self) -> ComposeResult:
-        names = [clip(visible(choice.label or choice.value), _VALUE_CELLS) for choice in self.choices]
-        widest = max(map(width_of, names), default=0)
-        options = []
-        for name, choice in zip(names, self.choices, strict=True):
-            words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
-            words.append(" " * (widest - width_of(name) + 2) + visible(choice.words), "not bold")
-            options.append(Option(words))
-        with Vertical(classes="frame"):
-            yield Static(visible(self.heading), classes="title", markup=False)
-            yield OptionList(*options, classes="scrolls", markup=False, compact=True)
-            yield Static("↑ ↓ enter takes it, esc leaves it as it was", classes="aside", markup=False)
-
-    def on_mount(self) -> None:
-        listed = self.query_one(OptionList)
-        values = [choice.value for choice in self.choices]
-        listed.highlighted = values.index(self.present) if self.present in values else 0
-        listed.focus()
-
-    @on(OptionList.OptionSelected)
-    def _selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.dismiss()
-        self.take(self.choices[event.option_index].value)
-
-    def action_leave(self) -> None:
-        self.dismiss()

@@ -1,27 +1,34 @@
-"""What the form shows of what stands there: the script or what changed, complaints, what the cluster says."""
+"""The preview beside the form: when it is made, the script or what changed, complaints, what the cluster says."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, tzinfo
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
+from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.demand import LintFinding
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.script_page import ScriptPage
 
 if TYPE_CHECKING:
+    from hpcdash.services.state.recents import Recents
+    from hpcdash.services.submit.form import Draft
     from hpcdash.ui.submit.form import FormPage
     from hpcdash.ui.submit.preview import FormPreview
 
@@ -31,14 +38,22 @@ FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
 _EVERY_SECONDS = 8.0
 _NOW_SECONDS = 30
 _MOST_ASIDES = 3
+_TYPING_SECONDS = 0.15
+# A path on the cluster is looked for there.
+_PATH_SECONDS = 0.8
+# The cluster is asked once typing rests so long.
+_REST_SECONDS = 1.5
+# What the cluster offers is asked for again no sooner, however often the form is left and opened.
+_OFFERED_SECONDS = 60.0
 
 
 class SubmitPage(View):
-    """The part of SubmitView that shows; `seen` is what was looked at last, `answer` what the cluster said of it."""
+    """The form's preview: `seen` is what was read last, `answer` what the cluster said of it, `offers` what it has."""
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
-        from hpcdash.ui.submit.preview import FormPreview
+        from hpcdash.services.state.recents import Recents
+        from hpcdash.ui.submit.preview import BatchFile, FormPreview, LastSubmitted
 
         self.seen: FormPreview = FormPreview()
         self.answer = ClusterAnswer(session.store)
@@ -46,6 +61,18 @@ class SubmitPage(View):
         self._coloured = ""
         self._is_tried = False
         self._is_made = False
+        self.launches = session.launches or Launches(session.store)
+        self.recents: Recents = Recents(self.launches.state_folder)
+        self.last = LastSubmitted(self.recents, session.store.name)
+        self.offers = Offers()
+        self.batch_file = BatchFile(session.store)
+        self._rest: dict[str, object] = {}
+        self._root = ""
+        self._looking: Timer | None = None
+        self._resting: Timer | None = None
+        self._unreachable: HpcdashError | None = None
+        self._learned_at = float("-inf")
+        self._scripts_here: tuple[str, ...] = ()
 
     def on_mount(self) -> None:
         self._is_made = True
@@ -155,7 +182,7 @@ class SubmitPage(View):
             return "the same as it was submitted last"
         return "nothing of this name was submitted from here"
 
-    def told(self, looked: FormPreview | None = None) -> tuple[str, ...]:
+    def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
         """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
@@ -177,6 +204,139 @@ class SubmitPage(View):
             self.query_one("#verdict", Static).update(Text(visible(words), "bold"))
         else:
             self._tell()
+
+    def draft(self) -> Draft:
+        """What stands in the form."""
+        from hpcdash.services.submit.form import Draft
+
+        return Draft(self.form.texts(), self._rest)
+
+    def shown(self) -> None:
+        self.form.resume()
+        if time.monotonic() - self._learned_at > _OFFERED_SECONDS:
+            self.run_worker(self._learn(), exclusive=True, group="learn")
+        if self.answer.may_have_changed(self.seen):
+            self.run_worker(self._ask_for_paths(), exclusive=True, group="ask for paths")
+
+    def on_form_page_changed(self, event: FormPage.Changed) -> None:
+        event.stop()
+        self.preview_soon()
+
+    # -- what the cluster has
+
+    async def _learn(self) -> None:
+        """What is offered there, and where launches will be."""
+        from hpcdash.services.submit.queues import fetch_offers
+
+        store = self.session.store
+        self._scripts_here = await asyncio.to_thread(_scripts_here)
+        try:
+            await store.open()
+            self.offers = await fetch_offers(store)
+            self._root = await self.launches.root()
+        except HpcdashError as error:
+            self._unreachable = error
+        else:
+            self._unreachable = None
+            self._learned_at = time.monotonic()
+        self.preview_soon()
+        self.post_message(self.CrumbsChanged())
+
+    # -- looking at it
+
+    def preview_soon(self) -> None:
+        """Look at what stands there once the next letters did not come at once."""
+        if self._looking is not None:
+            self._looking.stop()
+        asks = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
+        self._looking = self.set_timer(_PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview)
+
+    @property
+    def is_preview_due(self) -> bool:
+        """Whether something was typed that nobody looked at yet."""
+        return self._looking is not None
+
+    def _start_preview(self) -> None:
+        self._looking = None
+        self.run_worker(self.preview_now(), exclusive=True, group="look")
+
+    async def preview_now(self) -> FormPreview:
+        """What stands there now, looked at; it is on the screen too."""
+        from hpcdash.ui.submit.preview import preview_request, preview_script, with_saving
+
+        draft = self.draft()
+        if self._is_as_it_is:
+            content = await self.batch_file.read(draft.texts)
+            looked = await asyncio.to_thread(preview_script, draft, self.launches, self.offers, content, self.last)
+        else:
+            looked = await asyncio.to_thread(preview_request, draft, self.launches, self.offers, self._root, self.last)
+            board = self.session.watching
+            rules = board.settings.saves if board is not None else ()
+            looked = with_saving(looked, draft.texts, [rule for rule in rules if rule.meant.is_on(self.session.name)])
+        is_other = (looked.lines, looked.difference) != (self.seen.lines, self.seen.difference)
+        if looked.script or looked.is_whole or self._is_as_it_is:
+            self.seen = looked
+        else:
+            # What was last whole stays to be read.
+            self.seen = replace(
+                self.seen,
+                problems=looked.problems,
+                warnings={},
+                asides=(),
+                words="",
+                saving="",
+                request=None,
+                links=looked.links,
+            )
+            is_other = False
+        self._tell()
+        if is_other:
+            await self._show_script()
+        else:
+            self._arrange()
+        self._rest_soon()
+        self.post_message(self.CrumbsChanged())
+        return self.seen
+
+    # -- what the cluster says of it
+
+    def _rest_soon(self) -> None:
+        if self._resting is not None:
+            self._resting.stop()
+            self._resting = None
+        if self.seen.is_whole and self.seen.script and not self.answer.is_for(self.seen):
+            self._resting = self.set_timer(self.answer.wait_seconds(_REST_SECONDS), self._begin_to_ask)
+
+    def _begin_to_ask(self) -> None:
+        # Nobody reads the answer while something else is on the screen.
+        if self.display and self.app.screen is self.screen and self.session.poller.focused:
+            self.run_worker(self._ask(), exclusive=True, group="ask")
+        else:
+            self._resting = self.set_timer(_REST_SECONDS, self._begin_to_ask)
+
+    async def _ask(self) -> None:
+        """When it would start, or why it would be refused; and which of its paths are missing."""
+        asking = asyncio.ensure_future(self.answer.ask(self.seen))
+        await asyncio.sleep(0)
+        self._tell()
+        await asking
+        self._tell()
+        self._rest_soon()
+
+    async def _ask_for_paths(self) -> None:
+        await self.answer.ask_for_paths(self.seen)
+        self._tell()
+
+    def do_ask_now(self) -> None:
+        """What is offered, and when it would start, asked again."""
+        self.answer.forget()
+        self.batch_file.forget()
+        self.run_worker(self._learn(), exclusive=True, group="learn")
+        self.session.poller.ask_now()
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._unreachable
 
 
 class ClusterAnswer:
@@ -328,3 +488,13 @@ def _switch_of(looked: FormPreview) -> str:
 
 def _key(looked: FormPreview) -> str:
     return f"{looked.script}\0{looked.as_it_is}"
+
+
+def _scripts_here() -> tuple[str, ...]:
+    """Batch scripts by their name in the folder one is in."""
+    endings = (".sbatch", ".slurm", ".pbs", ".sh", ".qsub")
+    try:
+        names = sorted(file.name for file in Path().iterdir() if file.name.endswith(endings))
+    except OSError:
+        return ()
+    return tuple(names[:100])

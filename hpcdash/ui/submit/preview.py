@@ -83,7 +83,7 @@ class BatchFile:
     def forget(self) -> None:
         self._of = ("", "")
 
-    def is_to_be_asked_for(self, texts: Mapping[str, str]) -> bool:
+    def needs_reading(self, texts: Mapping[str, str]) -> bool:
         """Whether the cluster is to be asked for it."""
         file, where = _named(texts)
         return bool(file) and where != HERE and self._of != (file, where)
@@ -122,7 +122,7 @@ class LastSubmitted:
         self._known.clear()
 
 
-def look_at_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> FormPreview:
+def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted) -> FormPreview:
     """The request that a draft makes, and its script."""
     from hpcdash.backends.script.call import format_call
     from hpcdash.services.submit.request_lint import format_resources, lint_request
@@ -198,7 +198,7 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
 
 
-def look_at_script(
+def preview_script(
     draft: Draft, launches: Launches, offers: Offers, content: bytes | str | None, last: LastSubmitted
 ) -> FormPreview:
     """A batch script as it is, with what is said over it; `content` is a complaint where it cannot be read."""

@@ -27,9 +27,8 @@ from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.submit.form import Draft, draft_of, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
-from hpcdash.ui.submit.choices import Choice
-from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT
-from hpcdash.ui.submit.updates import SubmitTiming
+from hpcdash.ui.dialogs import Choice
+from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT, SubmitPage
 from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets.script_page import ScriptPage
 
@@ -48,7 +47,7 @@ _MOST_RECENT = 40
 _THERE = f"{THERE}:"
 
 
-class SubmitView(SubmitTiming):
+class SubmitView(SubmitPage):
     """One draft a cluster; it stays as it is while one is elsewhere."""
 
     DEFAULT_CSS = """
@@ -95,8 +94,8 @@ class SubmitView(SubmitTiming):
 
     def on_mount(self) -> None:
         self.run_worker(self._learn(), exclusive=True, group="learn")
-        self.look_soon()
-        self.call_after_refresh(self._take_kept)
+        self.preview_soon()
+        self.call_after_refresh(self._restore_draft)
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.width < _WIDE_COLUMNS, "-narrow")
@@ -123,7 +122,7 @@ class SubmitView(SubmitTiming):
         self.post_message(self.CrumbsChanged())
 
     def _choices(self, name: str) -> list[Choice]:
-        from hpcdash.ui.submit.choices import Choice, choices_of
+        from hpcdash.ui.submit.choices import choices_of
 
         choices = choices_of(name, self.form.texts(), self.offers, self.session.store, self.seen.queue)
         if name == "after" and self._offered_after is not None:
@@ -157,7 +156,7 @@ class SubmitView(SubmitTiming):
             with contextlib.suppress(StateUnusable):
                 Drafts(folder).keep(self.session.name, KeptDraft(draft.texts, draft.rest, self._is_as_it_is))
 
-    def _take_kept(self) -> None:
+    def _restore_draft(self) -> None:
         """What stood here when the last program was ended, unless something stands here by now."""
         from hpcdash.services.submit.form import Draft
 
@@ -215,7 +214,7 @@ class SubmitView(SubmitTiming):
         choices = self._choices(name)
         if not choices:
             return False
-        from hpcdash.ui.submit.choices import ChoiceDialog
+        from hpcdash.ui.dialogs import ChoiceDialog
 
         def take(value: str) -> None:
             text = value
@@ -230,7 +229,7 @@ class SubmitView(SubmitTiming):
 
     async def do_start_from(self) -> None:
         """A list of what to start from: an empty form, templates, what was submitted lately."""
-        from hpcdash.ui.submit.choices import ChoiceDialog
+        from hpcdash.ui.dialogs import ChoiceDialog
 
         # Hundreds of files, in a home that may be far away.
         points = await asyncio.to_thread(starting_points, self)

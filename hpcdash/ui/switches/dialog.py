@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from time import monotonic
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.table import Table
@@ -14,40 +13,37 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Input, Static
 
-from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.impact import count_jobs, owners, state_counts
 from hpcdash.domain.job_text import state_word
-from hpcdash.domain.states import ACTIVE, ENDED
+from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
     Deeds,
     SwitchLook,
     SwitchProgress,
     Thing,
-    clear_doubt,
     clear_refusal,
     format_folder,
     format_group,
     format_shared,
     format_thing,
-    format_unseen,
     refusal,
     story_lines,
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
-from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.actions import Plan
-from hpcdash.services.switches.switches import Switch
-from hpcdash.ui.jobs.action_dialogs import FRAME, AnswerButton
-from hpcdash.ui.switches.following import LOOK_SECONDS, SwitchFollowing
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.switches.switches import JobSwitches, Switch
+from hpcdash.ui.dialogs import AnswerButton, Dialog
+from hpcdash.ui.switches.tracker import LOOK_SECONDS, SwitchTracker
 
 _MOST_LISTED = 8
 Line = tuple[str, str, str]
-_GONE_ALREADY = "nothing was done: no job that is known to name it runs or waits any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,110 +133,6 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
         yield "", "looking who else names it …", ""
 
 
-class SwitchDoing(SwitchFollowing):
-    """The part of SwitchDialog that acts."""
-
-    @property
-    def can_drop(self) -> bool:
-        raise NotImplementedError
-
-    @property
-    def can_clear(self) -> bool:
-        raise NotImplementedError
-
-    def _clear_plan(self) -> Plan | None:
-        raise NotImplementedError
-
-    @property
-    def doubt(self) -> str:
-        """Why it is asked before what is there is removed, '' where it is not."""
-        is_dropped_here = bool(self.deeds.dropped) and not (self.deeds.gone or self.deeds.cleared)
-        return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
-
-    def action_drop(self) -> None:
-        if self.can_drop and self._plan is not None:
-            self._act(self._plan)
-
-    def action_clear(self) -> None:
-        """Remove it; what may be no switch at the second time only."""
-        if not self.can_clear or (plan := self._clear_plan()) is None:
-            return
-        if self.doubt and not self._asks_clear:
-            self._asks_clear = True
-            self._show()
-            self.query_one("#no", Button).focus()
-            return
-        self._act(plan)
-
-    def _ask_anew(self, before: SwitchLook | None) -> None:
-        if not self.can_clear or not self.doubt or _identity(before) != _identity(self.look):
-            self._asks_clear = False
-
-    def _act(self, plan: Plan) -> None:
-        self._is_acting = True
-        self._asks_clear = False
-        self._show()
-        self.run_worker(self._carry_out(plan), group="switch")
-
-    async def _carry_out(self, plan: Plan) -> None:
-        """Run it, look again, say what went wrong; one is asked to look at the queue sooner."""
-        switch = self.switch
-        if switch is None:
-            return
-        is_drop = plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH)
-        try:
-            if is_drop and not await self._is_anyone_left():
-                self.act_said, self._asks_again = _GONE_ALREADY, False
-                return
-            if is_drop and self._log is not None:
-                await self._log.mark(self._living)
-            begun = monotonic()
-            report = await self.switches.carry_out(switch, plan)
-        finally:
-            self._is_acting = False
-            self._show()
-        outcome: Outcome = report.outcomes[0]
-        self._asks_again = False
-        said = [report.journal_problem]
-        if outcome.done:
-            self._has_acted = True
-            self._note_deed(begun, is_drop=is_drop)
-        if outcome.done and is_drop:
-            said.append(self.switches.remember(switch))
-            said.append("" if self._log is None else self.switches.mark(switch, self._log))
-        await self._look(dropped_seconds_ago=monotonic() - begun if is_drop and outcome.done else None)
-        if outcome.done is not True:
-            said.append(f"{'not done' if outcome.done is False else 'not known whether it was done'}: {outcome.words}")
-        elif "; " in outcome.words:
-            said.append(outcome.words)
-        self.act_said = visible("; ".join(filter(None, said)))
-        self._show()
-        if self.is_live:
-            self.query_one("#no", Button).focus()
-        self.session.poller.ask_now()
-
-    async def _is_anyone_left(self) -> bool:
-        """Whether somebody is there to see it, as the queue has it now; True where it cannot be asked."""
-        try:
-            rows = await self.switches.jobs_now(self._job_ids, most=0)
-        except HpcdashError:
-            return True
-        self._living = tuple(row for row in rows if row["state"] not in ENDED)
-        return bool(self._living)
-
-    def _note_deed(self, begun: float, *, is_drop: bool) -> None:
-        if not is_drop:
-            was_there = self.look is not None and self.look.is_dropped
-            unseen = format_unseen(self.kind, self.progress) if was_there else ""
-            self.deeds = replace(self.deeds, cleared=self._time_of_day(), unseen=unseen)
-            self._dropped_here = None
-            return
-        self.deeds = Deeds(dropped=self._time_of_day())
-        self.progress, self._most_jobs, self._dropped_at = SwitchProgress(), 0, None
-        self._dropped_here = begun
-        self._lived_then = frozenset(str(row["id"]) for row in self._living)
-
-
 def _identity(look: SwitchLook | None) -> tuple[object, ...]:
     """What tells what is there from something else of its name; a FIFO's time is when it was written to last."""
     if look is None:
@@ -250,83 +142,143 @@ def _identity(look: SwitchLook | None) -> tuple[object, ...]:
     return look.thing, file.mode[:1], file.uid, file.size, look.link_to, changed_at
 
 
-class SwitchDialog(SwitchDoing):
-    """One switch of one job or array; `switch` and `look` are None until they are known."""
+class SwitchDialog(Dialog[None]):
+    """One switch of one job or array: what its tracker knows of it, and what a person may do about it."""
 
-    DEFAULT_CSS = (
-        FRAME.format(name="SwitchDialog")
-        + "    SwitchDialog Input { width: 1fr; background: $panel; margin-top: 1; }\n"
-    )
-    AROUND_LINES: ClassVar[int] = 9
+    DEFAULT_CSS = "SwitchDialog Input { width: 1fr; background: $panel; margin-top: 1; }"
+    fixed_lines = 9
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "drop", "drop", show=False),
         Binding("c", "clear", "clear", show=False),
         Binding("a", "again", "drop again", show=False),
         Binding("v", "command", "the command", show=False),
         Binding("p", "path", "another path", show=False),
-        Binding("n,q,escape", "leave", "leave", show=False),
-        Binding("ctrl+r", "look_again", "look again", show=False),
-        Binding("left", "app.focus_previous", show=False),
-        Binding("right", "app.focus_next", show=False),
-        Binding("down,j", "scroll(1)", show=False),
-        Binding("up,k", "scroll(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
+        Binding("n,q", "leave", "leave", show=False),
+        Binding("ctrl+r", "refresh", "refresh", show=False),
     ]
+
+    def __init__(
+        self, session: ClusterSession, switches: JobSwitches, job_id: str, kind: SwitchKind, against: str = ""
+    ) -> None:
+        """`against` says why it had better not be set, '' where nothing speaks against it."""
+        super().__init__(f"{kind.words} of {visible(job_id)}")
+        self.tracker = SwitchTracker(session, switches, job_id, kind, self._show)
+        self.session = session
+        self.job_id = job_id
+        self.kind = kind
+        self.against = against
+        # After an act of this dialog's own, setting it takes a step more.
+        self._asks_again = False
+        # What may be no switch is cleared at the second time: what was there at the first.
+        self._clear_asked_of: tuple[object, ...] | None = None
+        # Whether another path is asked for in the place of the one that is known.
+        self._asks_path = False
+        self._shows_command = False
+        self._stop_listening: Callable[[], None] = lambda: None
 
     # -- what is shown
 
-    def compose(self) -> ComposeResult:
-        is_kill = self.kind is SwitchKind.KILL
-        with Vertical(classes="frame dangerous" if is_kill else "frame"):
-            yield Static(f"{self.kind.words} of {visible(self.job_id)}", classes="title", markup=False)
-            with VerticalScroll(classes="scrolls", can_focus=False):
-                yield Static("", classes="words", id="body", markup=False)
-            yield Input(placeholder="/path/of/the/file", id="path", compact=True)
-            with Horizontal(classes="buttons"):
-                yield AnswerButton("No (n)", id="no")
-                yield AnswerButton("Yes, drop it (y)", id="yes")
-                yield AnswerButton("Clear it (c)", id="clear")
-                yield AnswerButton("Drop it again … (a)", id="again")
-            yield Static("", classes="aside", id="keys", markup=False)
+    @property
+    def is_dangerous(self) -> bool:
+        return self.kind is SwitchKind.KILL
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls", can_focus=False):
+            yield Static("", classes="words", id="body", markup=False)
+        yield Input(placeholder="/path/of/the/file", id="path", compact=True)
+        with Horizontal(classes="buttons"):
+            yield AnswerButton("No (n)", id="no")
+            yield AnswerButton("Yes, drop it (y)", id="yes")
+            yield AnswerButton("Clear it (c)", id="clear")
+            yield AnswerButton("Drop it again … (a)", id="again")
 
     def on_mount(self) -> None:
         self._show()
-        self._stop_listening = self.session.store.listen(self._heard)
-        self.set_interval(LOOK_SECONDS, self._tick)
+        self._stop_listening = self.session.store.listen(self.on_poll)
+        self.set_interval(LOOK_SECONDS, self._refresh_if_due)
         self.run_worker(self._find(), group="switch", exclusive=True)
 
     def on_unmount(self) -> None:
         self._stop_listening()
 
+    async def _find(self, path: str = "") -> None:
+        is_found = await self.tracker.find(path)
+        if is_found:
+            # Those of the path of before.
+            self.workers.cancel_group(self, "switch-look")
+            self._asks_again = self._asks_path = False
+            self._clear_asked_of = None
+        self._show()
+        switch = self.tracker.switch
+        if not is_found or switch is None:
+            return
+        if not switch.path:
+            if self.is_live:
+                self.query_one("#path").focus()
+            return
+        await self.tracker.open(switch)
+        self._focus_answer()
+        await self.tracker.fetch_namesakes()
+
+    def _refresh(self) -> None:
+        self.run_worker(self.tracker.refresh(), group="switch-look", exclusive=True)
+
+    def on_poll(self, changed: Changed) -> None:
+        if self.tracker.is_news(changed):
+            self._refresh()
+
+    def _refresh_if_due(self) -> None:
+        if self.tracker.is_due:
+            self._refresh()
+
     @property
     def _may_act(self) -> bool:
         """Whether nothing is being done, and what is known is of the file that is named."""
-        is_looked_at = self.switch is not None and self.look is not None and self.look.path == self.switch.path
-        return is_looked_at and not self._is_acting
+        is_looked_at = (
+            self.tracker.switch is not None
+            and self.tracker.look is not None
+            and self.tracker.look.path == self.tracker.switch.path
+        )
+        return is_looked_at and not self.tracker.is_acting
 
     @property
     def _is_droppable(self) -> bool:
         """Whether nothing is in the way of dropping it, and somebody is there to see it."""
-        return self._may_act and bool(self._living) and self.look is not None and not refusal(self.look)
+        return (
+            self._may_act
+            and bool(self.tracker.living)
+            and self.tracker.look is not None
+            and not refusal(self.tracker.look)
+        )
 
     @property
     def can_drop(self) -> bool:
-        return self._is_droppable and (self._asks_again or not self._has_acted)
+        return self._is_droppable and (self._asks_again or not self.tracker.has_acted)
 
     @property
     def can_ask_again(self) -> bool:
-        return self._is_droppable and self._has_acted and not self._asks_again
+        return self._is_droppable and self.tracker.has_acted and not self._asks_again
 
     @property
     def can_clear(self) -> bool:
-        return self._may_act and self.look is not None and not clear_refusal(self.look)
+        return self._may_act and self.tracker.look is not None and not clear_refusal(self.tracker.look)
+
+    @property
+    def _asks_clear(self) -> bool:
+        """Whether it is asked for the second time: of the same thing as before, and still in doubt."""
+        tracker = self.tracker
+        return self._clear_asked_of == _identity(tracker.look) and self.can_clear and bool(tracker.doubt)
 
     def _show(self) -> None:
         """All that is known now, the buttons that make sense, and the keys."""
         if not (self.is_mounted and self.is_live):
             return
-        self.query_one("#path").display = self._asks_path or (self.switch is not None and not self.switch.path)
+        if not self._asks_clear:
+            # What it was asked of is there no more.
+            self._clear_asked_of = None
+        self.query_one("#path").display = self._asks_path or (
+            self.tracker.switch is not None and not self.tracker.switch.path
+        )
         self.query_one(".buttons").display = not self._asks_path
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=7, no_wrap=True, style="dim")
@@ -349,69 +301,65 @@ class SwitchDialog(SwitchDoing):
 
     def _keys(self) -> str:
         if self._asks_path:
-            return "enter takes the path; an empty line forgets what was named before; esc keeps this one"
+            return "enter use this path · empty: forget the one named before · esc cancel"
         if self.query_one("#path").display:
-            return "enter takes the path, esc leaves"
-        is_dropped = self.look is not None and self.look.is_dropped
-        keys = ["y drops it; n and esc do not"] if self.can_drop else []
-        keys += ["c removes the file"] if self.can_clear else []
-        keys += ["a drops it again (asks)"] if self.can_ask_again else []
-        keys += [] if self.can_drop else ["esc closes, it stays" if is_dropped else "esc closes"]
+            return "enter use this path · esc close"
+        is_dropped = self.tracker.look is not None and self.tracker.look.is_dropped
+        keys = ["y drop · n/esc cancel"] if self.can_drop else []
+        keys += ["c remove the file"] if self.can_clear else []
+        keys += ["a drop again (asks)"] if self.can_ask_again else []
+        keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
         if self._command():
-            keys.append(f"v {'hides' if self._shows_command else 'shows'} the command")
-        keys += ["p names another file"] if self.can_name_another else []
-        return "; ".join([*keys, "ctrl+r looks again"])
+            keys.append(f"v {'hide' if self._shows_command else 'show'} the command")
+        keys += ["p another file"] if self.can_name_another else []
+        return " · ".join([*keys, "ctrl+r refresh"])
 
     def _command(self) -> str:
         """What y runs, else what c does, as a shell would take it; '' where neither does anything."""
-        plan = self._plan if self.can_drop else self._clear_plan() if self.can_clear else None
+        plan = self.tracker.plan if self.can_drop else self._clear_plan() if self.can_clear else None
         return shlex.join(plan.commands[0].argv) if plan is not None else ""
 
     def _clear_plan(self) -> Plan | None:
-        if self.switch is None or self.look is None:
+        if self.tracker.switch is None or self.tracker.look is None:
             return None
-        return self.switches.plan_clear(self.switch, self.look)
+        return self.tracker.switches.plan_clear(self.tracker.switch, self.tracker.look)
 
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """(label, words, style) of each line."""
-        switch, look = self.switch, self.look
-        doubt = f"{self.doubt}. c once more removes it all the same, n keeps it." if self._asks_clear else ""
+        switch, look = self.tracker.switch, self.tracker.look
+        doubt = f"{self.tracker.doubt}. c once more removes it all the same, n keeps it." if self._asks_clear else ""
         against = visible(self.against) if self.can_drop else ""
-        for words in filter(None, (self.act_said, self.problem, doubt, against)):
+        for words in filter(None, (self.tracker.act_said, self.tracker.problem, doubt, against)):
             yield "", f"! {words}", "bold"
         if switch is None:
-            if not self.problem:
+            if not self.tracker.problem:
                 yield "", "looking for its path …", ""
             return
         if not switch.path:
             yield "", f"{visible(switch.naming.problem)}.", ""
-            yield "", "Which file does it look for? It is remembered for jobs of this name.", ""
+            yield "", "Which file does it watch? It is remembered for jobs of this name.", ""
             return
         yield "file", visible(switch.path), "bold"
         yield "", visible(switch.naming.whence), ""
         if look is None:
-            if not self.problem:
+            if not self.tracker.problem:
                 yield "now", "looking …", ""
             return
-        found = self.namesakes
+        found = self.tracker.namesakes
         yield from switch_lines(
             SwitchPicture(
                 switch,
                 look,
-                self._living,
+                self.tracker.living,
                 found is not None,
                 "" if found is None else found.note,
-                self.progress,
-                self.deeds,
-                self.log_said,
-                self._plan.commands[0].words if self.can_drop and self._plan is not None else "",
+                self.tracker.progress,
+                self.tracker.deeds,
+                self.tracker.log_said,
+                self.tracker.plan.commands[0].words if self.can_drop and self.tracker.plan is not None else "",
                 self._command() if self._shows_command else "",
             )
         )
-
-    def _ask_for_path(self) -> None:
-        if self.is_live:
-            self.query_one("#path").focus()
 
     def _focus_answer(self) -> None:
         if not self.is_live:
@@ -429,23 +377,23 @@ class SwitchDialog(SwitchDoing):
 
     @property
     def can_name_another(self) -> bool:
-        return self.switch is not None and bool(self.switch.path) and not self._is_acting
+        return self.tracker.switch is not None and bool(self.tracker.switch.path) and not self.tracker.is_acting
 
     def action_path(self) -> None:
         """Ask for another file in the place of this one."""
-        if self.switch is None or not self.can_name_another:
+        if self.tracker.switch is None or not self.can_name_another:
             return
         self._asks_path = True
         self._show()
         path = self.query_one("#path", Input)
-        path.value = self.switch.path
+        path.value = self.tracker.switch.path
         path.focus()
 
     async def _forget_path(self) -> None:
-        if self.switch is not None:
-            said = await asyncio.to_thread(self.switches.forget, self.switch)
+        if self.tracker.switch is not None:
+            message = await asyncio.to_thread(self.tracker.switches.forget, self.tracker.switch)
             await self._find()
-            self.act_said = visible(said)
+            self.tracker.act_said = visible(message)
             self._show()
 
     @on(Button.Pressed)
@@ -454,12 +402,42 @@ class SwitchDialog(SwitchDoing):
         acts = {"yes": self.action_drop, "clear": self.action_clear, "again": self.action_again}
         acts.get(str(event.button.id), self.action_leave)()
 
-    def action_look_again(self) -> None:
-        self.run_worker(self._look_at_all(), group="switch-look", exclusive=True)
+    def action_drop(self) -> None:
+        if self.can_drop and self.tracker.plan is not None:
+            self._act(self.tracker.plan)
 
-    async def _look_at_all(self) -> None:
-        await self._look(is_asked=True)
-        await self._ask_who()
+    def action_clear(self) -> None:
+        """Remove it; what may be no switch at the second time only."""
+        if not self.can_clear or (plan := self._clear_plan()) is None:
+            return
+        if self.tracker.doubt and not self._asks_clear:
+            self._clear_asked_of = _identity(self.tracker.look)
+            self._show()
+            self.query_one("#no", Button).focus()
+            return
+        self._act(plan)
+
+    def _act(self, plan: Plan) -> None:
+        self.tracker.is_acting = True
+        self._asks_again = False
+        self._clear_asked_of = None
+        self._show()
+        self.run_worker(self._carry_out(plan), group="switch")
+
+    async def _carry_out(self, plan: Plan) -> None:
+        """Do it; the queue is asked sooner for what came of it."""
+        if not await self.tracker.carry_out(plan):
+            return
+        if self.is_live:
+            self.query_one("#no", Button).focus()
+        self.session.poller.ask_now()
+
+    def action_refresh(self) -> None:
+        self.run_worker(self._refresh_all(), group="switch-look", exclusive=True)
+
+    async def _refresh_all(self) -> None:
+        await self.tracker.refresh(is_asked=True)
+        await self.tracker.fetch_namesakes()
         self.session.poller.ask_now()
 
     def action_command(self) -> None:
@@ -472,15 +450,16 @@ class SwitchDialog(SwitchDoing):
             self.run_worker(self._ask_again(), group="switch-look", exclusive=True)
 
     async def _ask_again(self) -> None:
-        await self._look(is_asked=True)
-        self._asks_again = self.can_ask_again and not self.problem
+        await self.tracker.refresh(is_asked=True)
+        self._asks_again = self.can_ask_again and not self.tracker.problem
         self._show()
         self._focus_answer()
 
     def action_leave(self) -> None:
         if self._asks_again or self._asks_clear or self._asks_path:
-            self._asks_again = self._asks_clear = self._asks_path = False
+            self._asks_again = self._asks_path = False
+            self._clear_asked_of = None
             self._show()
             self.query_one("#no", Button).focus()
-        elif not self._is_acting:
+        elif not self.tracker.is_acting:
             self.dismiss()

@@ -18,7 +18,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.watch.alerts import is_of_job, title_of
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import CHART_RANK, ViewSpec
@@ -111,7 +111,7 @@ class AlertsView(TableView):
     def alerts_changed(self) -> None:
         """They were judged anew, or others are to be."""
         self.reload()
-        self._look_where_due()
+        self._check_if_due()
 
     def taken_at(self) -> float | None:
         """None: of logs, saves and disks that is when they were looked at, which stands beside the counts."""
@@ -144,15 +144,15 @@ class AlertsView(TableView):
 
     def on_mount(self) -> None:
         self.reload()
-        self.look()
-        self.set_interval(1.0, self._look_where_due)
+        self.check()
+        self.set_interval(1.0, self._check_if_due)
 
     def shown(self) -> None:
         super().shown()
         self._judge()
 
     def do_ask_now(self) -> bool:
-        self.look()
+        self.check()
         return False
 
     @property
@@ -162,18 +162,18 @@ class AlertsView(TableView):
             return False
         return self.board.wants_look or not 0 <= self.now().timestamp() - self._look_began < _LOOK_SECONDS
 
-    def _look_where_due(self) -> None:
+    def _check_if_due(self) -> None:
         """Look again, unless a look is under way; behind another view nothing is asked for it."""
         is_looking = self._looking is not None and not self._looking.is_finished
         if self.is_live and self._is_due and not is_looking and self.display and self.screen.is_current:
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at all that is watched, beside the event loop."""
         self._look_began = self.now().timestamp()
-        self._looking = self.run_worker(self._look(), exclusive=True, group="alerts")
+        self._looking = self.run_worker(self._check(), exclusive=True, group="alerts")
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if self.board is None:
             return
         await self.board.read_again()
@@ -189,7 +189,7 @@ class AlertsView(TableView):
         if board is not None:
             await board.read_again()
             if self._is_due:
-                self._look_where_due()
+                self._check_if_due()
             else:
                 self._tell(await board.judge())
 
@@ -277,7 +277,7 @@ class AlertsView(TableView):
         for problem in self.board.problems if self.board is not None else ():
             words.append(f"\n{visible(problem)}", "dim")
         words.rstrip()
-        self.app.push_screen(WordsDialog(visible(row["title"]), words))
+        self.app.push_screen(TextDialog(visible(row["title"]), words))
 
 
 def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:

@@ -91,14 +91,14 @@ class Tour(Line):
         """The first hint; nothing where none can be followed here."""
         self._hints = tuple(hint for hint in HINTS if any(map(self._sign_of, hint.done_by)))
         self._left = list(self._hints)
-        self.look()
+        self.update_hint()
 
     def go_on(self) -> None:
         """The next hint; after the last one the tour ends."""
         if self._shown_hint is not None:
             self._left.remove(self._shown_hint)
             if self._left:
-                self.look()
+                self.update_hint()
             else:
                 self.end()
 
@@ -117,9 +117,9 @@ class Tour(Line):
             self.go_on()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.look()
+        self.update_hint()
 
-    def look(self) -> None:
+    def update_hint(self) -> None:
         """Show what fits the view one is in; nothing where that is nothing."""
         view, actions = self._place()
         here = (hint for hint in self._left if (hint.views is None or view in hint.views) and hint.done_by & actions)

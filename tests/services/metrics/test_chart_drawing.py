@@ -31,7 +31,7 @@ from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import JoinedRun, joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
-from hpcdash.ui.metrics.dialogs import write_chart
+from hpcdash.ui.metrics.export import write_chart
 
 
 def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0) -> JoinedRun:

@@ -41,7 +41,7 @@ def train_cluster(*, has_array: bool = True, lines: Mapping[str, str] = LINES) -
         SUBMIT_LINE: lambda command: submit_line_text(
             command.words, {asked_of(command.words): lines.get(asked_of(command.words), "sbatch run.sh")}
         ),
-        "head": run_here,
+        "sh*read_file": run_here,
         "sh*sha256sum": run_here,
     }
     return transport

@@ -18,10 +18,8 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
-from hpcdash.ui.jobs.alter_dialog import AlterDialog
+from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
 from hpcdash.ui.jobs.journal import JournalView
-from hpcdash.ui.jobs.signal_dialog import SignalDialog
 from hpcdash.ui.palette import ActionProvider
 from tests.embedded.queue_lab import QueueLab
 from tests.support.scripted_transport import ACT, ScriptedTransport

@@ -94,7 +94,9 @@ def log_of(content: bytes) -> Callable[[Command], bytes]:
 
     def told(command: Command) -> bytes:
         token = command.words[4]
-        return f"{token} missing 0\n{token} there {len(content)}\n".encode() + content + token.encode()
+        # Of a pair of paths that are one, neither is stderr.
+        missing = f"{token} missing\n" * 3
+        return f"{missing}{token} there 1:1 {len(content)} 0 0\n".encode() + content + token.encode()
 
     return told
 
@@ -362,7 +364,9 @@ async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot)
         assert line_with(app, "resources").split() == ["job", "resources"]
-        beside_a_title = next(line for line in view_of(app)._words().split("\n") if line.plain.startswith("files"))
+        beside_a_title = next(
+            line for line in view_of(app)._format_page().split("\n") if line.plain.startswith("files")
+        )
         bold = [beside_a_title.plain[span.start : span.end] for span in beside_a_title.spans if span.style.bold]
         assert bold == ["files"]
         await pilot.resize_terminal(*SIZE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.services.state.journal import Journal
-from hpcdash.ui.dialogs import WordsDialog
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.jobs.journal import JournalView
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import EVERYDAY, NOW, acting_app
@@ -62,7 +62,7 @@ async def test_enter_shows_the_whole_entry_in_words(tmp_path: Path) -> None:
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J", "down", "down", "enter")
-        assert isinstance(app.screen, WordsDialog)
+        assert isinstance(app.screen, TextDialog)
         shown = screen_text(app)
         assert "scancel -v 101 400" in shown
         assert "done for some of the jobs" in shown

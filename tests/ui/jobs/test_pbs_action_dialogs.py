@@ -29,9 +29,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
-from hpcdash.ui.jobs.alter_dialog import AlterDialog
-from hpcdash.ui.jobs.signal_dialog import SignalDialog
+from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import NOW, mark, point_at
 from tests.ui.stage import notices, press, screen_text, settled, until

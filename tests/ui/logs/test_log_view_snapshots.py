@@ -52,7 +52,7 @@ async def beside(pilot: Pilot[Any], log: Path) -> None:
 
 async def deleted(pilot: Pilot[Any], log: Path) -> None:
     remove(log)
-    pane_of(pilot).look_now()
+    pane_of(pilot).read_now()
     await shows(pilot, "was deleted")
 
 

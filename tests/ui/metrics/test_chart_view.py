@@ -15,8 +15,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import SelectionList
 
-from hpcdash.ui.dialogs import WordsDialog
-from hpcdash.ui.metrics.dialogs import ChoiceDialog
+from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from tests.support.real_files import append, put
 from tests.ui.logs.log_stage import PENDING, RUNNING, shows
 from tests.ui.metrics.chart_stage import (
@@ -98,7 +97,7 @@ async def test_space_lays_tasks_of_the_same_array_over_a_task_and_takes_them_off
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot, "13_7")
         await pilot.press("space")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog), "the list of runs")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ChecklistDialog), "the list of runs")
         await shows(pilot, "same array")
         assert "13_9" in screen_text(pilot.app)
         await pilot.press("space", "down", "space", "enter")
@@ -106,7 +105,7 @@ async def test_space_lays_tasks_of_the_same_array_over_a_task_and_takes_them_off
         await drawn(pilot)
         assert "C 13_8 lr-sweep" in screen_text(pilot.app)
         await pilot.press("space")
-        await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceDialog), "the list of runs")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ChecklistDialog), "the list of runs")
         await pilot.press("space", "down", "space", "enter")
         await until(pilot, lambda: [run.job_id for run in view.runs] == ["13_7"], "one run again")
 
@@ -121,11 +120,11 @@ async def test_a_spike_has_its_sign_on_the_chart_and_its_words_below(log: Path) 
         assert view.state.cursor == SPIKE_AT
         assert "6 " in lines_of(pilot)[0] or "6.0" in lines_of(pilot)[0] or "5.9" in lines_of(pilot)[0]
         await pilot.press("enter")
-        assert isinstance(pilot.app.screen, WordsDialog)
+        assert isinstance(pilot.app.screen, TextDialog)
         assert "0.52 s/step" in screen_text(pilot.app)
         await pilot.press("escape", "question_mark")
         await until(pilot, lambda: "help: chart" in screen_text(pilot.app), "the help")
-        words = pilot.app.screen.words.plain
+        words = pilot.app.screen.text.plain
         for sign in ["▲", "◆", "✗", "═", "‖", "┊", "R", "•", "↑", "↓", ">"]:
             assert any(sign in line[:14] for line in words.partition("\nsigns\n")[2].splitlines()), sign
         assert "\n  ▲           a spike\n" in words
@@ -212,7 +211,7 @@ async def test_several_metrics_are_small_multiples(log: Path) -> None:
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot)
         await pilot.press("v")
-        assert isinstance(pilot.app.screen, ChoiceDialog)
+        assert isinstance(pilot.app.screen, ChecklistDialog)
         shown = pilot.app.screen.query_one(SelectionList)
         names = [str(shown.get_option_at_index(index).value) for index in range(shown.option_count)]
         assert names[0] == "lm loss"

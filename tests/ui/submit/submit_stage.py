@@ -61,7 +61,7 @@ async def looked(pilot: Pilot[Any]) -> None:
     view = form_of(pilot)
 
     def quiet() -> bool:
-        return not view.is_to_be_looked_at and all(
+        return not view.is_preview_due and all(
             worker.is_finished for worker in pilot.app.workers if worker.group in ("look", "learn")
         )
 
@@ -74,6 +74,6 @@ async def fill(pilot: Pilot[Any], **texts: str) -> SubmitView:
     for name, text in texts.items():
         view.form.set_text(name.replace("__", "."), text)
     await pilot.pause()
-    view.look_soon()
+    view.preview_soon()
     await looked(pilot)
     return view

@@ -23,9 +23,9 @@ from hpcdash.services.jobs.actions import Report
 from hpcdash.services.submit.form import Draft
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.state import WatchFiles
+from hpcdash.ui.dialogs import ChoiceDialog
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.table import JobsView
-from hpcdash.ui.submit.choices import ChoiceDialog
 from hpcdash.ui.submit.view import SubmitView
 from tests.embedded.queue_lab import QueueLab
 from tests.ui.stage import PBS_CASES, press, screen_text, settled, type_text, until
@@ -81,7 +81,7 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
 async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest_seconds = "hpcdash.ui.submit.updates._REST_SECONDS"
+    rest_seconds = "hpcdash.ui.submit.page._REST_SECONDS"
     monkeypatch.setattr(rest_seconds, 3600.0)
     switch = tmp_path / "KILL"
     switch.touch()
@@ -93,7 +93,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         for is_asked_before, is_there in ((False, True), (False, False), (True, True)):
             if is_asked_before:
                 monkeypatch.setattr(rest_seconds, 0.1)
-                view.look_soon()
+                view.preview_soon()
                 await until(pilot, lambda: view.answer.is_for(view.seen), "the cluster asked as typing rests")
                 switch.touch()
             await pilot.press("ctrl+j")
@@ -276,7 +276,7 @@ async def test_all_of_a_chain_is_the_script_that_was_asked_about(
             """Another file is named as soon as the first is on its way."""
             if command.stdin is not None and "submit" in command.argv and view.form.texts()["file"] != str(other):
                 view.form.set_text("file", str(other))
-                await view.look_now()
+                await view.preview_now()
             return await planned(store, command, *more)
 
         monkeypatch.setattr(ClusterStore, "act", act)
@@ -446,7 +446,7 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(t
         view = await fill(pilot, command="true", time="9d", chain="10", saves_every="3h", save_takes="40s")
         assert view.seen.saving == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
         assert view.seen.saving in screen_text(app)
-        assert view.seen.saving in view.told()
+        assert view.seen.saving in view.format_notes()
         assert "3h" not in view.seen.text
         view = await fill(pilot, save_takes="40 s of it")
         assert (view.seen.saving, view.seen.problems.get("save_takes")) == ("", None)
@@ -566,7 +566,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
 
     monkeypatch.setattr("hpcdash.services.submit.checks.estimate_start", estimate)
     monkeypatch.setattr("hpcdash.ui.submit.page._EVERY_SECONDS", 0.0)
-    monkeypatch.setattr("hpcdash.ui.submit.updates._REST_SECONDS", 0.3)
+    monkeypatch.setattr("hpcdash.ui.submit.page._REST_SECONDS", 0.3)
     app = recorded_app(tmp_path)
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
@@ -577,7 +577,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
         assert "on g[01-02]" in screen_text(app)
         await fill(pilot, time="30m")
         await until(pilot, lambda: "it would be refused: Job violates accounting␛[2J" in screen_text(app), "a refusal")
-        view.look_soon()
+        view.preview_soon()
         await looked(pilot)
         assert len(asked) == 2
         await press(pilot, "ctrl+r")
@@ -706,7 +706,7 @@ def test_the_form_looks_as_it_did(
     monkeypatch.chdir(tmp_path)
     Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH --time=1:00:00 --gpus=4\n#SBATCH -p nowhere\nsrun true\n")
     # What the cluster says once typing rests comes when it comes.
-    monkeypatch.setattr("hpcdash.ui.submit.updates._REST_SECONDS", 3600.0)
+    monkeypatch.setattr("hpcdash.ui.submit.page._REST_SECONDS", 3600.0)
 
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)

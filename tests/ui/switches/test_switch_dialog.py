@@ -91,7 +91,7 @@ async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
     assert isinstance(dialog, SwitchDialog)
 
     def answered() -> bool:
-        return dialog.switch is not None and all(worker.is_finished for worker in pilot.app.workers)
+        return dialog.tracker.switch is not None and all(worker.is_finished for worker in pilot.app.workers)
 
     await until(pilot, answered)
     await settled(pilot)
@@ -113,7 +113,7 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         assert "9 jobs" in text, "all of alice's have the same script"
         assert app.focused is not None
         assert app.focused.id == "no"
-        assert "v shows the command" in text
+        assert "v show the command" in text
         await press(pilot, "v")
         assert "LC_ALL=C; export LC_ALL" in screen_text(app)
         await press(pilot, "enter")
@@ -185,12 +185,12 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
         await press(pilot, "enter")
         await until(pilot, lambda: (run / "SAVE").exists() and re.search(r"seen +not yet", screen_text(app)))
         (run / "SAVE").unlink()
-        dialog._heard(Changed(Kind.MINE))
+        dialog.on_poll(Changed(Kind.MINE))
         await until(pilot, lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)))
         await until(pilot, lambda: re.search(r"log +names no save", screen_text(app)))
         with log.open("a") as file:
             file.write("save switch seen: checkpoint saved at step 1200\n")
-        dialog._heard(Changed(Kind.MINE))
+        dialog.on_poll(Changed(Kind.MINE))
         await until(pilot, lambda: re.search(r"seen +\d\d:\d\d:\d\d, and removed", screen_text(app)))
         await until(pilot, lambda: re.search(r"log +save switch seen: checkpoint saved at step 1200", screen_text(app)))
         await press(pilot, "y")
@@ -348,13 +348,13 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         assert path.value == f"{run}/SAVE"
         await press(pilot, "escape")
         assert app.screen is dialog
-        assert "enter takes the path" not in screen_text(app)
+        assert "enter use this path" not in screen_text(app)
         await press(pilot, "p")
         path.value = f"{run}/ELSE"
         await press(pilot, "enter")
         await until(pilot, lambda: dialog.can_drop and "as it was named" in screen_text(app))
         await press(pilot, "y")
-        await until(pilot, lambda: (run / "ELSE").exists() and not dialog._is_acting)
+        await until(pilot, lambda: (run / "ELSE").exists() and not dialog.tracker.is_acting)
         await settled(pilot)
         await press(pilot, "escape")
         dialog = await opened(pilot, "S")
@@ -384,7 +384,7 @@ async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
         await pilot.press("p")
         app.screen.query_one(Input).value = f"{run}/OTHER"
         await pilot.press("enter")
-        await until(pilot, lambda: dialog.switch is not None and dialog.switch.path == f"{run}/OTHER")
+        await until(pilot, lambda: dialog.tracker.switch is not None and dialog.tracker.switch.path == f"{run}/OTHER")
         transport.hangs[first].set()
         await until(pilot, lambda: transport.count(second))
         assert "now looking …" in words(app)

@@ -1,0 +1,59 @@
+"""Writes what a chart shows into files: its points as CSV, its picture as SVG."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from hpcdash.domain.columns import without_formulas
+from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.charts.curves import ChartRequest
+from hpcdash.services.metrics.charts.svg import svg_of
+
+
+def file_stem(job_id: str, metric: str, at: datetime) -> str:
+    """A file's name without its ending: `hpcdash-4711-lm-loss-20261121-103000`."""
+    words = re.sub(r"[^A-Za-z0-9._]+", "-", f"{job_id}-{metric}").strip("-.")[:80]
+    return f"hpcdash-{words}-{at:%Y%m%d-%H%M%S}"
+
+
+def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> tuple[Path, Path]:
+    """Write the points that stand in the span that is shown, and the picture; raises OSError.
+
+    The columns are job, metric, step, the axis' name where it is another, value, lowest, highest and points: a place of
+    several points has its mean; a step that is not known is empty. No text is a formula to a spreadsheet.
+    """
+    span = request.state.shown(request.whole())
+    tables = []
+    for one in request.runs:
+        shift = request.shift(one)
+        for name in request.names:
+            series = request.series(one, name)
+            places = slice(*np.searchsorted(series.x, (span[0] + shift, np.nextafter(span[1] + shift, np.inf))))
+            count = series.x[places].size
+            columns = {
+                "job": pa.array([one.title] * count, pa.string()),
+                "metric": pa.array([name] * count, pa.string()),
+                "step": _steps(one.run.steps_along(name, request.axis)[places]),
+                request.axis: series.x[places] - shift,
+                "value": series.values[places],
+                "lowest": series.low[places],
+                "highest": series.high[places],
+                "points": series.points[places],
+            }
+            tables.append(pa.table(columns))
+    csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
+    svg_file.write_text(svg_of(request, title), encoding="utf-8")
+    pyarrow.csv.write_csv(without_formulas(pa.concat_tables(tables)), csv_file)
+    return csv_file, svg_file
+
+
+def _steps(steps: Floats) -> pa.Array:
+    """Whole numbers, null where a step is not known."""
+    is_unknown = ~np.isfinite(steps)
+    return pa.array(np.where(is_unknown, 0, steps), mask=is_unknown, from_pandas=False)
