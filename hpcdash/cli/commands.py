@@ -131,7 +131,7 @@ def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
     of_all = click.option("--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only your own.")
     words = "The jobs this filter matches, instead of JOB... (lists them and asks)."
     expression = click.option("--filter", "expression", default="", metavar="EXPR", help=words)
-    return click.argument("jobs", metavar="[JOB...]", nargs=-1)(expression(of_all(command)))
+    return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(of_all(command)))
 
 
 def _acting_command(verb: str, words: str) -> click.Command:

@@ -27,7 +27,6 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import LaunchPlan
-from hpcdash.services.submit.plan import SubmissionPlan
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
@@ -278,9 +277,9 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
             self.plans += 1
             if self.plans > 1:
                 raise UsageError("no more")
-            return SimpleNamespace(
-                again=SubmissionPlan(cast("Any", None), (), {}), script=SimpleNamespace(job_name="one")
-            )
+            unused = cast("Any", None)
+            script = cast("Any", SimpleNamespace(job_name="one"))
+            return LaunchPlan(unused, (), {}, script, unused, wanted[0], unused, "")
 
         async def findings(self, planned: Any) -> tuple[()]:
             return ()
