@@ -27,8 +27,7 @@ from hpcdash.services.watch.rules import unseen
 from hpcdash.services.watch.rules.deadlines import first_queue
 from hpcdash.services.watch.rules.hanging import LogGrowth
 from hpcdash.services.watch.rules.unseen import lies_in
-from hpcdash.services.watch.state import DiskState, LogState, QosState, WatchState, add_sample
-from hpcdash.services.watch.training import LogTail
+from hpcdash.services.watch.state import DiskState, LogState, LogTail, QosState, WatchState, add_sample
 from hpcdash.transport.node import ThroughNode
 
 # Each costs two commands or three; the others' turn comes the next round.

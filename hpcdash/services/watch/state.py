@@ -17,7 +17,6 @@ import msgspec
 from hpcdash.errors import HpcdashError
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.watch.alerts import Alerts
-from hpcdash.services.watch.training import LogTail
 
 SCHEMA = 1
 _LONGEST_NAME = 120
@@ -55,6 +54,51 @@ class QosState(msgspec.Struct):
     preempt_mode: str = ""
     grace_seconds: float | None = None
     is_preempted: bool = True
+
+
+class KeptMetric(msgspec.Struct):
+    """The newest points of one metric: `x` and `values` are little-endian float64, of one length, ascending by x."""
+
+    x: bytes = b""
+    values: bytes = b""
+
+
+class Moment(msgspec.Struct):
+    """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told as lasting."""
+
+    metric: str
+    kind: str
+    begin: float
+    end: float
+    words: str
+    is_told: bool = True
+
+
+class LogTail(msgspec.Struct):
+    """One log: read up to `read_to` (bytes), its samples known up to the one that begins at `sampled_to`.
+
+    looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
+    usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
+    last_step: the final step that it names. is_done: nothing of what was read is held back. stands: (epoch, step) of
+    earlier rounds, oldest first.
+    """
+
+    identity: str = ""
+    read_to: int = 0
+    is_done: bool = False
+    sampled_to: int = -1
+    sample_count: int = 0
+    looked_at: float = 0.0
+    sampled_at: float = 0.0
+    usual_gap: float | None = None
+    longest_gap: float | None = None
+    seconds_per_step: float | None = None
+    step: float | None = None
+    last_step: int | None = None
+    csv_header: list[str] = []
+    metrics: dict[str, KeptMetric] = {}
+    moments: list[Moment] = []
+    stands: list[tuple[float, float]] = []
 
 
 class WatchState(msgspec.Struct):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +18,7 @@ from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.spikes import find_spikes
 from hpcdash.services.metrics.throughput import paces_of_run, seconds_per_step
 from hpcdash.services.watch.rules.hanging import grown_at
+from hpcdash.services.watch.state import KeptMetric, LogTail, Moment
 
 MOST_POINTS = 2048
 # Levels that spikes are measured from are of blocks of so many points.
@@ -231,51 +231,6 @@ def _rank(name: str) -> tuple[bool, int, str]:
     """A training's loss before an evaluation's, short names before long ones."""
     plain = name.lower()
     return any(word in plain for word in _JUDGED), len(name), name
-
-
-class KeptMetric(msgspec.Struct):
-    """The newest points of one metric: `x` and `values` are little-endian float64, of one length, ascending by x."""
-
-    x: bytes = b""
-    values: bytes = b""
-
-
-class Moment(msgspec.Struct):
-    """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told as lasting."""
-
-    metric: str
-    kind: str
-    begin: float
-    end: float
-    words: str
-    is_told: bool = True
-
-
-class LogTail(msgspec.Struct):
-    """One log: read up to `read_to` (bytes), its samples known up to the one that begins at `sampled_to`.
-
-    looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
-    usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
-    last_step: the final step that it names. is_done: nothing of what was read is held back. stands: (epoch, step) of
-    earlier rounds, oldest first.
-    """
-
-    identity: str = ""
-    read_to: int = 0
-    is_done: bool = False
-    sampled_to: int = -1
-    sample_count: int = 0
-    looked_at: float = 0.0
-    sampled_at: float = 0.0
-    usual_gap: float | None = None
-    longest_gap: float | None = None
-    seconds_per_step: float | None = None
-    step: float | None = None
-    last_step: int | None = None
-    csv_header: list[str] = []
-    metrics: dict[str, KeptMetric] = {}
-    moments: list[Moment] = []
-    stands: list[tuple[float, float]] = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from hpcdash.config.watch_settings import LOSS_KINDS, LossWatch
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.rules.losses import ends_late, losses
-from hpcdash.services.watch.training import MOST_POINTS, Course, LogTail, course, noticed, read_from, read_on
+from hpcdash.services.watch.state import LogTail
+from hpcdash.services.watch.training import MOST_POINTS, Course, course, noticed, read_from, read_on
 
 NOW = 1_790_000_000.0
 STEPS = 5000
