@@ -199,59 +199,6 @@ class Sshd:
         self.kill_with_sessions()
 
 
-class CutLine:
-    """A TCP relay to a port here, which can be cut: at once and seen by both sides, or silently."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._silent = asyncio.Event()
-        self.port = 0
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
-        self._writers += [writer, there_writer]
-        for source, sink in ((reader, there_writer), (there_reader, writer)):
-            task = asyncio.create_task(self._copy(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        try:
-            while chunk := await source.read(1 << 16):
-                if self._silent.is_set():
-                    continue
-                sink.write(chunk)
-                await sink.drain()
-        except OSError:
-            pass
-        finally:
-            sink.close()
-
-    def cut(self) -> None:
-        """Drop all connections."""
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-    def fall_silent(self) -> None:
-        """Swallow all bytes from now on, as a firewall that forgot the connection does."""
-        self._silent.set()
-
-    async def stop(self) -> None:
-        self.cut()
-        if self._server is not None:
-            self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-
-
 class _Questions(asyncssh.SSHServer):
     def __init__(self, owner: TwoFactorServer) -> None:
         self._owner = owner

@@ -20,9 +20,10 @@ import pytest
 
 from hpcdash.errors import AuthenticationFailed, LoginRequired
 from hpcdash.transport.ssh import SshTransport
+from tests.support.cut_line import CutLine
 from tests.support.hardware_key import HardwareKey
 from tests.support.person import Person
-from tests.support.sshd import CutLine, Sshd, make_key, why_no_sshd
+from tests.support.sshd import Sshd, make_key, why_no_sshd
 
 
 @pytest.fixture(scope="module")

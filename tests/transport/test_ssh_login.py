@@ -20,9 +20,10 @@ from hpcdash.transport.login_clock import LoginClock
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.support import suite
+from tests.support.cut_line import CutLine
 from tests.support.pam_sshd import PUSH_WORDS, PamSshd, why_no_pam_sshd
 from tests.support.person import Person
-from tests.support.sshd import CutLine, Sshd, login_user, make_key
+from tests.support.sshd import Sshd, login_user, make_key
 
 # The network may take this long; a person's step is longer.
 NETWORK_SECONDS = 1

@@ -25,8 +25,9 @@ from hpcdash.errors import (
 )
 from hpcdash.transport.known_hosts import fingerprint
 from hpcdash.transport.ssh import SshTransport, retry_seconds
+from tests.support.cut_line import CutLine
 from tests.support.person import Person
-from tests.support.sshd import CutLine, Sshd, free_port, login_user, make_key, until_gone, until_there
+from tests.support.sshd import Sshd, free_port, login_user, make_key, until_gone, until_there
 from tests.support.suite import account
 
 HOSTILE_WORDS = (
@@ -137,9 +138,13 @@ async def test_nothing_is_left_running_when_the_line_goes(own_sshd: Sshd, user: 
     await line.start()
     word = f"98765.5{len(how)}"
     async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
-        command = ("sh", "-c", f"sleep {word} & sleep {word}")
-        running = asyncio.create_task(transport.run(command, limit_seconds=4 if how == "silent" else 60))
+        command = ("sh", "-c", f"sleep {word} & echo begun >&2; sleep {word}")
+        heard, limit_seconds = asyncio.Event(), 4 if how == "silent" else 60
+        running = asyncio.create_task(
+            transport.run(command, limit_seconds=limit_seconds, said=lambda data: heard.set())
+        )
         await until_there(f"sleep {word}")
+        await heard.wait()
         if how == "cut":
             line.cut()
         elif how == "silent":
