@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
+from hpcdash.backends.base import Capability
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -19,6 +20,7 @@ from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked, textual_keys
 from hpcdash.ui.chains.actions import ChainActions
+from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
 from hpcdash.ui.command_line import CommandLine
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.actions import JobActions
@@ -113,6 +115,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield Breadcrumb()
         yield Banner()
+        yield ClusterHeader()
         yield Container(id="views")
         yield Notice()
         yield self._tour
@@ -133,6 +136,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.set_interval(1.0, self._tick)
 
     def on_resize(self) -> None:
+        if self.stack:
+            self._ask_for_shown()
         self.call_after_refresh(self._around)
 
     def keep_typed(self) -> None:
@@ -169,8 +174,20 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         else:
             await views.mount(stack[-1])
             stack[-1].take_focus()
-        self.session.poller.show(stack[-1].kinds)
+        self._ask_for_shown()
         self._around()
+
+    def _ask_for_shown(self) -> None:
+        """Have the poller ask for what is on the screen, and nothing else."""
+        has_queues = Capability.QUEUES in self.session.store.backend.capabilities
+        of_header = {Kind.QUEUES} if self._has_header and has_queues else set()
+        self.session.poller.show(self.view.kinds | of_header)
+
+    @property
+    def _has_header(self) -> bool:
+        """Whether the queues' gauges stand over the view."""
+        is_large = self.size.width >= LEAST_COLUMNS and self.size.height >= LEAST_LINES
+        return is_large and self.view_name == "jobs"
 
     async def switch(self, position: int) -> None:
         """Another cluster, where one left it; of the one left behind only one's own jobs are asked for."""
@@ -230,7 +247,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
         event.stop()
         if self.stack:
-            self.session.poller.show(self.view.kinds)
+            self._ask_for_shown()
         self._around()
 
     def _around(self) -> None:
@@ -238,6 +255,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return
         view = self.view
         self._tour.update_hint()
+        self.query_one(ClusterHeader).show(self.session.store, is_wanted=self._has_header)
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
