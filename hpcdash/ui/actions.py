@@ -64,6 +64,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("command", "colon", "command: a view, a filter, an action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
+    Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
+    Action("switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"),
+    Action("larger_overview", "greater_than_sign", "larger overview", JOB_TABLES),
+    Action("smaller_overview", "less_than_sign", "smaller overview", JOB_TABLES),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
     Action(
         "detail",
@@ -255,6 +259,8 @@ _KEY_SIGNS = {
     "at": "@",
     "plus": "+",
     "minus": "-",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
 }
 _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 

@@ -259,7 +259,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
-        self.query_one(Hint).show(view.hint())
+        hint = self.query_one(Hint)
+        hint.display = view.has_hint
+        hint.show(view.hint())
         is_typing = is_of_a_form(self.focused)
         self.query_one(KeyLine).show(obeyed_while_typing(actions) if is_typing else ranked(actions, view))
         self._status()

@@ -100,6 +100,11 @@ class View(Widget):
     def hint(self) -> str:
         return ""
 
+    @property
+    def has_hint(self) -> bool:
+        """Whether there is a line for the hint: False where the view says it itself."""
+        return True
+
     def counts(self) -> tuple[str, str]:
         """Counts by state of what is shown, of all: in words, and in signs."""
         return "", ""

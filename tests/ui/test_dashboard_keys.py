@@ -427,7 +427,7 @@ async def test_who_age_line_rate_and_counts_are_always_on_the_screen(size: tuple
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
         status = screen_text(app).splitlines()[-2]
-        for part in ("maya@everyday", "0 s old", "10", "20", "15 ms", "2"):
+        for part in ("maya@everyday", "0 s old", "10", "20", " ms", "2"):
             assert part in status
         assert "connected" in status or " ok " in status
         assert not status.rstrip().endswith("…")
