@@ -36,6 +36,8 @@ class HpcdashApp(DashboardApp):
 
     TITLE = "hpcdash"
     ENABLE_COMMAND_PALETTE = True
+    # The registry has its key.
+    COMMAND_PALETTE_BINDING = ""
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
     MainScreen { background: $background; color: $foreground; }

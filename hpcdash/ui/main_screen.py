@@ -120,6 +120,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         yield Notice()
         yield self._tour
         yield Hint()
+        yield self.command_line.listed
         yield self.command_line.bar
         yield StatusLine()
         yield KeyLine()
@@ -161,6 +162,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return False
         await self._show_stack(self.stack[:-1])
         return True
+
+    async def show_last(self) -> None:
+        if (stack := self._stacks.last()) is not None:
+            await self._show_stack(stack)
 
     async def _show_stack(self, stack: list[View]) -> None:
         left_behind = self._stacks.put(stack)
@@ -416,6 +421,8 @@ class ViewStacks:
         self._arguments = view_arguments
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
+        # By cluster the stack before this one.
+        self._before: list[list[View]] = [[] for _ in sessions]
         # A root view keeps its cursor, filter and marks while one is elsewhere.
         self._roots: dict[tuple[int, str], View] = {}
 
@@ -461,7 +468,16 @@ class ViewStacks:
     def put(self, stack: list[View]) -> list[View]:
         """Have this stack from now on; gives the views of the one before that are to be taken away."""
         before, self._stacks[self._at] = self.stack, stack
+        if before and before[-1] is not stack[-1]:
+            self._before[self._at] = before
         return [view for view in before if view not in stack and view not in self._roots.values()]
+
+    def last(self) -> list[View] | None:
+        """The stack before this one, as far as its views are kept; None where that is what is shown."""
+        before = self._before[self._at]
+        while before and before[-1] not in self._roots.values():
+            before = before[:-1]
+        return before if before and before[-1] is not self.view else None
 
     def crumbs(self) -> list[str]:
         """The cluster, the views opened since the last root view, and where one is in the one on top."""

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from hpcdash.ui.dialogs import TextDialog
+from hpcdash.ui.help import HelpDialog
 from tests.ui.stage import CASES, dashboard, ids_of, press, rows_of, screen_text, settled, until
 
 LARGE = (200, 60)
@@ -60,7 +60,7 @@ async def test_details_filter_error_and_help_show_hostile_words_as_words() -> No
         await press(pilot, "slash", "left_square_bracket", "b", "right_square_bracket", "enter")
         assert "› /[b]" in screen_text(app)
         await press(pilot, "question_mark")
-        assert isinstance(app.screen, TextDialog)
+        assert isinstance(app.screen, HelpDialog)
         assert hidden_letters(screen_text(app)) == []
 
 

@@ -164,6 +164,12 @@ class JobOverview(Vertical):
             self._draw()
 
     @property
+    def shows_training(self) -> bool:
+        """Whether the log of the job it shows has a loss."""
+        tail = self._tail
+        return tail is not None and bool(tail.values)
+
+    @property
     def _tail(self) -> LossTail | None:
         """Of stdout and stderr what says more: why a job failed, else its loss; None: not read yet."""
         if self._row is None or self._row["id"] not in self._asked:

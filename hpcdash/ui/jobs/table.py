@@ -25,7 +25,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import Targets, ViewSpec, chart_rank
+from hpcdash.ui.view import Targets, ViewSpec, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
@@ -349,7 +349,9 @@ class JobsView(TableView):
         return str(row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"])
 
     def key_ranks(self) -> Mapping[str, int]:
-        return chart_rank(self.rows.cursor_row) if self.is_live else {}
+        if not self.is_live:
+            return {}
+        return row_ranks(self.rows.cursor_row, is_training=self.overview.shows_training)
 
     def targets(self) -> Targets:
         """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""
