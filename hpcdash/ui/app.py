@@ -19,6 +19,7 @@ from textual.screen import Screen
 from textual.widgets import TextArea
 
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import ACTIONS, Action
 from hpcdash.ui.main_screen import main_screen_with
 from hpcdash.ui.palette import ActionProvider
@@ -60,6 +61,7 @@ class HpcdashApp(DashboardApp):
         sort: Mapping[str, str] | None = None,
         fold_arrays: bool = True,
         prompter: UiPrompter | None = None,
+        choices: Choices | None = None,
         first_view: str = "jobs",
         aliases: Mapping[str, str] | None = None,
         metric_patterns: Sequence[str] = (),
@@ -69,7 +71,9 @@ class HpcdashApp(DashboardApp):
         tour_ended: Callable[[], None] = lambda: None,
         note_error: Callable[[Exception], Path | None] = lambda error: None,
     ) -> None:
-        """`notice` is said once the screen is there; `tour` begins with hints.
+        """`choices` are those of earlier runs: they count before `theme`, `columns`, `sort` and `fold_arrays`.
+
+        `notice` is said once the screen is there; `tour` begins with hints.
 
         `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
@@ -87,11 +91,17 @@ class HpcdashApp(DashboardApp):
         for palette in self._palettes.values():
             self.register_theme(palette)
         self.theme_names = tuple(self._palettes)
-        self.theme = theme if theme in self.available_themes else DEFAULT_THEME
+        # Those of this run once it has ended.
+        self.choices = choices = choices or Choices()
+        wanted = [name for name in (choices.theme, theme) if name in self.available_themes]
+        self.theme = wanted[0] if wanted else DEFAULT_THEME
         self.sessions = list(sessions)
-        self._columns = dict(columns or {})
-        self._sort = dict(sort or {})
-        self._fold_arrays = fold_arrays
+        self._columns = {**(columns or {}), **choices.columns}
+        self._sort = {**(sort or {}), **choices.sort}
+        self._of_jobs: dict[str, object] = {"fold": fold_arrays if choices.fold_arrays is None else choices.fold_arrays}
+        for name in ("has_overview", "overview_share"):
+            if (chosen := getattr(choices, name)) is not None:
+                self._of_jobs[name] = chosen
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
@@ -106,6 +116,7 @@ class HpcdashApp(DashboardApp):
             aliases=aliases,
             view_arguments=self._view_arguments,
             tour_ended=tour_ended,
+            typed=choices.typed,
         )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -118,7 +129,7 @@ class HpcdashApp(DashboardApp):
         if view in self._sort:
             arguments["sort"] = self._sort[view]
         if view in ("jobs", "history"):
-            arguments["fold"] = self._fold_arrays
+            arguments |= self._of_jobs
         if view in ("chart", "jobs") and self._metric_patterns:
             arguments["patterns"] = self._metric_patterns
         return arguments
@@ -231,6 +242,7 @@ class HpcdashApp(DashboardApp):
 
     async def on_unmount(self) -> None:
         self._own_loop = None
+        self.choices = self.main.chosen()
         self.main.end_tour()
         for session in self.sessions:
             await session.poller.stop()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,6 +19,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked, textual_keys
 from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
@@ -73,11 +75,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         aliases: Mapping[str, str] | None = None,
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
         tour_ended: Callable[[], None] = lambda: None,
+        typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        """`typed` is what was entered in earlier runs after '/' and ':', the newest last."""
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
         self.command_line = CommandLine(self, aliases or {})
+        for mode, lines in (typed or {}).items():
+            for line in lines:
+                self.command_line.bar.remember(mode, line)
         self.runner = ActionRunner(self)
         self._submit_actions = SubmitActions(self, self.runner)
         self.handlers = (
@@ -140,6 +147,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if self.stack:
             self._ask_for_shown()
         self.call_after_refresh(self._around)
+
+    def chosen(self) -> Choices:
+        """What a person chose in the views of the cluster that is shown, and what they typed."""
+        by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
+        of_jobs = by_view.get("jobs", {})
+        fields = {name: value for name, value in of_jobs.items() if name not in ("columns", "sort")}
+        for key in ("columns", "sort"):
+            fields[key] = {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
+        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":")}
+        return msgspec.convert({**fields, "theme": self.app.theme}, Choices)
 
     def keep_typed(self) -> None:
         """Have each view keep what was typed there, for the next time."""
@@ -471,6 +488,10 @@ class ViewStacks:
         if before and before[-1] is not stack[-1]:
             self._before[self._at] = before
         return [view for view in before if view not in stack and view not in self._roots.values()]
+
+    def root_views(self) -> dict[str, View]:
+        """Those of the cluster that is shown, by name."""
+        return {name: view for (at, name), view in self._roots.items() if at == self._at}
 
     def last(self) -> list[View] | None:
         """The stack before this one, as far as its views are kept; None where that is what is shown."""

@@ -160,6 +160,10 @@ class View(Widget):
     def take_focus(self) -> None:
         """Keys go to what one reads here."""
 
+    def chosen(self) -> dict[str, object]:
+        """What a person chose here: fields of services.state.choices.Choices, of `columns` and `sort` this view's."""
+        return {}
+
     def keep_typed(self) -> None:
         """The program is ended from outside: keep what a person typed here for the next time."""
 

@@ -124,6 +124,8 @@ class JobsView(TableView):
         *,
         everyone: bool = False,
         fold: bool = True,
+        has_overview: bool = True,
+        overview_share: int = _OVERVIEW_SHARE,
         patterns: Sequence[str] = (),
         **rest: Any,
     ) -> None:
@@ -131,9 +133,9 @@ class JobsView(TableView):
         self.everyone = everyone
         self._patterns = tuple(patterns)
         self._fold_all = fold
-        self._shows_overview = True
+        self._shows_overview = has_overview
         # What part of the view the overview has, in percent.
-        self._overview_share = _OVERVIEW_SHARE
+        self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
         # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
         self._exceptions: frozenset[str] = frozenset()
         super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
@@ -217,6 +219,14 @@ class JobsView(TableView):
     @property
     def has_hint(self) -> bool:
         return not (self.is_live and self.overview.display)
+
+    def chosen(self) -> dict[str, object]:
+        return {
+            **super().chosen(),
+            "fold_arrays": self._fold_all,
+            "has_overview": self._shows_overview,
+            "overview_share": self._overview_share,
+        }
 
     def do_overview(self) -> None:
         """Hide or show the overview."""
