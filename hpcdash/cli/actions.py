@@ -272,7 +272,7 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         return
     _write_journal_table([_HEADINGS, *map(_cells, entries)])
     if not entries and sys.stderr.isatty():
-        print("nothing was done from here yet", file=sys.stderr)
+        print("no actions yet", file=sys.stderr)
 
 
 def _settle(common: CommonOptions, newest: int) -> None:

@@ -146,7 +146,7 @@ def run_config_check(common: CommonOptions) -> None:
     remapped(settings.keys, str(settings.file or ""))
     if settings.file is None:
         path, _ = config_path(common.config)
-        print(f"there is no {path}; everything is by default (`hpcdash config example` shows what it may hold)")
+        print(f"there is no {path}; defaults are used (`hpcdash config example` shows what it may hold)")
         return
     from hpcdash.services.watch.secrets import notifiers_of, unready
 

@@ -249,8 +249,8 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     _acting_command("suspend", "Stop running jobs where they are (often for operators alone)."),
     _acting_command("resume", "Let suspended jobs go on."),
     signal_jobs,
-    _switch_command("kill", "Make the file that has a training save and end, and its queued array tasks end at once."),
-    _switch_command("save", "Make the file that has a training save and go on; the program removes it."),
+    _switch_command("kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."),
+    _switch_command("save", "Create the save-switch file: the run saves and continues; it removes the file."),
     alter,
     journal,
 )
@@ -260,8 +260,8 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.argument("script")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="As an array: 1-10, 0-15:4, 1-10%1.")
-@click.option("--after", metavar="JOB[,JOB]", help="Not before these ended, however they end.")
-@click.option("--hold", is_flag=True, help="Not before it is released.")
+@click.option("--after", metavar="JOB[,JOB]", help="Start after these jobs end (afterany).")
+@click.option("--hold", is_flag=True, help="Submit held.")
 @click.option("--chain", type=click.IntRange(min=1), default=1, metavar="N", help="N jobs, one after the other's end.")
 @click.option("--dry-run", is_flag=True, help="Show the command, and a request's script; nothing is submitted.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)

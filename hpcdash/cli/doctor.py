@@ -64,7 +64,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
     checks = [
-        Check("configuration", True, str(settings.file) if settings.file else "none; everything is by default"),
+        Check("configuration", True, str(settings.file) if settings.file else "none; using defaults"),
         _terminal_check(),
         _cache_check(),
         *_alerts_checks(settings),

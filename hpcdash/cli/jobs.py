@@ -192,7 +192,7 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
         above = [("", failure.excerpt.above), ("", "…")] if failure.excerpt.above else []
         lines = [("", line) for line in failure.excerpt.lines]
         _print_pairs(f"the end of its {failure.stream}", [*above, *lines])
-    _print_pairs("in the scheduler's words", list(detail.native.items()))
+    _print_pairs("raw scheduler output", list(detail.native.items()))
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:
@@ -271,7 +271,7 @@ def run_stacks(common: CommonOptions, job: str) -> None:
         if (row["_tasks"] or 1) > 1:
             raise UsageError(f"{visible(job)} is an array", f"Name one of its tasks: hpcdash stacks {visible(job)}_1")
         if row["state"] not in ACTIVE:
-            raise UsageError(f"{visible(job)} does not run: it is {row['state']}", "`hpcdash log` shows its log.")
+            raise UsageError(f"{visible(job)} is not running ({row['state']})", "`hpcdash log` shows its log.")
         query = store.backend.detail.stacks(row)
         if query is None:
             where = f" ({visible(row['node_list'])})" if row["node_list"] else ""

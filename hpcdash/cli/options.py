@@ -61,7 +61,7 @@ def common_options(function: F) -> F:
         ),
         click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Another configuration."),
         click.option("--yes", is_flag=True, help="Ask no question."),
-        click.option("--read-only", is_flag=True, help="Take every key away that changes something."),
+        click.option("--read-only", is_flag=True, help="Refuse every action that changes something."),
         click.option("--debug", is_flag=True, help="Write tracebacks to the log file."),
     ]
 

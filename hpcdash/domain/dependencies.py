@@ -20,23 +20,23 @@ SINGLETON = "singleton"
 _MOST_DEPTH = 3
 _MOST_ROWS = 20
 _MEANING = {
-    "after": "once it has begun",
-    "afterok": "once it ended well",
-    "afternotok": "once it ended badly",
-    "afterany": "once it ended, well or badly",
-    "aftercorr": "each task once the same task of it ended well",
-    "afterburstbuffer": "once its burst buffer is written back",
+    "after": "after it starts",
+    "afterok": "after success",
+    "afternotok": "after failure",
+    "afterany": "after it ends",
+    "aftercorr": "each task after the same task succeeds",
+    "afterburstbuffer": "after its burst buffer is written back",
     "expand": "to grow into it",
-    "before": "it may begin once this one has begun",
-    "beforeok": "it may begin once this one ended well",
-    "beforenotok": "it may begin once this one ended badly",
-    "beforeany": "it may begin once this one ended",
+    "before": "starts after this one starts",
+    "beforeok": "starts after this one succeeds",
+    "beforenotok": "starts after this one fails",
+    "beforeany": "starts after this one ends",
 }
 _ARRAY_MEANING = {
-    "afterok": "once all its tasks ended well",
-    "afternotok": "once all its tasks ended and one badly",
-    "afterany": "once all its tasks ended, well or badly",
-    "after": "once all its tasks have begun",
+    "afterok": "after all its tasks succeed",
+    "afternotok": "after all its tasks end, one in failure",
+    "afterany": "after all its tasks end",
+    "after": "after all its tasks start",
 }
 
 Row = Mapping[str, Any]

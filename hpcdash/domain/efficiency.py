@@ -8,7 +8,7 @@ from typing import Protocol
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.units import format_duration, format_memory
 
-NOT_ACCOUNTED = "not accounted here"
+NOT_ACCOUNTED = "not recorded on this cluster"
 # Younger jobs are still reading their input.
 _YOUNG_SECONDS = 300
 _LITTLE_CPU = 0.5
@@ -146,7 +146,7 @@ def advice(used: Used, state: str) -> str:
     if busy is not None and busy < _LITTLE_CPU and used.cpus and used.cpus > 1:
         verb = "kept" if state in ENDED else "keeps"
         cores = _busy(busy * used.cpus)
-        return f"{verb} {cores} of {used.cpus} cores busy: ask for fewer, or does it know how many it has?"
+        return f"{verb} {cores} of {used.cpus} cores busy: request fewer, or check its thread count"
     return ""
 
 

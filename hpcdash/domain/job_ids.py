@@ -26,7 +26,7 @@ class BadJobId(ValueError):
     """A text that is no job id; `position` is the 0-based offset of the first bad character in `text`."""
 
     def __init__(self, text: str, position: int, why: str) -> None:
-        super().__init__(f"{text!r} is no job id: {why}")
+        super().__init__(f"{text!r} is not a job ID: {why}")
         self.text = text
         self.position = position
         self.why = why

@@ -29,11 +29,11 @@ _CODES = {
 }
 _STATES: dict[str, str] = {
     JobState.TIMEOUT: "ran into its time limit",
-    JobState.OUT_OF_MEMORY: "used more memory than it asked for",
+    JobState.OUT_OF_MEMORY: "used more memory than it requested",
     JobState.PREEMPTED: "made way for a job that comes first",
     JobState.NODE_FAILED: "a node it ran on failed",
     JobState.CANCELLED: "cancelled",
-    JobState.GONE: "no list and no history knows how it ended",
+    JobState.GONE: "not found in the queue or in accounting",
 }
 
 
@@ -102,7 +102,7 @@ def grouped(
                 ("array", f"task {row['array_task']} of array {row['array_id']}" if row["array_id"] else ""),
                 ("state", f"{sign} {state_word(state)}{said}".strip()),
                 ("reason", known(row["reason"])),
-                ("that is", hint),
+                ("explanation", hint),
                 ("ended with", "" if end in (hint, state_word(state)) else end),
                 ("owner", joined(row["user"], row["account"])),
                 ("queue", joined(row["queue"], row["qos"])),
@@ -200,7 +200,7 @@ def _format_signal(number: int) -> str:
     if number == _OUTPUT_NOT_WRITABLE:
         return "its output could not be written: is the folder there, writable, and is there quota left?"
     if number == _OUT_OF_MEMORY:
-        return "used more memory than it asked for"
+        return "used more memory than it requested"
     name = signal_name(number)
     meaning = _SIGNALS.get(number, "") if name else ""
     return f"signal {number}" + (f" ({name})" if name else "") + (f": {meaning}" if meaning else "")

@@ -184,7 +184,7 @@ def format_dropped(look: SwitchLook) -> str:
     age = look.age_seconds
     when = "" if age is None else f" {format_span(age)} ago"
     ahead = ": its file server's clock is ahead, so when is not known" if look.is_ahead else ""
-    return f"dropped{when} by {visible(look.file.owner or '?')}{ahead}"
+    return f"set{when} by {visible(look.file.owner or '?')}{ahead}"
 
 
 def format_thing(look: SwitchLook) -> str:
@@ -196,7 +196,7 @@ def format_thing(look: SwitchLook) -> str:
             return f"{_format_odd(look)} has its name: trainings take it for the switch"
         case Thing.FOLDER:
             return "a folder has its name: trainings do not take it for a switch"
-    return look.problem or "not dropped"
+    return look.problem or "not set"
 
 
 def _format_odd(look: SwitchLook) -> str:
@@ -243,7 +243,7 @@ def warnings(look: SwitchLook, kind: SwitchKind, owner: str) -> tuple[str, ...]:
     if not look.may_write and not look.is_dropped:
         said.append(f"{visible(look.user or 'you')} may not write there: no permission, or the disk is read-only")
     if folder.all_may_write and not folder.is_sticky:
-        said.append("anyone at all may write there, drop it and take it away")
+        said.append("anyone may write there, and create or remove it")
     if kind is SwitchKind.SAVE and folder.is_sticky and owner and owner not in (look.user, folder.owner):
         said.append(f"only who makes a file may remove it there: {visible(owner)}'s job could not, and saves once")
     return tuple(said)
@@ -255,7 +255,7 @@ def format_group(look: SwitchLook) -> str:
     if not look.there or folder.group_may_write:
         return ""
     more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
-    return f"members of the group {visible(folder.group or '?')} cannot drop or clear it there{more}"
+    return f"members of the group {visible(folder.group or '?')} cannot create or clear it there{more}"
 
 
 def clear_refusal(look: SwitchLook) -> str:
@@ -263,7 +263,7 @@ def clear_refusal(look: SwitchLook) -> str:
     if look.problem:
         return look.problem
     if look.thing is Thing.NOTHING:
-        return "nothing is there: it was not dropped, or is cleared already"
+        return "nothing is there: it was never set, or is already cleared"
     if look.thing is Thing.FOLDER:
         return format_thing(look)
     if look.file.mode[:1] in ("b", "c"):
@@ -282,7 +282,7 @@ def clear_doubt(look: SwitchLook, *, is_dropped_here: bool) -> str:
     if look.thing is not Thing.FILE or look.file.size == 0 or is_dropped_here:
         return ""
     holds = "what it holds is not known" if look.file.size is None else f"it holds {look.file.size} bytes"
-    return f"{holds}, and it was not dropped from here: it may be no switch"
+    return f"{holds}, and it was not created from here: it may not be a switch"
 
 
 def format_log(age_seconds: float | None, problem: str = "") -> str:
@@ -329,7 +329,7 @@ def format_progress(
         return f"{format_dropped(look)}; {came}"
     if look.thing is not Thing.NOTHING or look.problem or dropped_here_seconds_ago is None:
         return format_thing(look)
-    dropped = f"dropped from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
+    dropped = f"set from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
     if kind is SwitchKind.KILL:
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
     if said:
@@ -404,9 +404,9 @@ def story_lines(
         yield "there", format_thing(look)
     elif look.is_dropped:
         age = "" if look.age_seconds is None else f"{format_span(look.age_seconds)} ago"
-        yield "dropped", ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}")))
+        yield "set", ", ".join(filter(None, (deeds.dropped, age, f"by {visible(look.file.owner or '?')}")))
     elif deeds.dropped:
-        yield "dropped", f"{deeds.dropped}, from here"
+        yield "set", f"{deeds.dropped}, from here"
     if deeds.cleared:
         unseen = f"; {deeds.unseen}" if deeds.unseen else ""
         yield "cleared", f"{deeds.cleared}, from here: the file is not there any more{unseen}"

@@ -85,7 +85,7 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
     file = program.home / "job.sh"
     file.write_text("#!/bin/bash\ntrue\n")
     job = program("submit", "--hold", str(file)).text.strip()
-    assert f"{job} does not run: it is held" in program("stacks", job).refused(2)
+    assert f"{job} is not running (held)" in program("stacks", job).refused(2)
 
 
 def answered(stdout: str, status: int = 0, stderr: str = "") -> Answer:

@@ -375,7 +375,7 @@ def test_what_the_scheduler_does_not_take_is_told_with_file_line_and_key(program
 def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program: Program) -> None:
     done = program("submit", request(program), "--after", "12,abc")
     assert done.status == 2
-    assert "--after: 'abc' is no job id" in done.stderr
+    assert "--after: 'abc' is not a job ID" in done.stderr
     assert "submit on" not in done.stderr
 
 

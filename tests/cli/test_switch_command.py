@@ -35,7 +35,7 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(program: Progr
     notes = queue.work / "notes.txt"
     notes.write_text("my only notes")
     said = program("kill-switch", job, "--clear", "--path", str(notes)).refused(1)
-    assert "it holds 13 bytes, and it was not dropped from here: it may be no switch" in said
+    assert "it holds 13 bytes, and it was not created from here: it may not be a switch" in said
     assert "--yes" in said
     assert notes.read_text() == "my only notes"
     link = queue.work / "KILL"
@@ -66,12 +66,12 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(program: Program
     done = program("save-switch", plain, job)
     assert done.status == 1
     refused = f"{plain}  refused: neither the launch nor the script of {plain} names its save switch\n"
-    assert done.text == f"{refused}{job}  dropped {queue.work}/SAVE\n"
+    assert done.text == f"{refused}{job}  created {queue.work}/SAVE\n"
     # Taken away by a person: the program never looked.
     (queue.work / "SAVE").unlink()
     gone = program("save-switch", job, "--status").text
     assert "ago, and gone since; the log names no save" in gone, gone
-    assert "cannot drop or clear it there" in gone
+    assert "cannot create or clear it there" in gone
     queue.run("cancel", job, plain)
 
 
@@ -81,9 +81,9 @@ def test_a_kill_switch_that_is_there_still_is_told_before_a_request_is_submitted
     switch = queue.work / "KILL"
     file = program.home / "a.toml"
     file.write_text(f'command = "true"\nname = "x"\nwork_dir = "{queue.work}"\nkill_switch = "KILL"\n')
-    assert "is dropped still" not in program("submit", str(file), "--dry-run").stderr
+    assert "is still set" not in program("submit", str(file), "--dry-run").stderr
     switch.touch()
-    said = f"hpcdash: the kill switch {switch} is dropped still: the job would end as it starts. Clear it first: rm "
+    said = f"hpcdash: the kill switch {switch} is still set: the job would stop as it starts. Clear it first: rm "
     for words in (("--dry-run",), ("--chain", "2")):
         told = program("submit", str(file), *words)
         assert told.status == 0

@@ -46,12 +46,12 @@ def test_commas_mean_all_and_question_marks_any() -> None:
 def test_each_condition_is_told_with_the_other_job_s_state() -> None:
     known = [job_row("1", "running", name="prep"), job_row("6_1", "completed"), job_row("6_[2-9]", _tasks=8)]
     first, second, third = waits_for(parse_dependency("afterok:1,afterany:6_*,after:77+5"), known)
-    assert (first.name, dict(first.states), first.words) == ("prep", {"running": 1}, "once it ended well")
+    assert (first.name, dict(first.states), first.words) == ("prep", {"running": 1}, "after success")
     assert (dict(second.states), second.words) == (
         {"pending": 8, "completed": 1},
-        "once all its tasks ended, well or badly",
+        "after all its tasks end",
     )
-    assert (dict(third.states), third.words) == ({}, "5 min after it has begun")
+    assert (dict(third.states), third.words) == ({}, "5 min after it starts")
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from hpcdash.domain.job_text import format_exit
         ("failed", 127, 0, "was not found"),
         ("failed", 0, 11, "signal 11 (SEGV): segmentation fault"),
         ("failed", 0, 53, "its output could not be written"),
-        ("failed", 0, 125, "used more memory than it asked for"),
-        ("out_of_memory", 0, 125, "used more memory than it asked for"),
+        ("failed", 0, 125, "used more memory than it requested"),
+        ("out_of_memory", 0, 125, "used more memory than it requested"),
         ("timeout", 0, 15, "ran into its time limit"),
         ("node_failed", 0, 0, "a node it ran on failed"),
         ("preempted", 0, 15, "made way"),
         ("cancelled", 0, 15, "cancelled"),
         ("cancelled", 143, 0, "asked to end"),
-        ("gone", None, None, "no list and no history"),
+        ("gone", None, None, "not found in the queue or in accounting"),
     ],
 )
 def test_an_end_is_said_in_words(state: str, code: int | None, signal: int | None, words: str) -> None:

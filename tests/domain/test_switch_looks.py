@@ -46,7 +46,7 @@ def test_a_group_s_name_may_hold_blanks() -> None:
 
 def test_a_switch_that_is_there_is_not_dropped_twice() -> None:
     assert refusal(FREE) == ""
-    assert refusal(DROPPED) == "already dropped 12 s ago by bob"
+    assert refusal(DROPPED) == "already set 12 s ago by bob"
 
 
 def test_an_age_is_between_two_times_of_one_clock_and_never_negative() -> None:
@@ -57,8 +57,8 @@ def test_an_age_is_between_two_times_of_one_clock_and_never_negative() -> None:
 
 def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> None:
     ahead = replace(DROPPED, uid=1002, file=replace(DROPPED.file, changed_at=2200.0))
-    assert format_dropped(ahead) == "dropped by bob: its file server's clock is ahead, so when is not known"
-    assert format_dropped(in_time(ahead, 30.0)) == "dropped 30 s ago by bob"
+    assert format_dropped(ahead) == "set by bob: its file server's clock is ahead, so when is not known"
+    assert format_dropped(in_time(ahead, 30.0)) == "set 30 s ago by bob"
     assert format_dropped(in_time(replace(ahead, uid=1001), 30.0)) == format_dropped(ahead), "it is somebody else's"
     assert (dropped_at(ahead, 30.0), dropped_at(ahead, None)) == (970.0, 1000.0)
     later = replace(ahead, now=3000.0)
@@ -100,7 +100,7 @@ def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> Non
     assert clear_refusal(DROPPED) == clear_doubt(DROPPED, is_dropped_here=False) == ""
     full = replace(DROPPED, file=replace(DROPPED.file, size=41))
     assert clear_refusal(full) == clear_doubt(full, is_dropped_here=True) == ""
-    said = "it holds 41 bytes, and it was not dropped from here: it may be no switch"
+    said = "it holds 41 bytes, and it was not created from here: it may not be a switch"
     assert clear_doubt(full, is_dropped_here=False) == said
     assert clear_doubt(replace(full, file=replace(full.file, size=None)), is_dropped_here=False)
     assert "2000000 bytes" in clear_refusal(replace(DROPPED, file=replace(DROPPED.file, size=2_000_000)))
@@ -117,7 +117,7 @@ def test_a_stranger_s_folder_is_not_trusted_but_one_s_group_s_is() -> None:
 def test_a_folder_that_the_group_may_not_write_is_told_calmly_whoever_is_in_the_group() -> None:
     closed = replace(FREE, folder=replace(FOLDER, mode="drwxr-xr-x"))
     assert warnings(FREE, SwitchKind.KILL, "alice") == warnings(closed, SwitchKind.KILL, "alice") == ()
-    assert format_group(closed) == "members of the group physics cannot drop or clear it there"
+    assert format_group(closed) == "members of the group physics cannot create or clear it there"
     assert "an ACL" in format_group(replace(closed, folder=replace(FOLDER, mode="drwxr-xr-x+")))
     assert format_group(FREE) == format_group(replace(FREE, there="")) == ""
     assert format_folder(closed) == "/project of alice, group physics"
@@ -137,18 +137,18 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
 @pytest.mark.parametrize(
     ("progress", "words"),
     [
-        (SwitchProgress(5, 0, 0), "dropped 12 s ago by bob; not seen yet"),
-        (SwitchProgress(7, 3, 3), "dropped 12 s ago by bob; seen: 3 of 10 ended, cleanly"),
+        (SwitchProgress(5, 0, 0), "set 12 s ago by bob; not seen yet"),
+        (SwitchProgress(7, 3, 3), "set 12 s ago by bob; seen: 3 of 10 ended, cleanly"),
         (
             SwitchProgress(7, 3, 2, "1 failed"),
-            "dropped 12 s ago by bob; seen: 3 of 10 ended, 2 of them cleanly: 1 failed",
+            "set 12 s ago by bob; seen: 3 of 10 ended, 2 of them cleanly: 1 failed",
         ),
-        (SwitchProgress(0, 1, 1, "", "50"), "dropped 12 s ago by bob; seen: job 50 ended cleanly"),
+        (SwitchProgress(0, 1, 1, "", "50"), "set 12 s ago by bob; seen: job 50 ended cleanly"),
         (
             SwitchProgress(0, 1, 0, "cancelled", "50"),
-            "dropped 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
+            "set 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
         ),
-        (SwitchProgress(), "dropped 12 s ago by bob; no job that names it is known to be left"),
+        (SwitchProgress(), "set 12 s ago by bob; no job that names it is known to be left"),
     ],
 )
 def test_what_came_of_a_kill_switch(progress: SwitchProgress, words: str) -> None:
@@ -157,21 +157,21 @@ def test_what_came_of_a_kill_switch(progress: SwitchProgress, words: str) -> Non
 
 def test_a_kill_switch_that_was_taken_away_is_told_with_how_its_job_ended() -> None:
     told = format_progress(SwitchKind.KILL, FREE, SwitchProgress(0, 1, 1, "", "50"), 70.4)
-    assert told == "dropped from here 1 min ago, and removed since; seen: job 50 ended cleanly"
+    assert told == "set from here 1 min ago, and removed since; seen: job 50 ended cleanly"
 
 
 def test_what_came_of_a_save_switch() -> None:
     def said(look: SwitchLook, here: float | None = None) -> str:
         return format_progress(SwitchKind.SAVE, look, SwitchProgress(), here)
 
-    assert said(DROPPED) == "dropped 12 s ago by bob; not seen yet"
+    assert said(DROPPED) == "set 12 s ago by bob; not seen yet"
     unseen = SwitchProgress(0, 1, 1, "", "50")
     assert format_progress(SwitchKind.SAVE, DROPPED, unseen).endswith("; not seen: job 50 ended cleanly")
-    gone = "dropped from here 1 min ago, and gone since; "
+    gone = "set from here 1 min ago, and gone since; "
     assert said(FREE, here=70) == f"{gone}its log may tell of a save"
     assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "") == f"{gone}the log names no save"
     assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
-    assert said(FREE) == "not dropped"
+    assert said(FREE) == "not set"
     assert said(replace(FREE, there="", problem="its folder is not there")) == "its folder is not there"
 
 

@@ -19,14 +19,14 @@ LIVES = SwitchProgress(1)
 @pytest.mark.parametrize(
     ("kind", "look", "deeds", "progress", "told"),
     [
-        (KILL, THERE, Deeds("18:54:34"), LIVES, "dropped 18:54:34, 12 s ago, by bob | seen not yet"),
-        (KILL, THERE, Deeds(), ENDED, "dropped 12 s ago, by bob | end job 50 ended cleanly"),
+        (KILL, THERE, Deeds("18:54:34"), LIVES, "set 18:54:34, 12 s ago, by bob | seen not yet"),
+        (KILL, THERE, Deeds(), ENDED, "set 12 s ago, by bob | end job 50 ended cleanly"),
         (
             KILL,
             FREE,
             Deeds("18:54:34", "18:54:51", said="kill switch: saved, ending"),
             ENDED,
-            "dropped 18:54:34, from here | removed 18:54:51, by the program | end job 50 ended cleanly"
+            "set 18:54:34, from here | removed 18:54:51, by the program | end job 50 ended cleanly"
             " | log kill switch: saved, ending",
         ),
         (
@@ -34,14 +34,14 @@ LIVES = SwitchProgress(1)
             FREE,
             Deeds("18:54:34", "18:54:51"),
             LIVES,
-            "dropped 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has ended",
+            "set 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has ended",
         ),
         (
             KILL,
             FREE,
             Deeds("18:54:34", cleared="18:55:00"),
             ENDED,
-            "dropped 18:54:34, from here | cleared 18:55:00, from here: the file is not there any more"
+            "set 18:54:34, from here | cleared 18:55:00, from here: the file is not there any more"
             " | end job 50 ended cleanly",
         ),
         (
@@ -49,28 +49,28 @@ LIVES = SwitchProgress(1)
             FREE,
             Deeds("18:54:34", "18:54:51", is_log_read=True),
             LIVES,
-            "dropped 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no save",
+            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no save",
         ),
         (
             SAVE,
             FREE,
             Deeds("18:54:34", "18:54:51"),
             LIVES,
-            "dropped 18:54:34, from here | gone 18:54:51, by the program or by somebody",
+            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody",
         ),
         (
             SAVE,
             FREE,
             Deeds("18:54:34", "18:54:51", said="saved at step 8", is_log_read=True),
             LIVES,
-            "dropped 18:54:34, from here | seen 18:54:51, and removed | log saved at step 8",
+            "set 18:54:34, from here | seen 18:54:51, and removed | log saved at step 8",
         ),
         (
             SAVE,
             FREE,
             Deeds("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
             LIVES,
-            "dropped 18:54:34, from here"
+            "set 18:54:34, from here"
             " | cleared 18:55:00, from here: the file is not there any more; no job had taken it",
         ),
         (
@@ -85,7 +85,7 @@ LIVES = SwitchProgress(1)
             THERE,
             Deeds("18:54:34"),
             ENDED,
-            "dropped 18:54:34, 12 s ago, by bob | end job 50 ended cleanly, without having seen it",
+            "set 18:54:34, 12 s ago, by bob | end job 50 ended cleanly, without having seen it",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_job_after_one_that_failed_is_said_to_be_hopeless(jobs: Jobs, over_ssh
     )
     assert f"can never start: {jobs.failed} did not end that way" in hopeless.text
     assert "exit 3" in failed.text
-    assert "once all its tasks ended, well or badly" in collect.text
+    assert "after all its tasks end" in collect.text
     assert "running" in collect.text.split("\nwaits for")[1]
 
 

@@ -66,7 +66,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (alice, True, [])
     assert "there is no terminal to ask on" in program("kill-switch", array).refused(2)
     dropped = program("kill-switch", array, "--yes")
-    assert (dropped.status, dropped.text) == (0, f"{array}  dropped {run}/KILL\n")
+    assert (dropped.status, dropped.text) == (0, f"{array}  created {run}/KILL\n")
     assert f"stops: 5 jobs of {alice}" in dropped.stderr
     assert (run / "KILL").owner() == alice
 
@@ -77,7 +77,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     wait_until("all to end cleanly", burnt, 60)
     assert "seen: 5 of 5 ended, cleanly" in program("kill-switch", array, "--status").text
     again = program("kill-switch", array, "--yes").refused(1)
-    assert "already dropped" in again
+    assert "already set" in again
     assert f"by {alice}" in again
     assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, which {alice} made\n"
     assert not (run / "KILL").exists()
@@ -106,7 +106,7 @@ echo "kill switch: saved, ending"
         dropped = program("kill-switch", job, "--yes")
         assert f"create the empty file {run}/kill, group {slurm_lab.alice}; never through a link" in dropped.stderr
         assert "LC_ALL" not in dropped.stderr
-        assert f"members of the group {slurm_lab.alice} cannot drop or clear it there" in dropped.stderr
+        assert f"members of the group {slurm_lab.alice} cannot create or clear it there" in dropped.stderr
 
         def told() -> bool:
             words = program("kill-switch", job, "--status").text
@@ -124,7 +124,7 @@ echo "kill switch: saved, ending"
 
 def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, array: str) -> None:
     dropped = program("--debug", "save-switch", array)
-    assert dropped.text == f"{array}  dropped {run}/SAVE\n"
+    assert dropped.text == f"{array}  created {run}/SAVE\n"
     assert "LC_ALL=C; export LC_ALL" in dropped.stderr, "the command itself, where it is wanted"
     wait_until("the program to remove it", lambda: not (run / "SAVE").exists(), 20)
     assert "ago, and gone since; " in program("save-switch", array, "--status").text

@@ -245,7 +245,7 @@ async def a_night(night: Night) -> None:
     await night.trains(run=1)
     told, dropped = await asyncio.gather(night.watches(), night.call("save-switch", night.job))
     assert told == list(night.alerts_at_first)
-    assert dropped.text == f"{night.job}  dropped {night.run}/SAVE\n"
+    assert dropped.text == f"{night.job}  created {night.run}/SAVE\n"
     await night.until("its save", lambda: not (night.run / "SAVE").exists())
 
     await night.is_preempted()
@@ -259,7 +259,7 @@ async def a_night(night: Night) -> None:
 
     # Somebody else of the group wants the nodes.
     dropped = await night.call("kill-switch", night.job, "--path", f"{night.run}/KILL", "--yes", by=night.colleague)
-    assert "dropped" in dropped.text
+    assert "created" in dropped.text
     await night.until("the end of the train", lambda: night.errors().count("ending before the start") == 3)
     told = []
     for _ in range(MOST_LOOKS):

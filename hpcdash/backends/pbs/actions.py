@@ -468,9 +468,9 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
     try:
         job = parse_job_id(text)
     except BadJobId as error:
-        raise UsageError(f"{text!r} is no job id: {error.why}\n  {text}\n  {' ' * error.position}^") from None
+        raise UsageError(f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^") from None
     if job.component is not None:
-        raise UsageError(f"{text!r} is no job id of PBS", "Write 12, 12[3] or 12[3-5].")
+        raise UsageError(f"{text!r} is not a PBS job ID", "Write 12, 12[3] or 12[3-5].")
     if dialect.has_array_brackets:
         return replace(job, has_brackets=job.has_brackets or job.tasks is not None)
     if job.tasks is not None or job.has_brackets:

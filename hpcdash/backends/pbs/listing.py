@@ -339,7 +339,7 @@ def _read_id(text: str, dialect: Dialect) -> JobId:
     except BadJobId as error:
         raise UsageError(str(error), "Write 123, or 123[4] for a task of an array.") from None
     if job.component is not None:
-        raise UsageError(f"{text!r} is no job id of PBS", "Write 123, or 123[4] for a task of an array.")
+        raise UsageError(f"{text!r} is not a PBS job ID", "Write 123, or 123[4] for an array task.")
     if job.tasks is None or job.has_brackets:
         return job
     return JobId(job.number, job.tasks, has_brackets=True, server=job.server)

@@ -301,7 +301,7 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
     (r"^terminated$", "deleted"),
     # As domain.exits has them for the states these end in: said once.
     (r"^exceeded resource walltime", "ran into its time limit"),
-    (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it asked for"),
+    (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it requested"),
     (r"^exceeded resource vmem", "used more virtual memory than it asked for"),
     (r"^exceeded resource cput", "used more CPU time than it asked for"),
     (r"^exceeded resource ncpus", "kept more CPUs busy than it asked for"),

@@ -397,7 +397,7 @@ def _read_id(text: str) -> JobId:
     try:
         return slurm_job_id(text)
     except BadJobId as error:
-        raise UsageError(f"{text!r} is no job id: {error.why}\n  {text}\n  {' ' * error.position}^") from None
+        raise UsageError(f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^") from None
 
 
 # -- cancel

@@ -82,7 +82,7 @@ def queue_id(job_id: str) -> str:
     """
     asked = job_id.partition("_[")[0]
     if not _JOB_ID.fullmatch(asked):
-        raise UsageError(f"{job_id!r} is no job id of Slurm", "Write 123, or 123_4 for a task of an array.")
+        raise UsageError(f"{job_id!r} is not a Slurm job ID", "Write 123, or 123_4 for an array task.")
     return asked
 
 

@@ -55,7 +55,7 @@ def parse_priority(answer: Answer) -> Mapping[str, str]:
     words = {TOTAL: total}
     for (name, _, _), points, part in zip(_FACTORS, values[len(_REST) :: 2], values[len(_REST) + 1 :: 2], strict=True):
         if _number(points) or _number(part):
-            words[name] = f"{points} ({_percent(part)} of its most)"
+            words[name] = f"{points} ({_percent(part)} of max)"
     if tres not in _NONE:
         words["resources"] = tres
     if _number(site):

@@ -53,7 +53,7 @@ _EXACT = {
     "user env retrieval failed requeued held": "its owner's environment could not be read; held",
     "NonZeroExitCode": "its script ended with an error",
     "TimeLimit": "ran into its time limit",
-    "OutOfMemory": "used more memory than it asked for",
+    "OutOfMemory": "used more memory than it requested",
     "JobLaunchFailure": "could not be launched, or ended by a signal; is its output path writable?",
     "RaisedSignal": "ended by a signal",
     "DeadLine": "could not end before its deadline",

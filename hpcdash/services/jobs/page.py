@@ -25,7 +25,7 @@ from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.tracker import JobEvent
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
-# What a factor gives of the most it can: `1667 (17 % of its most)`.
+# What a factor gives of the most it can: `1667 (17 % of max)`.
 _PERCENT = re.compile(r"\((?:< )?([0-9]{1,3}) %")
 # What a backend calls the sum of a priority's factors, and those who may take a job's place.
 TOTAL = "priority"
@@ -34,7 +34,7 @@ PREEMPTED_BY = "may be preempted by"
 _MOST_RUNS = 12
 _MOST_EVENTS = 30
 # Entries of the group "job" that say how a job is, or ended.
-_HOW_IT_IS = frozenset({"state", "reason", "that is", "ended with", "cancelled by"})
+_HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by"})
 _MOST_LOG_CELLS = 400
 
 
@@ -103,7 +103,7 @@ def job_groups(
         Group("resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
         Group("priority", _priority(picture), is_aside=True),
         Group(_rules_title(row), _rules(picture), is_aside=True),
-        Group("jobs that wait for it", _dependents(picture, signs), is_aside=True),
+        Group("dependent jobs", _dependents(picture, signs), is_aside=True),
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
         Group("files", tuple(own.get("files", ())), is_broad=True),
         Group("launched from here", _launched(picture), is_broad=True),
@@ -162,7 +162,7 @@ def _requeues(native: Mapping[str, str]) -> list[Entry]:
     times = native.get("Restarts", "")
     if not times.isascii() or not times.isdigit() or int(times) == 0:
         return []
-    return [Entry("put back", "once" if times == "1" else f"{int(times)} times")]
+    return [Entry("requeued", "once" if times == "1" else f"{int(times)} times")]
 
 
 def _usage(picture: JobPicture) -> list[Entry]:
@@ -174,7 +174,9 @@ def _usage(picture: JobPicture) -> list[Entry]:
         return _remarks(picture, Part.USAGE)
     label = "used" if row["state"] in ENDED else "uses"
     entries = [
-        Entry(f"{label} {meter.label}", meter.words, meter.fraction, is_dim=meter.words == "not accounted here")
+        Entry(
+            f"{label} {meter.label}", meter.words, meter.fraction, is_dim=meter.words == "not recorded on this cluster"
+        )
         for meter in meters(usage, row["nodes"])
     ]
     if words := advice(usage, str(row["state"])):
@@ -191,12 +193,12 @@ def _priority(picture: JobPicture) -> tuple[Entry, ...]:
         return ()
     words = dict(picture.priority)
     total = words.pop(TOTAL, "")
-    entries = [Entry("in all", total)] if total else []
+    entries = [Entry("total", total)] if total else []
     for name, value in words.items():
         percent = _PERCENT.search(value)
         entries.append(Entry(name, value, None if percent is None else int(percent[1]) / 100))
     if not entries and Part.PRIORITY not in picture.errors and Part.PRIORITY not in picture.asking:
-        entries.append(Entry(value="not ranked yet: it is once nothing but its turn keeps it waiting", is_dim=True))
+        entries.append(Entry(value="no priority yet: assigned once its dependencies are met", is_dim=True))
     return (*entries, *_remarks(picture, Part.PRIORITY))
 
 

@@ -60,7 +60,7 @@ async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tup
     try:
         found = await missing_paths(store, [WantedPath("", path, PathKind.CLEARED, is_needed=False) for path in paths])
     except HpcdashError as error:
-        return tuple(f"whether the kill switch {path} is dropped is not known: {error.message}" for path in paths)
+        return tuple(f"whether the kill switch {path} is set is not known: {error.message}" for path in paths)
     return tuple(_dropped(path, facts.switches[path]) for path in paths if dropped_finding(path) in found)
 
 

@@ -93,7 +93,7 @@ def kill_switch_of(request: Request) -> str:
 
 def dropped_finding(path: str) -> LintFinding:
     """What to say before something is submitted whose kill switch is there."""
-    words = f"the kill switch {path} is dropped still: the job would end as it starts"
+    words = f"the kill switch {path} is still set: the job would stop as it starts"
     return LintFinding(
         "warning", "", words, f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)"
     )

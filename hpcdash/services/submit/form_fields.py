@@ -64,19 +64,17 @@ class FormGroup:
 
 
 _RUNS = FormGroup(
-    "what runs",
+    "command",
     (
-        FormField("name", "name", "what the job is called; empty: a name is made for it", example="train-llm"),
+        FormField("name", "name", "the job's name; empty: generated", example="train-llm"),
         FormField(
             "command",
             "command",
-            "what runs on each node: a line or several of bash",
+            "run on each node: one or more lines of bash",
             FieldKind.LINES,
             "python train.py --config base.yaml",
         ),
-        FormField(
-            "script", "or program", "a program or script there that is run instead of a command", example="run.sh"
-        ),
+        FormField("script", "script", "a program or script there to run instead of a command", example="run.sh"),
         FormField(
             "file",
             "batch script",
@@ -104,12 +102,12 @@ _RUNS = FormGroup(
     is_open=True,
 )
 _GETS = FormGroup(
-    "what it gets",
+    "resources",
     (
         FormField("queue", "queue", "partition or queue; empty: the default one", ways=BOTH_WAYS),
-        FormField("slots", "slots", "GPUs (or CPUs) in all; 0 is one core", FieldKind.COUNT, "1"),
+        FormField("slots", "slots", "GPUs (or CPUs) in total; 0 is one core", FieldKind.COUNT, "1"),
         FormField("slots_per_node", "per node", "how many of them on each node", FieldKind.COUNT),
-        FormField("slot_type", "a slot is", "a GPU (cuda, rocm) or a CPU core", choices=tuple(SlotType)),
+        FormField("slot_type", "slot type", "a GPU (cuda, rocm) or a CPU core", choices=tuple(SlotType)),
         FormField("gpu_type", "GPU type", "which GPUs; empty: any"),
         FormField(
             "cpus_per_gpu",
@@ -118,9 +116,7 @@ _GETS = FormGroup(
             FieldKind.COUNT,
         ),
         FormField("memory", "memory", "of each node, with a unit", example="64G"),
-        FormField(
-            "time", "time", "how long it may run; empty: what the queue gives", example="2h, 1-12:00:00", ways=BOTH_WAYS
-        ),
+        FormField("time", "time", "time limit; empty: the queue's default", example="2h, 1-12:00:00", ways=BOTH_WAYS),
     ),
     is_open=True,
 )
@@ -137,8 +133,8 @@ _WHEN = FormGroup(
         FormField("after", "after", "jobs whose end it waits for, however they end", FieldKind.WORDS, ways=BOTH_WAYS),
         FormField(
             "chain",
-            "chain of",
-            "so many jobs, each after the end of the one before: for a training longer than the limit",
+            "chain length",
+            "how many jobs, each after the end of the one before: for a training longer than the limit",
             FieldKind.COUNT,
             "1",
             ways=BOTH_WAYS,
@@ -155,7 +151,7 @@ _ACCOUNT = FormGroup(
     ),
 )
 _WHERE = FormGroup(
-    "folder and environment",
+    "directory and environment",
     (
         FormField("work_dir", "work folder", "the folder there it runs in; empty: home", example="/scratch/me/run"),
         FormField("environment", "environment", "NAME=value, one a line", FieldKind.PAIRS, "NCCL_DEBUG=INFO"),
@@ -176,7 +172,7 @@ _CONTAINER = FormGroup(
     ),
 )
 _ENDS = FormGroup(
-    "its end: signal, requeue, switches",
+    "signals, requeue and switches",
     (
         FormField("signal", "signal", "USR1@600: USR1 so many seconds before its time is up", example="USR1@600"),
         FormField("requeue", "requeue", "it may be started again after preemption or a node's failure", FieldKind.FLAG),
@@ -190,8 +186,10 @@ _ENDS = FormGroup(
             "the folder it saves into: each start is told the newest whole one, as $HPCDASH_RESUME_FROM",
             example="/scratch/me/run/checkpoints",
         ),
-        FormField("saves_every", "saves every", "how often it saves by itself: what that costs is told", example="3h"),
-        FormField("save_takes", "a save takes", "how long it stands still for one", example="40s"),
+        FormField(
+            "saves_every", "saves every", "how often it saves by itself; the overhead is estimated", example="3h"
+        ),
+        FormField("save_takes", "a save takes", "how long one pauses the training", example="40s"),
     ),
 )
 _MORE = FormGroup(

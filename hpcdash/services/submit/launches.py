@@ -126,7 +126,7 @@ class Launches:
                 raise
             # Its disk may be another than that of the launches.
             found = await self.store.ask(_root_query(storage_root))
-            words = f"whether the kill switch {switch} is dropped is not known: its disk does not answer"
+            words = f"whether the kill switch {switch} is set is not known: its disk does not answer"
             self._switches[switch] = LintFinding("warning", "", words)
         if found.is_switch_dropped:
             self._switches[switch] = dropped_finding(switch)

@@ -131,7 +131,7 @@ async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[SubmitCom
     submit = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
-    return submit, [f"its script comes on stdin, {lines} lines: {script.source}{warning}", *submit.notes]
+    return submit, [f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}", *submit.notes]
 
 
 async def _detail(store: ClusterStore, wanted: Resubmission) -> JobDetail:

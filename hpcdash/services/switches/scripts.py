@@ -96,7 +96,7 @@ _SAID = {
     66: "the folder is gone, or is another now: nothing was done",
     68: "the folder is somebody else's now: nothing was done",
     69: "a link, or no plain file, has its name: nothing was done",
-    70: "somebody was quicker: it is dropped already",
+    70: "it is already set",
     71: "it is gone already",
     72: "it holds more than when it was looked at: it stays",
     74: "something else has its name now: nothing was done",
@@ -134,7 +134,7 @@ def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> Action
     """Make the file, where what was looked at is still so."""
     folder, name = _parts(look.path)
     argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
-    read = partial(_outcomes, job_ids=tuple(job_ids), done=f"dropped {look.path}")
+    read = partial(_outcomes, job_ids=tuple(job_ids), done=f"created {look.path}")
     group = f", group {look.folder.group}" if look.folder.group else ""
     shown = f"create the empty file {look.path}{group}; never through a link"
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))

@@ -266,7 +266,7 @@ class ChainView(ReadTableView):
         living = count_jobs(self.chain.living) if self.chain is not None else 0
         if not living:
             return "all of it has ended; R on one submits it again"
-        return f"keys are for all {living} that have not ended; on one below for that one"
+        return f"keys act on all {living} unfinished jobs; select a row to act on one"
 
     # -- what is pointed at
 

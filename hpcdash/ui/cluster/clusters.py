@@ -83,14 +83,14 @@ class ClustersView(TableView):
         text = cells.text_cell
         return {
             "name": Column("title", "CLUSTER", 10, "left", 0, text, flexible=True, longest=40),
-            "state": Column("state", "LINE", 10, "left", 0, connection_cell),
+            "state": Column("state", "CONNECTION", 10, "left", 0, connection_cell),
             "user": Column("user", "USER", 9, "left", 4, text),
             "version": Column("version", "SCHEDULER", 17, "left", 6, text),
             "jobs": Column("jobs", "MINE", 5, "right", 3, cells.count_cell),
             "age": Column("age", "AGE", 7, "right", 2, text),
             "answer": Column("answer_ms", "MS", 6, "right", 5, cells.count_cell),
             "commands": Column("per_minute", "CMD/MIN", 9, "right", 5, text),
-            "detail": Column("detail", "WHAT IT SAYS", 20, "left", 1, text, flexible=True),
+            "detail": Column("detail", "MESSAGE", 20, "left", 1, text, flexible=True),
             "origin": Column("origin", "FROM", 16, "left", 7, text),
         }
 

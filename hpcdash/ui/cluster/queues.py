@@ -69,7 +69,7 @@ class QueuesView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         return {
             "name": Column("name", "QUEUE", 12, "left", 0, name_cell, flexible=True, longest=30),
-            "open": Column("available", "OPEN", 8, "left", 0, open_cell),
+            "open": Column("available", "STATE", 8, "left", 0, open_cell),
             "limit": Column("limit_seconds", "LIMIT", 8, "right", 2, limit_cell),
             "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
             "idle": Column("nodes_idle", "IDLE", 5, "right", 1, cells.count_cell),

@@ -166,7 +166,7 @@ class ActionRunner:
             return []
         age = self.screen.session.store.clock.now() - taken_at
         oldest = 4 * max(self.screen.session.poller.pace.seconds.values(), default=0.0)
-        return [f"as it was {format_age(age)} ago: nothing newer is known"] if age > oldest else []
+        return [f"data is {format_age(age)} old"] if age > oldest else []
 
     async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
         ids = plan.request.job_ids

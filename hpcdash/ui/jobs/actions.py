@@ -149,7 +149,7 @@ class JobActions:
                 return
             facts = await requeue_facts(session.store, session.actions.journal.path.parent, choice.rows)
             if facts.switches:
-                self.screen.notify("looking whether the kill switch is dropped …", timeout=2)
+                self.screen.notify("checking the kill switch …", timeout=2)
             warnings = await fetch_switch_warnings(session.store, facts)
         except UsageError as error:
             self.screen.notify(format_error(error), severity="error", markup=False)

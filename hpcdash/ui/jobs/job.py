@@ -144,7 +144,7 @@ class JobView(View):
         return " ".join(self.crumbs())
 
     def hint(self) -> str:
-        return "" if self.detail is None else "d goes to the scheduler's own words, and back"
+        return "" if self.detail is None else "d raw scheduler output, and back"
 
     def pointed_job(self) -> str | None:
         return self.job_id
@@ -234,7 +234,7 @@ class JobView(View):
         if detail is None:
             words = "asking …" if Part.DETAIL in self.picture.asking else ""
             return [Text(words, self._style("label"))]
-        return pair_lines("in the scheduler's words", detail.native, width, self._style, self.app.console)
+        return pair_lines("raw scheduler output", detail.native, width, self._style, self.app.console)
 
     def _style(self, name: str) -> Style:
         """The style of a label, a bar, advice, or a state; none for ''."""

@@ -124,14 +124,14 @@ class JournalView(TableView):
             "jobs": Column("id", "JOBS", 12, "left", 1, cells.text_cell, flexible=True, longest=60),
             "count": Column("jobs", "N", 5, "right", 5, cells.count_cell),
             "outcome": Column("outcome", "OUTCOME", 13, "left", 0, outcome_cell),
-            "words": Column("words", "SAID", 14, "left", 2, cells.muted_cell, flexible=True),
+            "words": Column("words", "MESSAGE", 14, "left", 2, cells.muted_cell, flexible=True),
         }
 
     def catalogue(self) -> Mapping[str, Column]:
         return self._catalogue
 
     def placeholder(self) -> str:
-        return "nothing was done from here yet"
+        return "no actions yet"
 
     def _format_waiting(self) -> str:
         return "nothing known" if self._error is not None else "reading …"

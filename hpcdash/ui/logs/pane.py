@@ -108,7 +108,7 @@ class LogPane(LogReading):
         await self._hold(found.offset)
         self._show_match(found.offset)
         if found.from_the_other_end:
-            return "from the end again" if backwards else "from the top again"
+            return "search wrapped to the end" if backwards else "search wrapped to the top"
         return ""
 
     def go_time(self, typed: str) -> None:

@@ -592,7 +592,7 @@ def place_parts(window: LogWindow, viewport: Viewport, standing: Standing) -> li
 def _format_following(viewport: Viewport, has_ended: bool) -> str:
     if viewport.following:
         return "at the end" if has_ended else "following"
-    return "end: to the end" if has_ended else "stopped (end follows)"
+    return "end: to the end" if has_ended else "paused (end follows)"
 
 
 def bar_text(name: Part, host: str, parts: list[Part], said: str, width: int) -> Text:

@@ -154,7 +154,7 @@ class ChartView(ChartFollowing, can_focus=True):
         read = [run.reading for run in self.runs if run.reading is not None]
         if not marks and read:
             is_unknown = all(one.too_few for one in read)
-            text.append("too few points to tell" if is_unknown else "nothing stands out", "dim")
+            text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
         if pointed is None and len(marks) > 1:
             for (kind, sign, style), count in Counter((mark.kind, mark.sign, mark.style) for _, mark in marks).items():
                 if count > 1:
@@ -188,7 +188,7 @@ class ChartView(ChartFollowing, can_focus=True):
         read = sum(run.progress.read_bytes for run in runs)
         if all(run.progress.is_whole for run in runs) or not total:
             return ""
-        return f"reading backwards {100 * read // total} %"
+        return f"loading older points {100 * read // total} %"
 
     def hint(self) -> str:
         if self.said:
@@ -202,7 +202,7 @@ class ChartView(ChartFollowing, can_focus=True):
             return ""
         parts = []
         if self.state.span is not None:
-            parts.append("following the end" if self.state.follows else "stays here; end follows again")
+            parts.append("following the end" if self.state.follows else "paused; end follows again")
         parts += [self._format_progress(), *self.picture.notes, *problems]
         return "   ".join(visible(part) for part in parts if part)
 
@@ -411,7 +411,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def _go_found(self, way: int) -> None:
         places = sorted({mark.x for _, mark in self.marks_found() if mark.x == mark.x})
         if not places:
-            self._say("nothing stands out so far")
+            self._say("no anomalies so far")
             return
         at = self.state.cursor
         further = [x for x in places if at is None or (x > at if way > 0 else x < at)]
@@ -527,7 +527,7 @@ class ChartView(ChartFollowing, can_focus=True):
             for mark in run.reading.found:
                 text.append(f"  {mark.sign} {mark.words}\n")
             if not run.reading.found:
-                said = "too few points to tell" if run.reading.too_few else "nothing stands out so far"
+                said = "too few points to tell" if run.reading.too_few else "no anomalies so far"
                 text.append(f"  {said}\n", "dim")
         self.app.push_screen(TextDialog("how it goes", text if text.plain else Text("nothing is known yet")))
 

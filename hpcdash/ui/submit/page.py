@@ -170,7 +170,7 @@ class SubmitPage(View):
         elif not looked.script:
             words = "the script comes here"
         else:
-            file = looked.as_it_is.file if looked.as_it_is is not None else "the script that is made"
+            file = looked.as_it_is.file if looked.as_it_is is not None else "generated script"
             is_of_before = looked.as_it_is is None and looked.request is None and set(looked.problems) != {"command"}
             words = "as it was before something was wrong" if is_of_before else f"{file}, {len(looked.lines)} lines"
             if looked.difference:
@@ -401,7 +401,7 @@ class ClusterAnswer:
             # It is asked whether to submit all the same.
             if not switch:
                 return
-            words = f"whether the kill switch {switch} is dropped is not known: {error.message}"
+            words = f"whether the kill switch {switch} is set is not known: {error.message}"
             missing = (*(one for one in self.findings_of(looked) if one.field), LintFinding("warning", "", words))
         self.missing, self._missing_of = missing, key
 
@@ -414,7 +414,7 @@ class ClusterAnswer:
         if self.is_asking:
             return Text("start: asking …", "dim")
         if not self.is_for(looked):
-            return Text("start: asked once typing rests", "dim")
+            return Text("start estimate: waiting for you to stop typing", "dim")
         if self.failed:
             return Text(f"start: not known: {visible(self.failed)}", "dim")
         estimate = self.estimate
@@ -436,7 +436,7 @@ class ClusterAnswer:
             text.append(when, "bold")
         if estimate.node_list:
             text.append(f" on {visible(estimate.node_list)}")
-        text.append("; the scheduler's own estimate, which moves", "dim")
+        text.append("; the scheduler's estimate, which may change", "dim")
         return text
 
     def format_known_start(self, looked: FormPreview, zone: tzinfo | None) -> str:

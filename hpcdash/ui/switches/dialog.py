@@ -188,9 +188,9 @@ class SwitchDialog(Dialog[None]):
         yield Input(placeholder="/path/of/the/file", id="path", compact=True)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
-            yield AnswerButton("Yes, drop it (y)", id="yes")
+            yield AnswerButton("Yes, create it (y)", id="yes")
             yield AnswerButton("Clear it (c)", id="clear")
-            yield AnswerButton("Drop it again … (a)", id="again")
+            yield AnswerButton("Create it again … (a)", id="again")
 
     def on_mount(self) -> None:
         self._show()
@@ -288,7 +288,7 @@ class SwitchDialog(Dialog[None]):
         self.query_one("#body", Static).update(rows)
         can_drop = self.can_drop
         self.query_one("#yes").display = can_drop
-        self.query_one("#yes", AnswerButton).rename(f"Yes, drop it{' again' if self._asks_again else ''} (y)")
+        self.query_one("#yes", AnswerButton).rename(f"Yes, create it{' again' if self._asks_again else ''} (y)")
         self.query_one("#clear").display = self.can_clear
         self.query_one("#clear", AnswerButton).rename("Yes, remove it (c)" if self._asks_clear else "Clear it (c)")
         self.query_one("#again").display = self.can_ask_again
@@ -305,9 +305,9 @@ class SwitchDialog(Dialog[None]):
         if self.query_one("#path").display:
             return "enter use this path · esc close"
         is_dropped = self.tracker.look is not None and self.tracker.look.is_dropped
-        keys = ["y drop · n/esc cancel"] if self.can_drop else []
+        keys = ["y create · n/esc cancel"] if self.can_drop else []
         keys += ["c remove the file"] if self.can_clear else []
-        keys += ["a drop again (asks)"] if self.can_ask_again else []
+        keys += ["a create again (asks)"] if self.can_ask_again else []
         keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
         if self._command():
             keys.append(f"v {'hide' if self._shows_command else 'show'} the command")
@@ -337,7 +337,7 @@ class SwitchDialog(Dialog[None]):
             return
         if not switch.path:
             yield "", f"{visible(switch.naming.problem)}.", ""
-            yield "", "Which file does it watch? It is remembered for jobs of this name.", ""
+            yield "", "Which file does it watch? (Remembered for this job name.)", ""
             return
         yield "file", visible(switch.path), "bold"
         yield "", visible(switch.naming.whence), ""

@@ -81,13 +81,13 @@ class AlertsView(TableView):
     def _catalogue(self) -> dict[str, Column]:
         instant = cells.instant_cell(self.now, self.session.zone)
         return {
-            "severity": Column("severity", "HOW GRAVE", 11, "left", 0, severity_cell),
+            "severity": Column("severity", "SEVERITY", 11, "left", 0, severity_cell),
             "since": Column("since", "SINCE", 10, "right", 1, instant),
             "rule": Column("rule", "RULE", 12, "left", 4, cells.text_cell, longest=20),
             "subject": Column("id", "WHAT", 10, "left", 4, cells.text_cell, flexible=True, longest=40),
-            "words": Column("words", "WHAT IS WRONG", 30, "left", 0, cells.text_cell, flexible=True),
+            "words": Column("words", "ALERT", 30, "left", 0, cells.text_cell, flexible=True),
             "next": Column("next_step", "WHAT TO DO", 20, "left", 3, cells.muted_cell, flexible=True),
-            "snoozed": Column("snoozed_until", "SILENT TO", 10, "right", 2, instant),
+            "snoozed": Column("snoozed_until", "SNOOZED TO", 10, "right", 2, instant),
         }
 
     def catalogue(self) -> Mapping[str, Column]:
@@ -127,7 +127,11 @@ class AlertsView(TableView):
     def placeholder(self) -> str:
         if not self._has_looked or (self.board is not None and self.board.wants_look):
             return "looking …"
-        return "nothing is wrong" if self._is_configured else "nothing is watched but jobs of yours that never start"
+        return (
+            "nothing is wrong"
+            if self._is_configured
+            else "no watchdogs configured (only jobs that can never start are checked)"
+        )
 
     @property
     def _is_configured(self) -> bool:

@@ -19,7 +19,7 @@ _GAP = " │ "
 _KEY_GAP, _GROUP_GAP = "   ", "  │  "
 # What always has its place in the line of keys, and what stands at its end.
 _FIRST = frozenset({"help"})
-_LESS_OFTEN = frozenset({"detail", "alter", "cancel"})
+_LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
 _EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "ask_now"})
 

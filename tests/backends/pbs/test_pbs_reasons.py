@@ -134,7 +134,7 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
         ("terminated by alice@login1", "cancelled", "terminated by alice@login1", "deleted by alice, from login1"),
         ("terminated", "cancelled", "terminated", "deleted"),
         ("exceeded resource walltime", "timeout", "exceeded resource walltime", "ran into its time limit"),
-        ("exceeded resource mem", "out_of_memory", "exceeded resource mem", "used more memory than it asked for"),
+        ("exceeded resource mem", "out_of_memory", "exceeded resource mem", "used more memory than it requested"),
         ("exceeded resource cput", "failed", "exceeded resource cput", "used more CPU time than it asked for"),
         (
             "exceeded resource ncpus (burst)",
@@ -250,7 +250,7 @@ def test_torques_exit_statuses_are_others() -> None:
 
 def test_the_reasons_of_an_exit_status_have_hints() -> None:
     assert reason_hint("timeout", exit_reason(-29)) == "ran into its time limit"
-    assert reason_hint("out_of_memory", exit_reason(-27)) == "used more memory than it asked for"
+    assert reason_hint("out_of_memory", exit_reason(-27)) == "used more memory than it requested"
     assert "writable" in reason_hint("failed", exit_reason(-3))
     assert reason_hint("node_failed", exit_reason(-20)) == format_exit("node_failed", None, None)
     # A job that was put back keeps the exit status of its last run.

@@ -181,7 +181,7 @@ def test_what_is_no_signal_is_refused(signal: str) -> None:
 @pytest.mark.parametrize("job_id", ["", "x", "41;rm", "41_", "-v", "41_[3", "41.0", "41 42"])
 @pytest.mark.parametrize("verb", ["cancel", "hold"])
 def test_what_is_no_job_is_refused_with_its_place(verb: str, job_id: str) -> None:
-    with pytest.raises(UsageError, match=r"no job id[^\n]*\n.*\n *\^"):
+    with pytest.raises(UsageError, match=r"not a job ID[^\n]*\n.*\n *\^"):
         commands(verb, "41", job_id)
 
 

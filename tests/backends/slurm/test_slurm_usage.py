@@ -162,8 +162,8 @@ def test_a_priority_is_told_by_factor_with_the_part_of_its_most() -> None:
     line = b"2318|0||0|2|0.0020|0|0.0000000|2000|0.2000000|167|0.1666667|100|0.1000000|50|0.0100000\n"
     words = parse_priority(answered(line, argv=("sprio",)))
     assert words["priority"] == "2318"
-    assert words["fair share"] == "2000 (20 % of its most)"
-    assert words["age"] == "2 (< 1 % of its most)"
+    assert words["fair share"] == "2000 (20 % of max)"
+    assert words["age"] == "2 (< 1 % of max)"
     assert "association" not in words
     assert "nice" not in words
 

@@ -56,7 +56,7 @@ async def test_tasks_of_an_array_are_one_submission_and_each_plain_job_is_one(tm
 async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_it_was(tmp_path: Path) -> None:
     transport = failed_array(tmp_path)
     again = await prepared(transport, store_of(transport))
-    assert again.notes[0] == "its script comes on stdin, 3 lines: Slurm's own copy"
+    assert again.notes[0] == "script: 3 lines, Slurm's own copy"
     assert "environment variables" in again.notes[-1]
     assert transport.submitted == []
 

@@ -67,12 +67,15 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
     newest = tails.tail("1")
     assert newest is not None
     assert (newest.name, len(newest.values), newest.values[-1]) == ("loss", KEPT_VALUES, 4.0)
-    assert tails.tail("2") == LossTail("loss", (9.0, 9.0, 9.0))
+    second = tails.tail("2")
+    assert second is not None
+    assert (second.name, second.values) == ("loss", (9.0, 9.0, 9.0))
+    assert second.lines[0] == log(0, 3).decode().splitlines()[0]
     third = tails.tail("3")
     assert third is not None
     # The line that has no end yet may say more.
     assert [str(value) for value in third.values] == ["nan", "inf"]
-    assert tails.tail("4") == LossTail()
+    assert tails.tail("4") == LossTail(lines=("no metric here", ""))
     assert tails.tail("5") is None
 
 
@@ -113,7 +116,7 @@ async def test_paths_of_any_letters_and_what_is_no_log_do_no_harm(
         assert found is not None
         assert len(found.values) == 5
     assert [tails.tail(str(number)) for number in range(len(names))].count(None) == len(names) - 1
-    assert tails.tail("3") == LossTail()
+    assert tails.tail("3") == LossTail(lines=("",))
 
 
 async def test_nothing_is_asked_where_the_ceiling_leaves_no_room_nor_a_failure_raised(

@@ -74,11 +74,11 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_it_ends_what_sta
     by_key = Request(command="x", work_dir=str(tmp_path), kill_switch="KILL it", save_switch="KILL it")
     by_variable = Request(command="x", kill_switch="/none/KILL", environment={"HPCDASH_KILL_SWITCH": str(switch)})
     for request in (by_key, by_variable):
-        found = [(one.severity, one.words) for one in await missing_paths(store, request) if "dropped" in one.words]
-        told = [("warning", f"the kill switch {switch} is dropped still: the job would end as it starts")]
+        found = [(one.severity, one.words) for one in await missing_paths(store, request) if "still set" in one.words]
+        told = [("warning", f"the kill switch {switch} is still set: the job would stop as it starts")]
         assert found == (told if what in ("file", "link to nowhere") else [])
     at_run = Request(command="x", kill_switch="/tmp/$USER/KILL")
-    assert not [one for one in await missing_paths(store, at_run) if "dropped" in one.words]
+    assert not [one for one in await missing_paths(store, at_run) if "still set" in one.words]
 
 
 async def test_a_script_that_comes_along_is_not_looked_for(store: ClusterStore) -> None:

@@ -72,7 +72,7 @@ def node(request: pytest.FixtureRequest) -> Node:
 @pytest.mark.parametrize("name", ["KILL", "-rf", "a b", "$(touch gone)", 'it\'s "it"', "*", "ä\udcff", "; exit 0"])
 def test_a_switch_is_dropped_seen_and_cleared_whatever_it_is_called(node: Node, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    assert node.drop(path) == Outcome("7", True, f"dropped {path}")
+    assert node.drop(path) == Outcome("7", True, f"created {path}")
     look = node.look(path)
     assert (look.thing, look.file.size, look.file.uid) == (Thing.FILE, 0, os.geteuid())
     assert look.age_seconds is not None
@@ -86,8 +86,8 @@ def test_a_second_drop_and_a_second_clear_change_nothing(node: Node, tmp_path: P
     path = tmp_path / "KILL"
     before = node.look(path)
     path.touch()
-    assert node.drop(path, look=before) == Outcome("7", False, "somebody was quicker: it is dropped already")
-    assert refusal(node.look(path)).startswith("already dropped ")
+    assert node.drop(path, look=before) == Outcome("7", False, "it is already set")
+    assert refusal(node.look(path)).startswith("already set ")
     dropped = node.look(path)
     path.unlink()
     command = clear_command(dropped, ("7",))
@@ -321,7 +321,7 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
     assert warnings(look, SwitchKind.KILL, people.alice.account) == ()
     assert people.bob.drop(path, people.alice.account).done
     assert (path.owner(), path.group(), path.stat().st_mode & 0o777) == (people.bob.account, people.group, 0o664)
-    assert refusal(people.alice.look(path)).startswith("already dropped ")
+    assert refusal(people.alice.look(path)).startswith("already set ")
     assert people.alice.clear(path).words == f"removed {path}, which {people.bob.account} made"
 
 
@@ -330,7 +330,7 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
     path = folder_of(people, "closed", people.alice.account, people.group, 0o750) / "KILL"
     mine = people.alice.look(path)
     assert warnings(mine, SwitchKind.KILL, people.alice.account) == ()
-    assert format_group(mine) == f"members of the group {people.group} cannot drop or clear it there"
+    assert format_group(mine) == f"members of the group {people.group} cannot create or clear it there"
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False
     assert people.bob.drop(path, people.alice.account) == Outcome("7", False, "Permission denied")

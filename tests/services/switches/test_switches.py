@@ -150,7 +150,7 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     found = await site.switches.namesakes(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
     assert await SwitchLog(site.store, switch).words(switch.living) in {f"its log grew {n} s ago" for n in range(10)}
-    assert await site.drop(switch) == f"dropped {site.run / 'KILL me'}"
+    assert await site.drop(switch) == f"created {site.run / 'KILL me'}"
     told: list[SwitchProgress] = []
 
     async def burnt() -> bool:
@@ -241,7 +241,7 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     switch = await site.switches.find(job, SAVE)
     log = site.switches.log_of(switch)
     said, grows = await log.since_mark(switch.living)
-    assert said is None, "it was not dropped from here"
+    assert said is None, "it was not created from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
     assert site.switches.mark(switch, log) == ""
     said, _ = await site.switches.log_of(switch).since_mark(switch.living)

@@ -138,7 +138,7 @@ async def test_a_running_job_shows_what_it_uses_of_what_it_asked_for() -> None:
         assert "peak 41G of 256G (16 %)" in line_with(app, "uses memory")
         assert "87 % busy, of 2" in line_with(app, "uses GPU")
         assert "keeps 12.4 of 64 cores busy" in line_with(app, "→")
-        assert "2 times" in line_with(app, "put back")
+        assert "2 times" in line_with(app, "requeued")
 
 
 async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None:
@@ -146,7 +146,7 @@ async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        assert "2000 (20 % of its most)" in line_with(app, "fair share")
+        assert "2000 (20 % of max)" in line_with(app, "fair share")
         used = {name: line_with(app, name).count(signs().bar_used) for name in ("fair share", "job size", "age")}
         assert used == {"fair share": 2, "job size": 2, "age": 1}, "bars of ten cells, for 20, 16 and 0.2 %"
         assert "high" in line_with(app, "may be preempted by")
@@ -206,10 +206,10 @@ async def test_a_job_it_can_never_start_after_is_said_to_be_so() -> None:
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        assert "prep  ✗ failed  once it ended well" in line_with(app, "  70")
+        assert "prep  ✗ failed  after success" in line_with(app, "  70")
         assert "once all its tasks ended" in line_with(app, "sweep")
         assert "can never start: 70 did not end that way" in screen_text(app)
-        assert "once it ended, well or badly" in line_with(app, "report")
+        assert "after it ends" in line_with(app, "report")
 
 
 async def test_an_array_is_shown_in_task_order_with_its_throttle() -> None:
@@ -282,7 +282,7 @@ async def test_one_stays_where_one_has_scrolled_to_and_the_page_repaints_in_plac
         # d goes to the scheduler's words from the top, and back to the top from anywhere.
         await press(pilot, "d", "d")
         await until(pilot, has(app, "JobState"))
-        assert screen_text(app).splitlines()[1].strip().startswith("in the scheduler's words")
+        assert screen_text(app).splitlines()[1].strip().startswith("raw scheduler output")
 
 
 async def test_no_line_is_lost_of_a_key_that_is_held() -> None:

@@ -84,7 +84,7 @@ def pbs_transport() -> ScriptedTransport:
 
 
 def acted(transport: ScriptedTransport) -> list[str]:
-    return [" ".join(words) for words in transport.argvs if words[0] not in ("true", "qstat", "pbsnodes")]
+    return [" ".join(words) for words in transport.argvs if words[0] not in ("true", "qstat", "pbsnodes", "sh")]
 
 
 def pbs_app(

@@ -179,7 +179,7 @@ async def test_a_search_marks_and_goes_to_matches_far_away(log: Path) -> None:
         await type_text(pilot, "error")
         await pilot.press("enter")
         await pilot.press("n")
-        await shows(pilot, "from the top again")
+        await shows(pilot, "search wrapped to the top")
         await shows(pilot, "the only ERROR here")
         await pilot.press("n")
         await shows(pilot, "a late error")
@@ -201,7 +201,7 @@ async def test_a_search_goes_from_match_to_match_both_ways(log: Path) -> None:
             await pilot.press("N")
             await shows(pilot, f"match {number}")
         await pilot.press("n", "n", "n")
-        await shows(pilot, "from the top again")
+        await shows(pilot, "search wrapped to the top")
         await shows(pilot, "match 0")
 
 

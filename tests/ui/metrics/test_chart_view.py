@@ -137,7 +137,7 @@ async def test_of_few_points_nothing_is_told_and_of_several_findings_how_many_th
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_chart(pilot)
         assert "too few points to tell" in screen_text(pilot.app)
-        assert "nothing stands out" not in screen_text(pilot.app)
+        assert "no anomalies" not in screen_text(pilot.app)
         append(log, training_log(range(13, 1501), lambda step: spiked(step) if step < 1400 else spiked(step - 699)))
         await shows(pilot, "2 spikes")
         assert "back after 3 points" in screen_text(pilot.app)

@@ -99,7 +99,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
             await pilot.press("ctrl+j")
             await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
             assert isinstance(app.screen, ConfirmDialog)
-            words = f"the kill switch {switch} is dropped still: the job would end as it starts. Clear it first: rm "
+            words = f"the kill switch {switch} is still set: the job would stop as it starts. Clear it first: rm "
             assert [one.startswith(words) for one in app.screen.warnings] == ([True] if is_there else [])
             assert not [words for words in app.screen.asides if "kill switch" in words]
             # The answer to enter.
@@ -108,12 +108,12 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
             await pilot.press("n")
             await until(pilot, lambda: app.screen is app.main, "the form again")
         # The form tells too, and knows better once one comes back to it.
-        assert "is dropped still" in screen_text(app)
+        assert "is still set" in screen_text(app)
         await press(pilot, "escape", "n")
-        await until(pilot, lambda: "is dropped still" not in screen_text(app), "asked again")
+        await until(pilot, lambda: "is still set" not in screen_text(app), "asked again")
 
         # What was told of one request is told of no other.
-        of_switch, (answer, switch_there) = view.seen, (view.answer, f"the kill switch {switch} is dropped still")
+        of_switch, (answer, switch_there) = view.seen, (view.answer, f"the kill switch {switch} is still set")
         of_other = (await fill(pilot, kill_switch=str(tmp_path / "OTHER"))).seen
         switch.touch()
         await answer.ask(of_other)
@@ -131,7 +131,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
         assert isinstance(app.screen, ConfirmDialog)
-        not_known = f"whether the kill switch {tmp_path}/OTHER is dropped is not known: no answer in 10 s"
+        not_known = f"whether the kill switch {tmp_path}/OTHER is set is not known: no answer in 10 s"
         assert not_known in app.screen.asides
 
 

@@ -107,7 +107,7 @@ async def test_a_kill_switch_asks_with_no_first_and_says_who_is_stopped(
         text = screen_text(app)
         assert f"{run}/KILL" in text
         assert "HPCDASH_KILL_SWITCH in line 2 of its script" in text
-        assert " cannot drop or clear it there" in text, "the group may not write"
+        assert " cannot create or clear it there" in text, "the group may not write"
         assert f"create the empty file {run}/KILL, group " in text
         assert "LC_ALL=C" not in text
         assert "9 jobs" in text, "all of alice's have the same script"
@@ -160,7 +160,7 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         await press(pilot, "y")
         assert not (run / "KILL").exists(), "to drop it again is a step of its own"
         assert dialog.can_ask_again
-        assert "Drop it again … (a)" in screen_text(app)
+        assert "Create it again … (a)" in screen_text(app)
         await press(pilot, "a")
         await until(pilot, lambda: dialog.can_drop)
         await press(pilot, "n")
@@ -210,7 +210,7 @@ async def test_a_save_that_something_speaks_against_says_so_and_has_no_as_its_an
         monkeypatch.setattr(app.main.view, "against_save", lambda: "nan first at 31: a save may be broken")
         await opened(pilot, "S")
         assert "! nan first at 31: a save may be broken" in words(app)
-        assert "Yes, drop it (y)" in words(app)
+        assert "Yes, create it (y)" in words(app)
         assert app.focused is not None
         assert app.focused.id == "no"
         await press(pilot, "enter")
@@ -259,7 +259,7 @@ async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_f
         await settled(pilot)
         text = screen_text(app)
         for told in (
-            r"dropped +\d\d:\d\d:\d\d, from here",
+            r"set +\d\d:\d\d:\d\d, from here",
             r"removed +\d\d:\d\d:\d\d, by the program +",
             r"log +kill switch: saved, ending",
             r"left +no job that is known to name it runs or waits",
@@ -411,7 +411,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         await press(pilot, "ctrl+r")
         await press(pilot, "c")
         assert names_in(run) == ["KILL"]
-        assert "it holds 21 bytes, and it was not dropped from here" in words(app)
+        assert "it holds 21 bytes, and it was not created from here" in words(app)
         # What is there is not what was asked about.
         switch.unlink()
         switch.symlink_to("/nowhere/at/all")
@@ -448,7 +448,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         assert not dialog.can_drop
         await press(pilot, "y", "c")
         assert names_in(run) == ["KILL"]
-        said = "the link itself is removed" if what == "link" else "it holds 13 bytes, and it was not dropped from here"
+        said = "the link itself is removed" if what == "link" else "it holds 13 bytes, and it was not created from here"
         assert said in words(app)
         assert app.focused is not None
         assert app.focused.id == "no"

@@ -181,7 +181,11 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
         await settled(pilot)
         assert board.alerts.states == {}
         await press(pilot, "5")
-        await until(pilot, lambda: "nothing is watched but jobs of yours that never start" in screen_text(app), "words")
+        await until(
+            pilot,
+            lambda: "no watchdogs configured (only jobs that can never start are checked)" in screen_text(app),
+            "words",
+        )
         assert "write [watch] into /home/ada/c.toml; hpcdash config example shows it" in screen_text(app)
         assert "nothing is wrong" not in screen_text(app)
         await press(pilot, "1")
@@ -212,7 +216,7 @@ async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothin
         store, WatchSettings(), WatchFiles(tmp_path, "here"), reread=lambda: written.pop() if written else None
     )
     app = HpcdashApp([replace(session, watching=board)])
-    unwatched = "nothing is watched but jobs of yours that never start"
+    unwatched = "no watchdogs configured (only jobs that can never start are checked)"
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await press(pilot, "5")
