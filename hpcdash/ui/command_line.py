@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from hpcdash.domain.query import completions
@@ -11,17 +12,45 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
 
+# In a filter: what stands in quotes, and the name of a saved filter, a word of its own.
+_SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
+_LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
+
 
 class CommandLine:
-    """Gives the `bar` its completions, and does for `screen` what is entered there; `aliases` stand for commands."""
+    """Gives the `bar` its completions, and does for `screen` what is entered there.
 
-    def __init__(self, screen: DashboardScreen, aliases: Mapping[str, str]) -> None:
+    `aliases` stand for commands; `@NAME` in a filter stands for one of the saved `filters`.
+    """
+
+    def __init__(
+        self, screen: DashboardScreen, aliases: Mapping[str, str], filters: Mapping[str, str] | None = None
+    ) -> None:
         self._screen = screen
-        self._aliases = {**OLD_NAMES, **aliases}
+        self.configure(aliases, filters or {})
         self.bar = CommandBar(self._completions, self._entered, self._left)
+
+    def configure(self, aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
+        """Have these from now on."""
+        self._own_aliases = dict(aliases)
+        self._aliases = {**OLD_NAMES, **aliases}
+        self._filters = dict(filters)
+
+    def expanded(self, text: str) -> str:
+        """A filter with the saved ones that it names; other words stay as they are."""
+        return _SAVED.sub(lambda match: self._filters.get(match[1] or "", match[0]), text)
+
+    def _saved_completions(self, value: str) -> list[str]:
+        last = _LAST_SAVED.search(value)
+        if last is None:
+            return []
+        named = [name for name in self._filters if name.startswith(last[1]) and name != last[1]]
+        return [value[: last.start(1)] + name for name in named]
 
     def _completions(self, mode: str, value: str) -> list[str]:
         view = self._screen.view
+        if (mode == "/" or (mode == ":" and " " in value)) and (saved := self._saved_completions(value)):
+            return saved
         if mode == "/" and isinstance(view, TableView):
             return completions(value, view.schema, view.source())
         if mode != ":":
@@ -29,7 +58,7 @@ class CommandLine:
         words = value.split(" ", 1)
         if len(words) == 1:
             names = [name for name, spec in SPECS.items() if spec.root]
-            names += [action.name for action in self._screen.actions()]
+            names += [*self._own_aliases, *(action.name for action in self._screen.actions())]
             return [name for name in names if name.startswith(value) and name != value]
         spec = SPECS.get(words[0])
         if spec is None or not spec.root:
@@ -43,14 +72,14 @@ class CommandLine:
         """A filter takes effect while it is typed."""
         view = self._screen.view
         if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
-            error = view.preview_filter(event.value)
+            error = view.preview_filter(self.expanded(event.value))
             self.bar.complain(error.short if error else "")
 
     async def _entered(self, mode: str, value: str) -> None:
         view = self._screen.view
         if mode == "/":
             if isinstance(view, TableView):
-                if (error := view.try_filter(value)) is not None:
+                if (error := view.try_filter(self.expanded(value))) is not None:
                     self.bar.complain(error.short)
                     return
                 view.end_typing()
@@ -82,7 +111,7 @@ class CommandLine:
             await screen.go(name)
             view = screen.view
             if rest.strip() and isinstance(view, TableView):
-                error = view.try_filter(rest)
+                error = view.try_filter(self.expanded(rest))
                 return error.short if error else None
             return None
         if any(action.name == name for action in screen.actions()):
