@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
+import msgspec
 import platformdirs
 
 from hpcdash.cli.build import (
@@ -27,13 +28,14 @@ from hpcdash.cli.build import (
 from hpcdash.cli.ending import EndedBySignal, ends_with_signals, leave_terminal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import config_path, load_settings
-from hpcdash.config.settings import Settings
+from hpcdash.config.settings import DEFAULT_THEME, Settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import UsageError
 from hpcdash.recorded import find_case
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state import database
+from hpcdash.services.state.choices import Choices, choices_file, read_choices, write_choices
 from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
@@ -190,6 +192,7 @@ def run_app(
         sort=settings.ui.sort,
         fold_arrays=settings.ui.fold_arrays,
         prompter=prompter,
+        choices=_kept_choices(settings),
         first_view=view,
         aliases=settings.aliases,
         filters=settings.filters,
@@ -207,12 +210,33 @@ def run_app(
     database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))
     with ends_with_signals(app):
         app.run()
+    write_choices(state_root(), app.choices)
     if app.ended_by is not None:
         if app.ended_by == signal.SIGHUP:
             leave_terminal()
         raise EndedBySignal(app.ended_by)
     if app.crash is not None:
         raise app.crash
+
+
+def _kept_choices(settings: Settings) -> Choices:
+    """What was chosen on the screen; what the configuration says counts where it was written later."""
+    choices = read_choices(state_root())
+    try:
+        is_later = settings.file is not None and (
+            settings.file.stat().st_mtime > choices_file(state_root()).stat().st_mtime
+        )
+    except OSError:
+        return choices
+    if not is_later:
+        return choices
+    return msgspec.structs.replace(
+        choices,
+        theme="" if settings.theme != DEFAULT_THEME else choices.theme,
+        columns={view: names for view, names in choices.columns.items() if view not in settings.ui.columns},
+        sort={view: name for view, name in choices.sort.items() if view not in settings.ui.sort},
+        fold_arrays=choices.fold_arrays if settings.ui.fold_arrays else None,
+    )
 
 
 def _noted(error: Exception) -> Path | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
@@ -25,6 +25,7 @@ from hpcdash.config.settings import Settings
 from hpcdash.domain.text import visible_text
 from hpcdash.errors import ConfigError
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import ACTIONS, Action, configured
 from hpcdash.ui.main_screen import MainScreen
 from hpcdash.ui.palette import ActionProvider
@@ -38,6 +39,7 @@ from hpcdash.ui.view import View
 # They stand at the right, below the names of the views.
 MOST_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
+_T = TypeVar("_T")
 _SETTINGS_STAY = "The settings from before stay."
 # Keys of the configuration's first level that count at once; [watch] is read by the watchdogs themselves.
 _TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "ui", "watch"})
@@ -48,6 +50,8 @@ class HpcdashApp(DashboardApp):
 
     TITLE = "hpcdash"
     ENABLE_COMMAND_PALETTE = True
+    # The registry has its key.
+    COMMAND_PALETTE_BINDING = ""
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
     MainScreen { background: $background; color: $foreground; }
@@ -70,6 +74,7 @@ class HpcdashApp(DashboardApp):
         sort: Mapping[str, str] | None = None,
         fold_arrays: bool = True,
         prompter: UiPrompter | None = None,
+        choices: Choices | None = None,
         first_view: str = "jobs",
         aliases: Mapping[str, str] | None = None,
         filters: Mapping[str, str] | None = None,
@@ -83,7 +88,9 @@ class HpcdashApp(DashboardApp):
         tour_ended: Callable[[], None] = lambda: None,
         note_error: Callable[[Exception], Path | None] = lambda error: None,
     ) -> None:
-        """`notice` is said once the screen is there; `tour` begins with hints.
+        """`choices` are those of earlier runs: they count before `theme`, `columns`, `sort` and `fold_arrays`.
+
+        `notice` is said once the screen is there; `tour` begins with hints.
 
         `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
@@ -107,11 +114,17 @@ class HpcdashApp(DashboardApp):
         for palette in self._palettes.values():
             self.register_theme(palette)
         self.theme_names = tuple(self._palettes)
-        self.theme = theme if theme in self.available_themes else DEFAULT_THEME
+        # Those of this run once it has ended.
+        self.choices = choices = choices or Choices()
+        wanted = [name for name in (choices.theme, theme) if name in self.available_themes]
+        self.theme = wanted[0] if wanted else DEFAULT_THEME
         self.sessions = list(sessions)
-        self._columns = dict(columns or {})
-        self._sort = dict(sort or {})
-        self._fold_arrays = fold_arrays
+        self._columns = {**(columns or {}), **choices.columns}
+        self._sort = {**(sort or {}), **choices.sort}
+        self._of_jobs: dict[str, object] = {"fold": fold_arrays if choices.fold_arrays is None else choices.fold_arrays}
+        for name in ("has_overview", "overview_share"):
+            if (chosen := getattr(choices, name)) is not None:
+                self._of_jobs[name] = chosen
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
@@ -130,6 +143,7 @@ class HpcdashApp(DashboardApp):
             withheld=withheld,
             view_arguments=self._view_arguments,
             tour_ended=tour_ended,
+            typed=choices.typed,
         )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -142,7 +156,7 @@ class HpcdashApp(DashboardApp):
         if view in self._sort:
             arguments["sort"] = self._sort[view]
         if view in ("jobs", "history"):
-            arguments["fold"] = self._fold_arrays
+            arguments |= self._of_jobs
         if view in ("chart", "jobs") and self._metric_patterns:
             arguments["patterns"] = self._metric_patterns
         return arguments
@@ -194,16 +208,19 @@ class HpcdashApp(DashboardApp):
 
     def _configure(self, settings: Settings) -> None:
         before, self._settings = self._settings or Settings(), settings
-        self._columns, self._sort = dict(settings.ui.columns), dict(settings.ui.sort)
         self.main.configure(configured(settings), settings.aliases, settings.filters)
+        columns, sort = (_changed(getattr(before.ui, key), getattr(settings.ui, key)) for key in ("columns", "sort"))
+        # Of views that were not opened yet too; what is unchanged there leaves the choices of a person alone.
+        self._columns |= {name: wanted or () for name, wanted in columns.items()}
+        self._sort |= {name: wanted or "" for name, wanted in sort.items()}
         for view in self.main.query(View):
             if not isinstance(view, TableView):
                 continue
-            name = view.NAME
-            if (columns := settings.ui.columns.get(name, ())) != before.ui.columns.get(name, ()):
-                view.choose_columns(columns)
-            if (sort := settings.ui.sort.get(name, "")) != before.ui.sort.get(name, ""):
-                view.sort_by(sort.lstrip("-") or None, sort.startswith("-"))
+            if view.NAME in columns:
+                view.choose_columns(columns[view.NAME] or ())
+            if view.NAME in sort:
+                key = sort[view.NAME] or ""
+                view.sort_by(key.lstrip("-") or None, key.startswith("-"))
         if settings.theme != before.theme and settings.theme in self.available_themes:
             self.theme = settings.theme
         waiting = [
@@ -312,10 +329,16 @@ class HpcdashApp(DashboardApp):
 
     async def on_unmount(self) -> None:
         self._own_loop = None
+        self.choices = self.main.chosen()
         self.main.end_tour()
         for session in self.sessions:
             await session.poller.stop()
             await session.store.close()
+
+
+def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> dict[str, _T | None]:
+    """What is another value now, by its key; None where there is none any more."""
+    return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 
 
 def _weight(told: Notification) -> tuple[bool, float]:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
-from hpcdash.domain.query import completions
+from rich.text import Text
+from textual.widgets import Static
+
+from hpcdash.domain.query import completions, parse
+from hpcdash.domain.text import visible, width_of
+from hpcdash.errors import QueryError
 from hpcdash.ui.actions import OLD_NAMES
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
@@ -15,6 +21,42 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 # In a filter: what stands in quotes, and the name of a saved filter, a word of its own.
 _SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
 _LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
+_MOST_LISTED = 8
+_MOST_RECENT = 3
+# As far as a view's table has the columns.
+_FILTER_EXAMPLES = (
+    ("state:failed", "one state, or several: state:failed,timeout"),
+    ("user:me", "a user's; me is you"),
+    ("gpus>=8", "at least 8 GPUs"),
+    ("limit>2h", "a time limit over 2 hours"),
+    ("name~^exp", "name matches a regular expression"),
+    ("!debug", "debug appears nowhere in the row"),
+)
+_COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
+
+
+class CandidateList(Static):
+    """What can be typed, a line each with what it means; the first is what tab takes."""
+
+    DEFAULT_CSS = """
+    CandidateList { height: auto; padding: 0 1; display: none; background: $panel; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+
+    def show(self, candidates: Sequence[tuple[str, str]]) -> None:
+        """Texts and what each means; nothing is shown where there are none."""
+        lines = [(visible(text), visible(words)) for text, words in candidates[:_MOST_LISTED]]
+        widest = max((width_of(text) for text, _ in lines), default=0)
+        shown = Text(no_wrap=True, overflow="ellipsis")
+        for at, (text, words) in enumerate(lines):
+            shown.append("\n" if at else "").append(f"  {text}", "bold" if at == 0 else "")
+            shown.append(" " * (widest - width_of(text) + 2) + words, "dim")
+        if len(candidates) > _MOST_LISTED:
+            shown.append(f"\n  … {len(candidates) - _MOST_LISTED} more", "dim")
+        self.update(shown)
+        self.display = bool(lines)
 
 
 class CommandLine:
@@ -29,10 +71,15 @@ class CommandLine:
         self._screen = screen
         self.configure(aliases, filters or {})
         self.bar = CommandBar(self._completions, self._entered, self._left)
+        self.listed = CandidateList()
+
+    def open(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
+        """Have a filter ('/') or a command (':') typed, with what it may be; typing replaces what is `proposed`."""
+        self.bar.ask(mode, value, proposed=proposed)
+        self.listed.show(self._candidates(mode, "" if proposed else value))
 
     def configure(self, aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
         """Have these from now on."""
-        self._own_aliases = dict(aliases)
         self._aliases = {**OLD_NAMES, **aliases}
         self._filters = dict(filters)
 
@@ -57,9 +104,7 @@ class CommandLine:
             return []
         words = value.split(" ", 1)
         if len(words) == 1:
-            names = [name for name, spec in SPECS.items() if spec.root]
-            names += [*self._own_aliases, *(action.name for action in self._screen.actions())]
-            return [name for name in names if name.startswith(value) and name != value]
+            return [name for name in self._commands() if name.startswith(value) and name != value]
         spec = SPECS.get(words[0])
         if spec is None or not spec.root:
             return []
@@ -68,9 +113,30 @@ class CommandLine:
         wanted = {"nodes": tables.NODES, "queues": tables.QUEUES}.get(words[0], tables.JOBS)
         return [f"{words[0]} {found}" for found in completions(words[1], wanted)]
 
-    def typed(self, event: CommandBar.Typed) -> None:
-        """A filter takes effect while it is typed."""
+    def _commands(self) -> dict[str, str]:
+        """What can stand first after ':', and what it means."""
+        commands = {name: f"{spec.title} view" for name, spec in SPECS.items() if spec.root}
+        commands |= {name: f"alias: {line}" for name, line in self._aliases.items() if name not in OLD_NAMES}
+        return commands | {action.name: action.words for action in self._screen.actions()}
+
+    def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:
+        """What may be typed on; where nothing is typed yet also what was before, and examples."""
         view = self._screen.view
+        commands = self._commands() if mode == ":" else {f"@{name}": saved for name, saved in self._filters.items()}
+        found = [(text, commands.get(text, "")) for text in self._completions(mode, value)]
+        if value or mode not in ("/", ":"):
+            return found
+        examples: Iterable[tuple[str, str]] = _COMMAND_EXAMPLES
+        if isinstance(view, TableView) and mode == "/":
+            examples = ((text, words) for text, words in _FILTER_EXAMPLES if _is_filter_of(view, text))
+        recent = islice(dict.fromkeys(reversed(self.bar.past_of(mode))), _MOST_RECENT)
+        saved = [*commands.items()] if mode == "/" else []
+        return [*((text, "recent") for text in recent), *saved, *examples, *found]
+
+    def typed(self, event: CommandBar.Typed) -> None:
+        """What it may become is listed; a filter takes effect while it is typed."""
+        view = self._screen.view
+        self.listed.show(self._candidates(event.mode, event.value) if self.bar.is_open else ())
         if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
             error = view.preview_filter(self.expanded(event.value))
             self.bar.complain(error.short if error else "")
@@ -97,6 +163,7 @@ class CommandLine:
 
     def _leave(self) -> None:
         self.bar.shut()
+        self.listed.show(())
         self._screen.view.take_focus()
 
     async def obey(self, line: str) -> str | None:
@@ -124,3 +191,11 @@ class CommandLine:
         if known is not None:
             return screen.offered.why_not(screen.session, screen.view_name, known) or f"{name} is for another view"
         return f"no view or action is called {name!r}"
+
+
+def _is_filter_of(view: TableView, text: str) -> bool:
+    try:
+        parse(text, view.schema, view.zone)
+    except QueryError:
+        return False
+    return True

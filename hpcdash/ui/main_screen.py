@@ -7,19 +7,23 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap
 from textual.containers import Container
 from textual.widgets import Input
 
+from hpcdash.backends.base import Capability
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked
 from hpcdash.ui.chains.actions import ChainActions
+from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
 from hpcdash.ui.command_line import CommandLine
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.actions import JobActions
@@ -75,13 +79,18 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         withheld: frozenset[str] = frozenset(),
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
         tour_ended: Callable[[], None] = lambda: None,
+        typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        """`typed` is what was entered in earlier runs after '/' and ':', the newest last."""
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
         self.set_actions(actions)
         self.command_line = CommandLine(self, aliases or {}, filters)
         self._plugin_actions = PluginActions(self, withheld)
+        for mode, lines in (typed or {}).items():
+            for line in lines:
+                self.command_line.bar.remember(mode, line)
         self.runner = ActionRunner(self)
         self._submit_actions = SubmitActions(self, self.runner)
         self.handlers = (
@@ -139,10 +148,12 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield Breadcrumb()
         yield Banner()
+        yield ClusterHeader()
         yield Container(id="views")
         yield Notice()
         yield self._tour
         yield Hint()
+        yield self.command_line.listed
         yield self.command_line.bar
         yield StatusLine()
         yield KeyLine()
@@ -159,7 +170,19 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.set_interval(1.0, self._tick)
 
     def on_resize(self) -> None:
+        if self.stack:
+            self._ask_for_shown()
         self.call_after_refresh(self._around)
+
+    def chosen(self) -> Choices:
+        """What a person chose in the views of the cluster that is shown, and what they typed."""
+        by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
+        of_jobs = by_view.get("jobs", {})
+        fields = {name: value for name, value in of_jobs.items() if name not in ("columns", "sort")}
+        for key in ("columns", "sort"):
+            fields[key] = {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
+        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":")}
+        return msgspec.convert({**fields, "theme": self.app.theme}, Choices)
 
     def keep_typed(self) -> None:
         """Have each view keep what was typed there, for the next time."""
@@ -183,6 +206,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         await self._show_stack(self.stack[:-1])
         return True
 
+    async def show_last(self) -> None:
+        if (stack := self._stacks.last()) is not None:
+            await self._show_stack(stack)
+
     async def _show_stack(self, stack: list[View]) -> None:
         left_behind = self._stacks.put(stack)
         views = self.query_one("#views", Container)
@@ -195,8 +222,20 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         else:
             await views.mount(stack[-1])
             stack[-1].take_focus()
-        self.session.poller.show(stack[-1].kinds)
+        self._ask_for_shown()
         self._around()
+
+    def _ask_for_shown(self) -> None:
+        """Have the poller ask for what is on the screen, and nothing else."""
+        has_queues = Capability.QUEUES in self.session.store.backend.capabilities
+        of_header = {Kind.QUEUES} if self._has_header and has_queues else set()
+        self.session.poller.show(self.view.kinds | of_header)
+
+    @property
+    def _has_header(self) -> bool:
+        """Whether the queues' gauges stand over the view."""
+        is_large = self.size.width >= LEAST_COLUMNS and self.size.height >= LEAST_LINES
+        return is_large and self.view_name == "jobs"
 
     async def switch(self, position: int) -> None:
         """Another cluster, where one left it; of the one left behind only one's own jobs are asked for."""
@@ -256,7 +295,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
         event.stop()
         if self.stack:
-            self.session.poller.show(self.view.kinds)
+            self._ask_for_shown()
         self._around()
 
     def _around(self) -> None:
@@ -264,10 +303,13 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return
         view = self.view
         self._tour.update_hint()
+        self.query_one(ClusterHeader).show(self.session.store, is_wanted=self._has_header)
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
-        self.query_one(Hint).show(view.hint())
+        hint = self.query_one(Hint)
+        hint.display = view.has_hint
+        hint.show(view.hint())
         is_typing = is_of_a_form(self.focused)
         self.query_one(KeyLine).show(obeyed_while_typing(actions) if is_typing else ranked(actions, view))
         self._status()
@@ -414,6 +456,8 @@ class ViewStacks:
         self._arguments = view_arguments
         self._at = 0
         self._stacks: list[list[View]] = [[] for _ in sessions]
+        # By cluster the stack before this one.
+        self._before: list[list[View]] = [[] for _ in sessions]
         # A root view keeps its cursor, filter and marks while one is elsewhere.
         self._roots: dict[tuple[int, str], View] = {}
 
@@ -459,7 +503,20 @@ class ViewStacks:
     def put(self, stack: list[View]) -> list[View]:
         """Have this stack from now on; gives the views of the one before that are to be taken away."""
         before, self._stacks[self._at] = self.stack, stack
+        if before and before[-1] is not stack[-1]:
+            self._before[self._at] = before
         return [view for view in before if view not in stack and view not in self._roots.values()]
+
+    def root_views(self) -> dict[str, View]:
+        """Those of the cluster that is shown, by name."""
+        return {name: view for (at, name), view in self._roots.items() if at == self._at}
+
+    def last(self) -> list[View] | None:
+        """The stack before this one, as far as its views are kept; None where that is what is shown."""
+        before = self._before[self._at]
+        while before and before[-1] not in self._roots.values():
+            before = before[:-1]
+        return before if before and before[-1] is not self.view else None
 
     def crumbs(self) -> list[str]:
         """The cluster, the views opened since the last root view, and where one is in the one on top."""

@@ -16,6 +16,7 @@ from hpcdash.ui.view import View
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.watch.alerts import AlertEvent
+    from hpcdash.ui.command_line import CommandLine
 
 
 class DashboardApp(App[None]):
@@ -43,6 +44,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     sessions: list[ClusterSession]
     offered: OfferedActions
+    command_line: CommandLine
 
     @property
     def session(self) -> ClusterSession:
@@ -85,6 +87,10 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
             self.notify("no job is pointed at", severity="warning", timeout=3)
         else:
             await self.push(name, job_id=job_id, **arguments)
+
+    async def show_last(self) -> None:
+        """The view that was shown before this one."""
+        raise NotImplementedError
 
     async def switch_to_next(self) -> None:
         """Show the next cluster."""

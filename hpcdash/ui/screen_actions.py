@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import visible
-from hpcdash.ui.actions import Action, help_groups, is_of_a_form, key_sign, obeyed_while_typing
-from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
+from hpcdash.ui.actions import help_groups, is_of_a_form, obeyed_while_typing
+from hpcdash.ui.dialogs import ChecklistDialog, Choice, ChoiceDialog, TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.status import explanation
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import View
 from hpcdash.ui.watch.announcer import UNWATCHED
-from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardApp
-
-_KEYS_CELLS = 12
 
 
 class ScreenActions:
@@ -66,6 +61,9 @@ class ScreenActions:
     async def do_show_clusters(self) -> None:
         await self.screen.go("clusters")
 
+    async def do_last_view(self) -> None:
+        await self.screen.show_last()
+
     async def do_next_cluster(self) -> None:
         await self.screen.switch_to_next()
 
@@ -74,11 +72,12 @@ class ScreenActions:
     def do_filter(self) -> None:
         view = self.screen.view
         if isinstance(view, TableView):
-            bar = self.screen.query_one(CommandBar)
+            line = self.screen.command_line
             # One that stands is refined; the last one, recalled, makes way for what is typed.
-            bar.ask("/", view.filter_text or bar.last_filter, proposed=not view.filter_text)
+            text = view.filter_text or line.bar.last_filter
+            line.open("/", text, proposed=not view.filter_text)
             view.begin_typing()
-            view.try_filter(view.filter_text or bar.last_filter)
+            view.try_filter(text)
 
     def do_columns(self) -> None:
         view = self.screen.view
@@ -95,6 +94,19 @@ class ScreenActions:
         choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]
         self.screen.app.push_screen(ChecklistDialog("columns", choices, view.column_names), take)
 
+    def do_choose_sort(self) -> None:
+        view = self.screen.view
+        if not isinstance(view, TableView):
+            return
+
+        def take(key: str) -> None:
+            # The column that rows are sorted by already: the other way round.
+            view.sort_by(key or None, not view.sort_descending if key and key == view.sort_key else False)
+
+        titles = {column.key: column.title.lower() for column in view.columns()}
+        choices = [Choice("", label="as it comes"), *(Choice(key, label=titles[key]) for key in view.sort_keys())]
+        self.screen.app.push_screen(ChoiceDialog("Sort by", choices, take, view.sort_key or ""))
+
     def do_theme(self) -> None:
         names = sorted(name for name in self.screen.app.available_themes if not name.startswith("textual"))
         ours = [name for name in getattr(self.screen.app, "theme_names", names) if name in names]
@@ -109,7 +121,10 @@ class ScreenActions:
     # -- asking and being told
 
     def do_command(self) -> None:
-        self.screen.query_one(CommandBar).ask(":")
+        self.screen.command_line.open(":")
+
+    def do_palette(self) -> None:
+        self.screen.app.action_command_palette()
 
     def do_explain(self) -> None:
         explained = explanation(self.screen.session, self.screen.view)
@@ -125,10 +140,14 @@ class ScreenActions:
         self.do_help()
 
     def do_help(self) -> None:
-        actions = self.screen.actions()
-        is_typing = is_of_a_form(self.screen.focused)
-        groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, self.screen.view_name)
-        self.screen.app.push_screen(TextDialog(f"help: {self.screen.view_name}", help_page(self.screen.view, groups)))
+        from hpcdash.ui.help import HelpDialog
+
+        screen = self.screen
+        actions = screen.actions()
+        is_typing = is_of_a_form(screen.focused)
+        groups = [("", obeyed_while_typing(actions))] if is_typing else help_groups(actions, screen.view_name)
+        run = lambda name: screen.call_later(screen.act, name)  # noqa: E731
+        screen.app.push_screen(HelpDialog(f"Help: {screen.view_name}", groups, help_notes(screen.view), run))
 
     def do_tour_next(self) -> None:
         self.screen.query_one(Tour).go_on()
@@ -137,29 +156,19 @@ class ScreenActions:
         self.screen.query_one(Tour).end()
 
 
-def help_page(view: View, groups: Sequence[tuple[str, Sequence[Action]]]) -> Text:
-    """Actions under their headings, and after the first of them what is the view's own."""
-    words = Text()
-    for number, (heading, group) in enumerate(groups):
-        if heading:
-            words.append(f"\n{heading}\n" if number else f"{heading}\n", "bold")
-        for action in group:
-            words.append_text(_line(key_sign(action.key), action.words))
-        if number == 0:
-            words.append("\n")
-            for keys, meaning in view.help_moving():
-                words.append_text(_line(keys, meaning))
-            if isinstance(view, TableView):
-                words.append("\n  +3 after the titles: three columns do not fit; , chooses others\n")
-            if (signs := view.help_signs()).plain:
-                words.append("\nsigns\n", "bold").append_text(signs)
+def help_notes(view: View) -> list[tuple[str, Text]]:
+    """What is to be known in a view besides its actions: headings with a text."""
+    from hpcdash.ui.help import key_line
+
+    moving = Text("\n").join(key_line(keys, meaning) for keys, meaning in view.help_moving())
+    notes = [("move", moving)]
     if isinstance(view, TableView):
-        words.append("\nfilters\n", "bold")
-        words.append("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
-        words.append("  keys: " + " ".join(keys_of(view.schema)) + "\n", "dim")
-    return words
-
-
-def _line(keys: str, words: str) -> Text:
-    gap = " " * max(2, _KEYS_CELLS - cell_len(keys))
-    return Text.assemble(("  ", ""), (keys, "bold"), f"{gap}{words}\n")
+        moving.append('\n  "+3" in the header: 3 columns hidden (press , to choose)')
+    if (signs := view.help_signs()).plain:
+        signs.rstrip()
+        notes.append(("signs", signs))
+    if isinstance(view, TableView):
+        words = Text("  train user:me state:running,pending limit>2h gpus>=8 name~^exp !debug\n")
+        words.append("  keys: " + " ".join(keys_of(view.schema)), "dim")
+        notes.append(("filters", words))
+    return notes

@@ -52,6 +52,7 @@ class TableView(View):
     NAME: ClassVar[str] = ""
     IDENTITY: ClassVar[str] = "name"
     DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
+    DEFAULT_SORT: ClassVar[str] = ""
     # The table's columns that not every scheduler fills: without any value they are shown only to those who chose them.
     NOT_ALWAYS_TOLD: ClassVar[frozenset[str]] = frozenset()
 
@@ -332,6 +333,14 @@ class TableView(View):
         if (row_id := self.rows.cursor_id) is not None:
             self.app.copy_to_clipboard(row_id)
             self.notify(f"copied {row_id}", markup=False)
+
+    def chosen(self) -> dict[str, object]:
+        chosen: dict[str, object] = {}
+        if self.column_names != self.DEFAULT_COLUMNS:
+            chosen["columns"] = self.column_names
+        if (sort := f"{'-' * self.sort_descending}{self.sort_key or ''}") != self.DEFAULT_SORT:
+            chosen["sort"] = sort
+        return chosen
 
     def choose_columns(self, names: Sequence[str]) -> None:
         """Show these columns, in this order."""

@@ -13,14 +13,16 @@ from textual.message import Message
 from textual.widget import Widget
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain.states import ACTIVE, ENDED
+from hpcdash.domain.job_text import state_word
+from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 
-# Beside the log's.
-CHART_RANK = 3
+# Ranks below 0 are of keys for what is pointed at: they stand before those of the view.
+CHART_RANK = -1
+_FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,11 @@ class View(Widget):
     def hint(self) -> str:
         return ""
 
+    @property
+    def has_hint(self) -> bool:
+        """Whether there is a line for the hint: False where the view says it itself."""
+        return True
+
     def counts(self) -> tuple[str, str]:
         """Counts by state of what is shown, of all: in words, and in signs."""
         return "", ""
@@ -153,6 +160,10 @@ class View(Widget):
     def take_focus(self) -> None:
         """Keys go to what one reads here."""
 
+    def chosen(self) -> dict[str, object]:
+        """What a person chose here: fields of services.state.choices.Choices, of `columns` and `sort` this view's."""
+        return {}
+
     def keep_typed(self) -> None:
         """The program is ended from outside: keep what a person typed here for the next time."""
 
@@ -161,12 +172,31 @@ class View(Widget):
         return False
 
 
-def chart_rank(row: Mapping[str, Any] | None) -> Mapping[str, int]:
-    """The chart's place among the keys where a job has a log: it runs, or ended after it began."""
-    if row is None:
-        return {}
-    has_begun = row["state"] in ENDED and (row["started_at"] is not None or row["elapsed_seconds"])
-    return {"chart": CHART_RANK} if row["state"] in ACTIVE or has_begun else {}
+def row_ranks(row: Mapping[str, Any] | None, *, is_training: bool = False) -> Mapping[str, int]:
+    """Ranks of the actions that matter for a job as it stands, the most useful first."""
+    names = () if row is None else _row_actions(row, is_training)
+    return {name: place - len(names) for place, name in enumerate(names)}
+
+
+def _row_actions(row: Mapping[str, Any], is_training: bool) -> tuple[str, ...]:
+    state = str(row["state"])
+    if states := row.get("_states"):
+        has_failed = any(state_word(one) in states for one in _FAILED)
+        return ("triage", "submit_again", "fold") if has_failed else ("fold", "cancel", "detail")
+    if state == JobState.HELD:
+        return ("hold", "detail", "cancel", "alter")
+    if state in WAITING:
+        return ("detail", *(("chain",) if row["dependency"] else ()), "cancel", "hold", "alter")
+    if state in ACTIVE:
+        switches = ("kill_switch", "save_switch") if is_training else ()
+        return ("log", "chart", *switches, "cancel", "detail")
+    has_begun = row["started_at"] is not None or row["elapsed_seconds"]
+    # A failed task of an array is one of several, as a rule.
+    failures = ("triage",) if row["array_id"] and state in _FAILED else ()
+    charts = ("chart",) if has_begun else ()
+    if state in _FAILED:
+        return ("log", "error_log", *failures, "submit_again", *charts)
+    return ("log", *charts, "detail", "submit_again")
 
 
 @dataclass(frozen=True, slots=True)

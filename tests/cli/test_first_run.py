@@ -41,7 +41,7 @@ async def test_the_embedded_queue_is_taken_and_said_and_the_hints_come_once(nobo
     async with dashboard(nobody, columns=80, lines=24) as screen:
         text = await screen.until(lambda text: "hpcdash clusters add NAME --ssh" in " ".join(text.split()))
         assert "embedded queue (neither Slurm nor PBS is here)" in " ".join(text.split())
-        await screen.until(lambda text: "1/6 enter opens the job" in text and "connected" in text)
+        await screen.until(lambda text: "1/6 enter open job" in text and "connected" in text)
         assert not marker.exists()
         screen.type("\x05")
         await screen.until(lambda text: "/6 " not in text)

@@ -61,9 +61,9 @@ async def test_it_shows_a_full_screen_soon_and_a_log(tmp_path: Path) -> None:
         text = await screen.until("timed out")
         for words in ("train-7b", "10]", "Dependency", "BeginTime", "held", "2 failed", "exit 1", "$(rm -rf ~)"):
             assert words in text
-        assert "1/6 enter opens the job" in text
+        assert "1/6 enter open job" in text
         screen.type("\r")
-        await screen.until("2/6 l shows its log")
+        await screen.until("2/6 l live log")
         screen.type("l")
         await screen.until(lambda text: "lm loss" in text and "2/6" not in text)
         screen.type("q")

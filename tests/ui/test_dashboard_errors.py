@@ -199,7 +199,8 @@ async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> N
     pace = session.poller.pace
     session.poller.pace = replace(pace, seconds=dict.fromkeys(pace.seconds, 0.05), controller_share=0)
     app = HpcdashApp([session])
-    async with app.run_test(size=USUAL) as pilot:
+    # Where there is no room for the queues one question is asked at a time.
+    async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: rows_of(app).row_count)
         shown = ids_of(app)
         transport.health.state = "lost"

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from hpcdash.ui.dialogs import TextDialog
+from hpcdash.ui.help import HelpDialog
 from tests.ui.stage import CASES, dashboard, ids_of, press, rows_of, screen_text, settled, until
 
 LARGE = (200, 60)
@@ -32,7 +32,7 @@ async def test_no_view_writes_a_control_character(keys: tuple[str, ...]) -> None
 async def test_every_job_has_its_row_and_markup_is_shown_as_it_is_written() -> None:
     expected = json.loads((CASES / "hostile" / "expected.json").read_text())["jobs"]
     app = dashboard("hostile", fold_arrays=False)
-    async with app.run_test(size=(220, 80)) as pilot:
+    async with app.run_test(size=(199, 110)) as pilot:
         await settled(pilot)
         await press(pilot, "m")
         assert sorted(ids_of(app)) == sorted(row["id"] for row in expected)
@@ -43,7 +43,8 @@ async def test_every_job_has_its_row_and_markup_is_shown_as_it_is_written() -> N
             assert row["name"][:40] in shown
             rows_of(app).move_to(row["id"])
             await settled(pilot)
-            assert f"{row['id']} {row['name'][:40]}" in screen_text(app).splitlines()[-3]
+            title = f"{row['id']} {row['name'][:40]}"
+            await until(pilot, lambda title=title: f"─ {title}" in screen_text(app), f"the overview of {title}")
 
 
 async def test_details_filter_error_and_help_show_hostile_words_as_words() -> None:
@@ -59,7 +60,7 @@ async def test_details_filter_error_and_help_show_hostile_words_as_words() -> No
         await press(pilot, "slash", "left_square_bracket", "b", "right_square_bracket", "enter")
         assert "› /[b]" in screen_text(app)
         await press(pilot, "question_mark")
-        assert isinstance(app.screen, TextDialog)
+        assert isinstance(app.screen, HelpDialog)
         assert hidden_letters(screen_text(app)) == []
 
 

@@ -44,7 +44,7 @@ async def test_in_a_narrow_terminal_how_to_go_on_stays() -> None:
     app = dashboard(tour=True)
     async with app.run_test(size=(50, 20)) as pilot:
         await pilot.pause()
-        assert line_of(app).startswith("1/6 enter opens")
+        assert line_of(app).startswith("1/6 enter open")
         assert "…" in line_of(app)
         assert line_of(app).endswith("ctrl+t next · ctrl+e end")
 
@@ -58,7 +58,7 @@ async def test_doing_what_a_hint_says_goes_on_and_the_end_is_told_once() -> None
         assert line_of(app).startswith("1/6 ")
         await pilot.press("d")
         await pilot.pause()
-        assert line_of(app).startswith("2/6 l shows its log")
+        assert line_of(app).startswith("2/6 l live log")
         await pilot.press("ctrl+e")
         await pilot.pause()
         assert not app.main.query_one(Tour).display
@@ -87,10 +87,10 @@ async def test_without_a_tour_nothing_is_told() -> None:
 
 
 async def test_remapped_keys_are_shown_as_they_are() -> None:
-    app = dashboard(tour=True, actions=remapped({"open": "ctrl+o", "tour_next": "f2"}))
+    app = dashboard(tour=True, actions=remapped({"open": "ctrl+y", "tour_next": "f2"}))
     async with app.run_test(size=(100, 24)) as pilot:
         await pilot.pause()
-        assert line_of(app).startswith("1/6 ctrl+o opens the job, d tells all")
+        assert line_of(app).startswith("1/6 ctrl+y open job · d full details")
         assert "f2 next" in line_of(app)
         await pilot.press("f2")
         await pilot.pause()
@@ -107,25 +107,25 @@ async def test_what_cannot_be_done_is_not_told() -> None:
             await pilot.press("ctrl+t")
             await pilot.pause()
         assert [line[:4] for line in said] == ["1/5 ", "2/5 ", "3/5 ", "4/5 ", "5/5 "]
-        assert not any("cancel" in line or "holds" in line for line in said)
+        assert not any("cancel" in line or "save" in line for line in said)
 
 
 async def test_the_hint_is_one_for_the_view_one_is_in() -> None:
     app = dashboard(tour=True)
     async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
-        assert line_of(app).startswith("1/6 enter opens the job")
+        assert line_of(app).startswith("1/6 enter open job")
         await press(pilot, "2")
-        assert line_of(app).startswith("1/6 ? lists the keys here"), "none was followed yet"
+        assert line_of(app).startswith("1/6 ? all keys"), "none was followed yet"
         await press(pilot, "1")
         await app.main.push("chart", job_id="16")
         await settled(pilot)
-        assert line_of(app).startswith("1/6 l shows its log")
+        assert line_of(app).startswith("1/6 l live log")
         await press(pilot, "escape")
-        assert line_of(app).startswith("1/6 enter opens the job")
+        assert line_of(app).startswith("1/6 enter open job")
         await press(pilot, "e")
         assert app.main.view_name == "log"
-        assert line_of(app).startswith("1/6 x cancels, h holds")
+        assert line_of(app).startswith("1/6 S save checkpoint")
         await press(pilot, "escape", "n")
         # A form's keys are its fields'.
         await until(pilot, lambda: app.main.view_name == "submit" and not app.main.query_one(Tour).display)

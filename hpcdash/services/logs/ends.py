@@ -51,14 +51,19 @@ def ends_query(files: Sequence[tuple[str | None, str | None]], length: int = END
 def _end(chunk: Chunk) -> LogEnd:
     if chunk.look.problem:
         return LogEnd((), _PROBLEMS.get(chunk.look.obstacle, chunk.look.problem))
+    return LogEnd(last_lines(chunk))
+
+
+def last_lines(chunk: Chunk, most: int | None = None) -> tuple[str, ...]:
+    """The last `most` lines of a chunk (None: all), safe to show."""
     raw = chunk.content.split(b"\n")
     if chunk.offset and len(raw) > 1:
         # The first line has lost its beginning.
         del raw[0]
-    return LogEnd(tuple(shown_line(_kept(line)).text for line in raw))
+    return tuple(shown_line(_shortened(line)).text for line in raw[-most if most else 0 :])
 
 
-def _kept(line: bytes) -> bytes:
+def _shortened(line: bytes) -> bytes:
     """The beginning of a long line, and of what was written over others in its place that of the last."""
     if len(line) <= _LONGEST_LINE_BYTES:
         return line

@@ -14,11 +14,13 @@ from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, FileStat, files_query
+from hpcdash.services.logs.ends import last_lines
 from hpcdash.services.logs.locate import locate_logs
 
 TAIL_BYTES = 64 << 10
 # So many values are kept of a tail, and so many jobs are read at once.
 KEPT_VALUES = 400
+KEPT_LINES = 60
 MOST_JOBS = 50
 # Where a log is has to be asked for, two or three commands a job: so many jobs at a time, below half of the ceiling.
 _LOCATED_AT_ONCE = 3
@@ -29,10 +31,14 @@ _MOST_REMEMBERED = 500
 
 @dataclass(frozen=True, slots=True)
 class LossTail:
-    """The last values of the metric `name`, oldest first, nan and inf where the log says so; '' where it has none."""
+    """The last values of the metric `name`, oldest first, nan and inf where the log says so; '' where it has none.
+
+    `lines` are the last ones of the log, safe to show.
+    """
 
     name: str = ""
     values: tuple[float, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
 class LossTails:
@@ -59,8 +65,11 @@ class LossTails:
 
     def tail(self, job_id: str) -> LossTail | None:
         """What is known of a job; None where its log was not read yet."""
-        tails = self._tails.get(job_id)
-        return max(tails.values(), key=lambda one: len(one.values)) if tails else None
+        return max(self.tails(job_id), key=lambda one: len(one.values), default=None)
+
+    def tails(self, job_id: str) -> tuple[LossTail, ...]:
+        """What is known of each of a job's files; none where its log was not read yet."""
+        return tuple(self._tails.get(job_id, {}).values())
 
     async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Read the logs of these running jobs, rows of domain.schema.JOBS; whether anything is new.
@@ -142,11 +151,12 @@ class LossTails:
 
         log = MetricLog()
         log.append(MetricReader(self._patterns, at=chunk.offset).feed(chunk.content))
+        lines = last_lines(chunk, KEPT_LINES)
         name = self._chosen(log.names)
         if name is None:
-            return LossTail()
+            return LossTail(lines=lines)
         _, values = joined([log.snapshot()]).written(name)
-        return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()))
+        return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()), lines)
 
     def _forget(self, shown: set[str]) -> None:
         """What is longest known goes where much is; of jobs that are not shown."""

@@ -22,7 +22,6 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import JobsView
-from hpcdash.ui.table_view import ViewRows
 from hpcdash.ui.view import ViewSpec
 
 _VNODE = re.compile(r"\[[0-9]+\]$")
@@ -45,7 +44,7 @@ class NodeView(JobsView):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="about", markup=False)
-        yield ViewRows()
+        yield from super().compose()
 
     def source(self) -> pa.Table | None:
         table = super().source()

@@ -28,7 +28,7 @@ from hpcdash.services.jobs.page import Entry, Group, job_groups
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import job_hint
 from hpcdash.ui.themes import STATE_STYLES, style_name
-from hpcdash.ui.view import Targets, View, ViewSpec, chart_rank
+from hpcdash.ui.view import Targets, View, ViewSpec, row_ranks
 from hpcdash.ui.widgets import cells
 
 # A terminal of 130, without what is around the page.
@@ -164,7 +164,7 @@ class JobView(View):
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
 
     def key_ranks(self) -> Mapping[str, int]:
-        return chart_rank(self.picture.row)
+        return row_ranks(self.picture.row)
 
     def do_copy(self) -> None:
         """The log's path where it is known, else the id."""

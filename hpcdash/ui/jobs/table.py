@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from textual import on
+from textual.app import ComposeResult
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
@@ -20,14 +22,20 @@ from hpcdash.domain.units import format_duration
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
+from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import Targets, ViewSpec, chart_rank
+from hpcdash.ui.view import Targets, ViewSpec, row_ranks
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
 
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
 _ID_CELLS = 12
+# As wide a terminal has the overview beside the table.
+_BESIDE_COLUMNS = 200
+_OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
 # No column of the list: what is in it comes from logs.
 if TYPE_CHECKING:
     from hpcdash.ui.jobs.losses import ShownLosses
@@ -100,6 +108,9 @@ def left_cell(now: Any) -> cells.CellFunction:
 class JobsView(TableView):
     """The queue."""
 
+    DEFAULT_CSS = """
+    JobsView.-beside > JobOverview { dock: right; }
+    """
     NAME = "jobs"
     IDENTITY = "_row_id"
     DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "elapsed", "left", "nodes", "cpus", "gpus", "where")
@@ -113,6 +124,8 @@ class JobsView(TableView):
         *,
         everyone: bool = False,
         fold: bool = True,
+        has_overview: bool = True,
+        overview_share: int = _OVERVIEW_SHARE,
         patterns: Sequence[str] = (),
         **rest: Any,
     ) -> None:
@@ -120,6 +133,9 @@ class JobsView(TableView):
         self.everyone = everyone
         self._patterns = tuple(patterns)
         self._fold_all = fold
+        self._shows_overview = has_overview
+        # What part of the view the overview has, in percent.
+        self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
         # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
         self._exceptions: frozenset[str] = frozenset()
         super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
@@ -179,9 +195,75 @@ class JobsView(TableView):
         taken_at = self.taken_at()
         return 0.0 if taken_at is None else max(0.0, self.now().timestamp() - taken_at)
 
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        yield JobOverview(self.session, self.now, self._patterns)
+
+    @property
+    def overview(self) -> JobOverview:
+        return self.query_one(JobOverview)
+
+    def on_resize(self) -> None:
+        """The overview stands beside the table where that is wide, under it where it is high, or nowhere."""
+        columns, lines = self.app.size
+        is_beside = columns >= _BESIDE_COLUMNS
+        self.set_class(is_beside, "-beside")
+        share = f"{self._overview_share}%"
+        self.overview.styles.width, self.overview.styles.height = (share, "100%") if is_beside else ("100%", share)
+        self.overview.display = self._shows_overview and columns >= LEAST_COLUMNS and lines >= LEAST_LINES
+        if self.overview.has_focus_within and not self.overview.display:
+            self.take_focus()
+        self._point_overview()
+        self.post_message(self.CrumbsChanged())
+
+    @property
+    def has_hint(self) -> bool:
+        return not (self.is_live and self.overview.display)
+
+    def chosen(self) -> dict[str, object]:
+        return {
+            **super().chosen(),
+            "fold_arrays": self._fold_all,
+            "has_overview": self._shows_overview,
+            "overview_share": self._overview_share,
+        }
+
+    def do_overview(self) -> None:
+        """Hide or show the overview."""
+        self._shows_overview = not self._shows_overview
+        self.on_resize()
+        if self._shows_overview and not self.overview.display:
+            self.notify(f"the overview needs a terminal of {LEAST_COLUMNS}×{LEAST_LINES}", severity="warning")
+
+    def do_larger_overview(self) -> None:
+        """Give the overview more of the view."""
+        self._share_overview(_SHARE_STEP)
+
+    def do_smaller_overview(self) -> None:
+        """Give the overview less of the view."""
+        self._share_overview(-_SHARE_STEP)
+
+    def _share_overview(self, step: int) -> None:
+        self._overview_share = min(max(self._overview_share + step, _LEAST_SHARE), _MOST_SHARE)
+        self.on_resize()
+
+    def do_switch_focus(self) -> None:
+        """From the table to the overview's log, and back."""
+        if self.overview.has_focus_within or not self.overview.display:
+            self.take_focus()
+        else:
+            self.overview.take_focus()
+
+    @on(RowsTable.RowHighlighted)
+    def _point_overview(self) -> None:
+        if self.is_live and self.overview.display:
+            self.overview.point_at(self.rows.cursor_row)
+
     def tick(self) -> None:
         if self.is_live:
             self.rows.repaint()
+            if self.overview.display:
+                self.overview.tick()
 
     def columns(self) -> list[Column]:
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
@@ -195,6 +277,7 @@ class JobsView(TableView):
 
     def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
         super()._show(table, columns, counts)
+        self._point_overview()
         if "loss" in self.column_names and self._losses.is_due(self.kind):
             # Once it is known how many rows there are room for.
             self.call_after_refresh(self._refresh_losses)
@@ -276,7 +359,9 @@ class JobsView(TableView):
         return str(row["array_id"] if row.get("_fold") in (FOLDED, UNFOLDED) else row["id"])
 
     def key_ranks(self) -> Mapping[str, int]:
-        return chart_rank(self.rows.cursor_row) if self.is_live else {}
+        if not self.is_live:
+            return {}
+        return row_ranks(self.rows.cursor_row, is_training=self.overview.shows_training)
 
     def targets(self) -> Targets:
         """Marked rows, shown or not; of a folded array all of it, or where a filter hides some, those that match."""

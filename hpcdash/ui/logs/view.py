@@ -25,7 +25,7 @@ from hpcdash.services.jobs.lookup import known_row, known_tasks
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.pane import LogPane
-from hpcdash.ui.view import Targets, View, ViewSpec, chart_rank
+from hpcdash.ui.view import CHART_RANK, Targets, View, ViewSpec, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class LogView(View):
         return self.job_id
 
     def key_ranks(self) -> Mapping[str, int]:
-        return chart_rank(self._row())
+        return {"chart": CHART_RANK} if "chart" in row_ranks(self._row()) else {}
 
     def targets(self) -> Targets:
         row = self._row()

@@ -44,7 +44,7 @@ _MOST_OTHERS = 60
 _OTHERS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)
 _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_task", "_tasks"]
 # Before what is seldom pressed.
-_SWITCH_RANK = 1
+_SWITCH_RANK = -1
 # What the weights may be broken by: a save then takes the place of a good one.
 _BROKEN = frozenset({"nan", "inf", "divergence"})
 _SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"

@@ -113,7 +113,7 @@ class CommandBar(Horizontal):
         """
         self.mode = mode
         self._take = take
-        self._recalled = len(self._past_of(mode))
+        self._recalled = len(self.past_of(mode))
         self.query_one("#sign", Static).update(sign or mode)
         self.complain("")
         self.display = True
@@ -134,17 +134,18 @@ class CommandBar(Horizontal):
         self.query_one("#complaint", Static).update(Text(visible(words), overflow="ellipsis", no_wrap=True))
 
     def remember(self, mode: str, value: str) -> None:
-        past = self._past_of(mode)
+        past = self.past_of(mode)
         if value and (not past or past[-1] != value):
             past.append(value)
             del past[:-_HISTORY]
 
-    def _past_of(self, mode: str) -> list[str]:
+    def past_of(self, mode: str) -> list[str]:
+        """What was entered in a mode, the newest last."""
         return self._past.setdefault(mode, [])
 
     @property
     def last_filter(self) -> str:
-        return next(reversed(self._past_of("/")), "")
+        return next(reversed(self.past_of("/")), "")
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -168,7 +169,7 @@ class CommandBar(Horizontal):
         await self._leave(self.mode)
 
     def action_recall(self, step: int) -> None:
-        past = self._past_of(self.mode)
+        past = self.past_of(self.mode)
         self._recalled = max(0, min(len(past), self._recalled + step))
         field = self.query_one(Input)
         field.value = past[self._recalled] if self._recalled < len(past) else ""

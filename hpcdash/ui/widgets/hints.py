@@ -34,26 +34,26 @@ class TourHint:
 # With the usual keys each fits into a terminal of 80 columns, beside how to go on.
 HINTS = (
     TourHint(
-        ("{open} opens the job", "{detail} tells all", "{escape} goes back"),
+        ("{open} open job", "{detail} full details", "{escape} back"),
         frozenset({"open", "detail"}),
         JOB_TABLES,
     ),
     TourHint(
-        ("{log} shows its log as it grows", "{error_log} its stderr"), frozenset({"log", "error_log"}), OF_A_JOB - LOG
+        ("{log} live log", "{chart} chart of the loss", "{error_log} stderr"),
+        frozenset({"log", "chart", "error_log"}),
+        OF_A_JOB - LOG,
+    ),
+    TourHint(("{triage} group an array's failures", "{fold} unfold arrays"), frozenset({"fold", "triage"}), JOB_TABLES),
+    TourHint(
+        ("{save_switch} save checkpoint", "{kill_switch} save and stop", "{cancel} cancel"),
+        frozenset({"save_switch", "kill_switch", "cancel"}),
     ),
     TourHint(
-        ("{fold} unfolds arrays", "{triage} sorts an array's failures"), frozenset({"fold", "triage"}), JOB_TABLES
-    ),
-    TourHint(
-        ("{cancel} cancels", "{hold} holds", "{requeue} requeues, each shown first"),
-        frozenset({"cancel", "hold", "requeue"}),
-    ),
-    TourHint(
-        ("{filter} filters: state:failed", "{command} goes to any view"),
+        ("{filter} filter: state:failed", "{command} any view or action"),
         frozenset({"filter", "command"}),
         JOB_TABLES,
     ),
-    TourHint(("{help} lists the keys here", "{theme} other colours", "{back} leaves"), frozenset({"help"})),
+    TourHint(("{help} all keys", "{palette} palette", "{theme} theme", "{back} quit"), frozenset({"help", "palette"})),
 )
 
 
@@ -133,7 +133,7 @@ class Tour(Line):
         number = len(self._hints) - len(self._left) + 1
         text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
         phrases = [phrase for one in hint.phrases if (phrase := self._phrase(one, actions)) is not None]
-        text.append_text(Text(", ").join(phrases))
+        text.append_text(Text(" · ").join(phrases))
         how = Text.assemble(
             ("  ", ""),
             (self._sign_of("tour_next"), "bold"),

@@ -16,6 +16,12 @@ from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.ui.actions import Action, key_sign
 
 _GAP = " │ "
+_KEY_GAP, _GROUP_GAP = "   ", "  │  "
+# What always has its place in the line of keys, and what stands at its end.
+_FIRST = frozenset({"help"})
+_LESS_OFTEN = frozenset({"detail", "alter", "cancel"})
+_USEFUL_RANK = 2
+_EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "ask_now"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,30 +147,47 @@ class StatusLine(Line):
 
 
 class KeyLine(ActionLine):
-    """The most useful keys of the view one is in."""
+    """The most useful keys in groups: for what is pointed at, of the view, and those that are everywhere."""
 
     DEFAULT_CSS = """
     KeyLine { color: $text-muted; }
     """
 
     def show(self, actions: Sequence[Action]) -> None:
+        """By rank as many as there is room for; see ui.actions."""
         room = self.size.width or self.app.size.width - 2
+        chosen: tuple[list[Action], ...] = ([], [], [])
+        left = room
+        for action in sorted((one for one in actions if one.shown is not None), key=_importance):
+            rank = action.shown or 0
+            group = chosen[0 if rank < 0 else 2 if action.name in _EVERYWHERE else 1]
+            cells = cell_len(_key_words(action)) + len(_KEY_GAP if group else _GROUP_GAP)
+            if cells <= left + (len(_GROUP_GAP) if left == room else 0):
+                group.append(action)
+                left -= cells
         text = Text(no_wrap=True, overflow="ellipsis")
-        ranked = sorted(
-            (action for action in actions if action.shown is not None), key=lambda action: action.shown or 0
-        )
         self.places = []
-        for action in ranked:
-            words = action.short or action.words
-            piece = f"{key_sign(action.key)} {words}"
-            if text.plain and cell_len(text.plain) + cell_len(piece) + 3 > room:
-                continue
-            if text.plain:
-                text.append("   ")
-            self.places.append((text.cell_len, text.cell_len + cell_len(piece), action.name))
-            text.append(key_sign(action.key), "bold")
-            text.append(f" {words}")
+        for group in filter(None, chosen):
+            for at, action in enumerate(sorted(group, key=lambda one: one.shown or 0)):
+                text.append((_KEY_GAP if at else _GROUP_GAP) if text.plain else "", "dim")
+                start = text.cell_len
+                text.append(key_sign(action.key), "bold").append(f" {action.short or action.words}")
+                self.places.append((start, text.cell_len, action.name))
         self.say(text)
+
+
+def _importance(action: Action) -> tuple[int, int]:
+    """What has its place first: help, a few keys of what is pointed at, the view's most useful ones, then the rest."""
+    rank = action.shown or 0
+    if action.name in _FIRST:
+        return 0, rank
+    if rank < 0:
+        return (1 if action.name not in _LESS_OFTEN else 3), rank
+    return (2 if rank <= _USEFUL_RANK else 4), rank
+
+
+def _key_words(action: Action) -> str:
+    return f"{key_sign(action.key)} {action.short or action.words}"
 
 
 class Banner(Static):

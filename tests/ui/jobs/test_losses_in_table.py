@@ -57,7 +57,7 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
     put(log, training_log(range(1, 201)))
     app = log_dashboard(tmp_path, both_in_one=True)
     transport = app.sessions[0].store.transport
-    async with app.run_test(size=(120, 30)) as pilot:
+    async with app.run_test(size=(120, 26)) as pilot:
         await settled(pilot)
         assert transport.count(of_files) == 0
         app.main.view.choose_columns(COLUMNS["jobs"])

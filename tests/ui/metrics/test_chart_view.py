@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 from textual.widgets import SelectionList
 
 from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
+from hpcdash.ui.help import HelpDialog
 from tests.support.real_files import append, put
 from tests.ui.logs.log_stage import PENDING, RUNNING, shows
 from tests.ui.metrics.chart_stage import (
@@ -123,11 +124,12 @@ async def test_a_spike_has_its_sign_on_the_chart_and_its_words_below(log: Path) 
         assert isinstance(pilot.app.screen, TextDialog)
         assert "0.52 s/step" in screen_text(pilot.app)
         await pilot.press("escape", "question_mark")
-        await until(pilot, lambda: "help: chart" in screen_text(pilot.app), "the help")
-        words = pilot.app.screen.text.plain
+        await until(pilot, lambda: "Help: chart" in screen_text(pilot.app), "the help")
+        assert isinstance(pilot.app.screen, HelpDialog)
+        words = dict(pilot.app.screen.notes)["signs"].plain
         for sign in ["▲", "◆", "✗", "═", "‖", "┊", "R", "•", "↑", "↓", ">"]:
-            assert any(sign in line[:14] for line in words.partition("\nsigns\n")[2].splitlines()), sign
-        assert "\n  ▲           a spike\n" in words
+            assert any(sign in line[:14] for line in words.splitlines()), sign
+        assert "  ▲           a spike\n" in words
 
 
 async def test_of_few_points_nothing_is_told_and_of_several_findings_how_many_there_are(log: Path) -> None:

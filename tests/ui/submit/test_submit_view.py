@@ -724,7 +724,7 @@ async def test_help_is_there_while_one_types(tmp_path: Path) -> None:
         await open_form(pilot)
         await fill(pilot, name="what")
         await pilot.press("f1")
-        await until(pilot, lambda: "help: submit" in screen_text(app), "the help")
+        await until(pilot, lambda: "Help: submit" in screen_text(app), "the help")
         assert "lists what a field may hold" in screen_text(app)
         await pilot.press("escape")
         assert form_of(pilot).form.texts()["name"] == "what"

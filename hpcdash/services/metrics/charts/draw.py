@@ -473,6 +473,28 @@ def curve_dots(curve: Floats, low: Floats, high: Floats, broken: Dots, y: tuple[
     return (row >= top[None, :]) & (row <= bottom[None, :])
 
 
+def small_curve(values: Sequence[float], width: int, height: int, *, is_ascii: bool = False) -> list[str]:
+    """A curve alone, without axes, as `height` lines of `width` cells; nothing where no value is finite."""
+    line = np.asarray(values, dtype=np.float64)
+    line[~np.isfinite(line)] = np.nan
+    canvas = Canvas(width, height, is_ascii=is_ascii)
+    columns = min(canvas.columns, max(line.size, 2))
+    # Each column is the mean of its values.
+    places = np.arange(line.size) * columns // max(line.size, 1)
+    known = np.isfinite(line)
+    counts = np.bincount(places[known], minlength=columns)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        means = np.bincount(places[known], weights=line[known], minlength=columns) / counts
+    if not np.isfinite(means).any():
+        return []
+    low, high = float(np.nanmin(means)), float(np.nanmax(means))
+    stretched = np.full(canvas.columns, np.nan)
+    stretched[np.arange(columns) * (canvas.columns - 1) // max(columns - 1, 1)] = means
+    y = (low, high) if high > low else (low - 1, high + 1)
+    canvas.draw(curve_dots(stretched, stretched, stretched, np.zeros(canvas.columns, dtype=bool), y, canvas.rows), "")
+    return ["".join(text for text, _ in line) for line in canvas.lines()]
+
+
 def row_of(value: float, y: tuple[float, float], rows: int) -> int:
     """The row a value stands in, counted from the top; rows outside of the range are outside of 0 to `rows`."""
     return int(np.rint(_rows_of(np.array([value]), y, rows)[0]))

@@ -1,0 +1,73 @@
+"""What a cluster has free, and what one has there: used GPUs and CPUs by queue, one's own jobs by state. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.domain.columns import STATE_ORDER
+from hpcdash.domain.states import ACTIVE, WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUse:
+    """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `total` leaves out those on nodes that are down.
+
+    `used` is None where that is not told (PBS, whose queues share nodes). `own` is how many of one's own jobs it has.
+    """
+
+    name: str
+    kind: str
+    used: int | None
+    total: int
+    nodes_down: int
+    is_open: bool
+    own: int
+
+    @property
+    def share(self) -> float:
+        """How full it is, 0-1; 0 where that is not told."""
+        return min(1.0, (self.used or 0) / self.total) if self.total else 0.0
+
+
+def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse, ...]:
+    """Of domain.schema.QUEUES and one's own jobs: queues with own jobs first, then with GPUs, the largest first."""
+    own = _jobs_by(mine, "queue")
+    found = []
+    for row in queues.select(_COLUMNS).to_pylist():
+        kind, unit = ("GPU", "gpus") if row["gpus"] else ("CPU", "cpus")
+        total = (row[unit] or 0) - (row[f"_{unit}_down"] or 0)
+        if row[unit] is None or total <= 0:
+            continue
+        is_open = row["available"] is not False and not row["_standing"]
+        name = str(row["name"])
+        found.append(
+            QueueUse(name, kind, row[f"{unit}_used"], total, row["nodes_down"] or 0, is_open, own.get(name, 0))
+        )
+    return tuple(sorted(found, key=lambda one: (-one.own, one.kind != "GPU", not one.is_open, -one.total, one.name)))
+
+
+def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
+    """How many of one's own jobs run or wait, by state, the most alive first; tasks of an array count as jobs."""
+    counts = _jobs_by(mine, "state")
+    return tuple((state, counts[state]) for state in STATE_ORDER if state in ACTIVE | WAITING and counts.get(state))
+
+
+def _jobs_by(mine: pa.Table | None, column: str) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    if mine is not None:
+        rows: Sequence[Mapping[str, Any]] = mine.select([column, "state", "_tasks"]).to_pylist()
+        for row in rows:
+            if row["state"] in ACTIVE | WAITING:
+                counts[str(row[column])] += row["_tasks"] or 1
+    return counts
+
+
+_COLUMNS = [
+    *("name", "available", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used"),
+    *("_cpus_down", "_gpus_down", "_standing"),
+]

@@ -1,0 +1,50 @@
+"""What a person chose on the screen, kept for the next start: choices.json in the state folder, mode 0600."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from hpcdash.private_files import atomic_write
+
+_LARGEST_BYTES = 1 << 20
+
+
+class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By view the columns and the sort ('-' first: largest first); None and '' where nothing was chosen.
+
+    `overview_share` is in percent of the view. `typed` has by '/' and ':' what was entered, the newest last.
+    """
+
+    theme: str = ""
+    columns: Mapping[str, tuple[str, ...]] = {}
+    sort: Mapping[str, str] = {}
+    fold_arrays: bool | None = None
+    has_overview: bool | None = None
+    overview_share: int | None = None
+    typed: Mapping[str, tuple[str, ...]] = {}
+
+
+def choices_file(folder: Path) -> Path:
+    return folder / "choices.json"
+
+
+def read_choices(folder: Path) -> Choices:
+    """None are there where the file is not, or cannot be read."""
+    try:
+        with choices_file(folder).open("rb") as file:
+            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=Choices)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return Choices()
+
+
+def write_choices(folder: Path, choices: Choices) -> None:
+    """Keep them, if anything changed; where they cannot be written the next start is as this one was."""
+    if choices == read_choices(folder):
+        return
+    with contextlib.suppress(OSError, UnicodeError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic_write(choices_file(folder), msgspec.json.encode(choices))

@@ -1,0 +1,114 @@
+"""The lines over the jobs: how full each queue is, and how many jobs of one's own run and wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.widgets import Static
+
+from hpcdash.domain.job_text import state_word
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_count
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.cluster.summary import QueueUse, own_jobs, queue_uses
+from hpcdash.ui.themes import style_name
+from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
+
+# Under this the table needs the lines itself.
+LEAST_COLUMNS, LEAST_LINES = 90, 28
+_GAP = "   "
+_BAR_CELLS = 10
+_NAME_CELLS = 16
+# On a taller screen queues may go on in a second line.
+_TALL_LINES = 40
+
+
+class ClusterHeader(Static):
+    """Gauges of the queues, those with one's own jobs first; on the right one's own jobs by state."""
+
+    DEFAULT_CSS = """
+    ClusterHeader { height: auto; max-height: 2; padding: 0 1; display: none; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+        self._shown = ""
+
+    def show(self, store: ClusterStore, *, is_wanted: bool) -> None:
+        """Draw what is known of a cluster; nothing where it is not wanted or nothing is known."""
+        queues = store.snapshots.get(Kind.QUEUES)
+        mine = store.snapshots.get(Kind.MINE)
+        if not is_wanted or queues is None:
+            self.display = False
+            return
+        room = self.size.width or self.app.size.width - 2
+        lines = 2 if self.app.size.height >= _TALL_LINES else 1
+        content = header_content(
+            queue_uses(queues.table, mine.table if mine else None),
+            own_jobs(mine.table) if mine else (),
+            room,
+            lines,
+        )
+        self.display = bool(content.plain)
+        if content.markup != self._shown:
+            self._shown = content.markup
+            self.update(content)
+
+
+def header_content(queues: Sequence[QueueUse], own: Sequence[tuple[str, int]], room: int, lines: int) -> Content:
+    """As many gauges as fit in `lines` of `room` cells; what is left out is counted."""
+    jobs = _own_content(own)
+    made = [Content()]
+    for number, queue in enumerate(queues):
+        gauge = _gauge(queue)
+        left = len(queues) - number
+        more = f"{_GAP}+{left} queue{'s' if left > 1 else ''}"
+        taken = jobs.cell_length + len(_GAP) if len(made) == 1 else 0
+        taken += len(more) if len(made) == lines and left > 1 else 0
+        if made[-1] and made[-1].cell_length + len(_GAP) + gauge.cell_length + taken > room:
+            if len(made) == lines:
+                made[-1] += Content.styled(more, "$text-muted")
+                break
+            made.append(Content())
+        made[-1] = made[-1] + _GAP + gauge if made[-1] else gauge
+    if jobs:
+        gap = max(len(_GAP) if made[0] else 0, room - made[0].cell_length - jobs.cell_length)
+        made[0] = made[0] + " " * gap + jobs
+    return Content("\n").join(line for line in made if line)
+
+
+def _gauge(queue: QueueUse) -> Content:
+    """`gpu ━━━━━━━━── 88/96 GPU`."""
+    parts: list[tuple[str, str]] = [(clip(visible(queue.name), _NAME_CELLS), "bold" if queue.own else "")]
+    if not queue.is_open:
+        parts.append((" closed", "$text-warning"))
+    if queue.used is None:
+        parts.append((f" {format_count(queue.total)} {queue.kind}", ""))
+    else:
+        parts.append((" ", ""))
+        parts += [(piece, "$text-muted" if style == MUTED else _fullness(queue)) for piece, style in _bar(queue)]
+        parts.append((f" {format_count(queue.used)}/{format_count(queue.total)} {queue.kind}", ""))
+    if queue.nodes_down:
+        parts.append((f" {signs().states['down']}{queue.nodes_down}", "$text-error"))
+    return Content.assemble(*parts)
+
+
+def _bar(queue: QueueUse) -> Sequence[tuple[str, str]]:
+    return usage_bar(queue.share, _BAR_CELLS)
+
+
+def _fullness(queue: QueueUse) -> str:
+    return "$text-warning" if queue.share >= 1 else "$text-accent"
+
+
+def _own_content(own: Sequence[tuple[str, int]]) -> Content:
+    """`▸ 3 running  ◦ 12 pending`."""
+    parts = [
+        Content.styled(
+            f"{signs().states.get(state, '?')} {format_count(count)} {state_word(state)}", f"$state-{style_name(state)}"
+        )
+        for state, count in own
+    ]
+    return Content("  ").join(parts)

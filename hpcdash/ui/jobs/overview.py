@@ -1,0 +1,357 @@
+"""The pane beside or under a table of jobs: why the job under the cursor waits, its use, its loss, its log's end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from math import isfinite
+from typing import TYPE_CHECKING, Any, cast
+
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Static
+
+from hpcdash.domain.job_text import format_end, state_word
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_duration, format_memory, format_span
+from hpcdash.errors import HpcdashError
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.screen import DashboardScreen, unexpected
+from hpcdash.ui.themes import style_name
+from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_instant, signs, usage_bar
+
+# What reads logs is imported when one is read.
+if TYPE_CHECKING:
+    from hpcdash.backends.job_detail import Usage
+    from hpcdash.domain.root_cause import RootCause
+    from hpcdash.services.metrics.loss_tails import LossTail, LossTails
+
+Row = Mapping[str, Any]
+# How long a row is pointed at before anything is asked for it, and how often a log that grows is read again.
+REST_SECONDS = 0.4
+READ_EVERY_SECONDS = 5.0
+# sstat asks a daemon on each of a job's nodes. It is asked in the place of a log.
+_USAGE_EVERY_SECONDS = 60.0
+_CURVE_CELLS = 60
+_BAR_CELLS = 10
+# A pane of so many lines has a chart in the place of a line of blocks.
+_LINES_FOR_CHART = 22
+_CHART_LINES = 5
+
+
+class JobOverview(Vertical):
+    """What matters of one job. Nothing is asked while the cursor moves; of a job that waits, nothing at all."""
+
+    DEFAULT_CSS = """
+    JobOverview {
+        display: none; border: round $table-dim; padding: 0 1;
+        border-title-color: $foreground;
+    }
+    JobOverview:focus-within { border: round $primary; }
+    JobOverview > #facts { height: auto; }
+    JobOverview > #log { height: 1fr; scrollbar-size-vertical: 1; }
+    JobOverview > #log > Static { height: auto; }
+    """
+
+    def __init__(self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()) -> None:
+        super().__init__()
+        self._session = session
+        self._now = now
+        self._patterns = patterns
+        self._row: Row | None = None
+        self._resting: Timer | None = None
+        self._read_at = float("-inf")
+        # By job what it uses, None where that could not be had, and when it was asked.
+        self._usages: dict[str, tuple[Usage | None, float]] = {}
+        # Jobs whose log was asked for.
+        self._asked: set[str] = set()
+        # Of those, where reading it went wrong, which is said once.
+        self._failed: set[str] = set()
+        self._shown = ("", "")
+
+    @cached_property
+    def _tails(self) -> LossTails:
+        from hpcdash.services.metrics.loss_tails import LossTails
+        from hpcdash.ui.jobs.losses import loss_among
+
+        return LossTails(self._session.store, loss_among, self._patterns)
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="facts", markup=False)
+        with VerticalScroll(id="log"):
+            yield Static("", markup=False)
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def take_focus(self) -> None:
+        """Keys scroll the log."""
+        self.screen.set_focus(self.query_one("#log", VerticalScroll))
+
+    def point_at(self, row: Row | None) -> None:
+        """The cursor is on a row (None: on none) now; drawn once it has rested there."""
+        if self._row is not None and row is not None and self._row["id"] == row["id"] and self._resting is None:
+            self._row = row
+            self._draw()
+            return
+        self._row = row
+        if self._resting is not None:
+            self._resting.stop()
+        self._resting = self.set_timer(REST_SECONDS, self._rested)
+
+    def tick(self) -> None:
+        """A second went by."""
+        if self._row is None or self._resting is not None:
+            return
+        self._draw()
+        if self._row["state"] in ACTIVE and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
+            self._ask()
+
+    def _rested(self) -> None:
+        self._resting = None
+        self._draw()
+        if self._row is not None and self._row["state"] not in WAITING and self._tail is None:
+            self._ask()
+
+    def _ask(self) -> None:
+        """One command: the end of the log, or from time to time what a running job uses."""
+        is_seen = self.display and self.app.app_focus and cast("Widget", self.parent).display
+        if self._row is None or _is_whole_array(self._row) or not is_seen:
+            return
+        self._read_at = time.monotonic()
+        _, asked_at = self._usages.get(str(self._row["id"]), (None, float("-inf")))
+        is_read = self._tail is not None and self._row["state"] == JobState.RUNNING
+        if is_read and self._read_at - asked_at >= _USAGE_EVERY_SECONDS:
+            self.run_worker(self._ask_usage(self._row), group="overview", exclusive=True)
+        else:
+            self.run_worker(self._read_log(self._row), group="overview", exclusive=True)
+
+    async def _read_log(self, row: Row) -> None:
+        try:
+            await self._tails.refresh([row])
+        except Exception as error:  # a log may hold anything; it ends nothing
+            self._tails.failures[str(row["id"])] = error
+        for job_id, failure in self._tails.failures.items():
+            if job_id not in self._failed and self.is_attached:
+                self._failed.add(job_id)
+                self.notify(f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False)
+        self._asked.add(str(row["id"]))
+        self._draw_again(row)
+
+    async def _ask_usage(self, row: Row) -> None:
+        job_id, store = str(row["id"]), self._session.store
+        before, _ = self._usages.pop(job_id, (None, 0.0))
+        self._usages[job_id] = before, time.monotonic()
+        query = store.backend.detail.usage(row)
+        if query is None:
+            return
+        if store.budget.wait_seconds() > 0:
+            return
+        try:
+            self._usages[job_id] = await store.ask(query), time.monotonic()
+        except HpcdashError:
+            return
+        self._draw_again(row)
+
+    def _draw_again(self, row: Row) -> None:
+        if self._row is not None and self._row["id"] == row["id"] and self.is_attached:
+            self._draw()
+
+    @property
+    def shows_training(self) -> bool:
+        """Whether the log of the job it shows has a loss."""
+        tail = self._tail
+        return tail is not None and bool(tail.values)
+
+    @property
+    def _tail(self) -> LossTail | None:
+        """Of stdout and stderr what says more: why a job failed, else its loss; None: not read yet."""
+        if self._row is None or self._row["id"] not in self._asked:
+            return None
+        state = self._row["state"]
+        return max(
+            self._tails.tails(str(self._row["id"])),
+            key=lambda one: (_strength(state, one), len(one.values), any(map(str.strip, one.lines))),
+            default=None,
+        )
+
+    def _draw(self) -> None:
+        row = self._row
+        width = self.size.width
+        if not width:
+            return
+        if row is None:
+            self._show("", Content(), Content())
+            return
+        tail = self._tail
+        usage, _ = self._usages.get(str(row["id"]), (None, 0.0))
+        facts = job_facts(
+            self._session, row, self._now(), tail, usage, width=width, has_room=self.size.height >= _LINES_FOR_CHART
+        )
+        shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
+        title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
+        self._show(title, facts, self._array_keys() if _is_whole_array(row) else self._log_content(row, tail, width))
+
+    def _array_keys(self) -> Content:
+        """What shows an array's tasks, and how those ended that did."""
+        sign_of = cast("DashboardScreen", self.screen).key_sign_of
+        known = (("fold", "fold or unfold arrays"), ("triage", "group failures by cause"), ("detail", "full details"))
+        keys = [Content.assemble((sign_of(name), "bold"), f" {words}") for name, words in known if sign_of(name)]
+        return Content.styled("\n", "") + Content.styled(" · ", "$text-muted").join(keys) if keys else Content()
+
+    def _log_content(self, row: Row, tail: LossTail | None, width: int) -> Content:
+        if row["state"] in WAITING:
+            return Content()
+        if tail is None:
+            is_asking = row["id"] not in self._asked
+            return Content.styled("reading its log …" if is_asking else "its log could not be read", "$text-muted")
+        lines = [line for line in tail.lines if line.strip()]
+        if not lines:
+            return Content.styled("its log is empty", "$text-muted")
+        return Content("\n").join(Content(clip(line, max(20, width - 2))) for line in lines)
+
+    def _show(self, title: str, facts: Content, log: Content) -> None:
+        if (facts.markup, log.markup) == self._shown and self.border_title == title:
+            return
+        self._shown = facts.markup, log.markup
+        self.border_title = Content(title)
+        self.query_one("#facts", Static).update(facts)
+        scroll = self.query_one("#log", VerticalScroll)
+        is_at_end = scroll.scroll_offset.y >= scroll.max_scroll_y
+        scroll.query_one(Static).update(log)
+        if is_at_end:
+            scroll.scroll_end(animate=False)
+
+
+def _is_whole_array(row: Row) -> bool:
+    return bool(row.get("_states"))
+
+
+def job_facts(
+    session: ClusterSession,
+    row: Row,
+    now: datetime,
+    tail: LossTail | None,
+    usage: Usage | None,
+    *,
+    width: int,
+    has_room: bool,
+) -> Content:
+    """State and time, what it has and uses, why it waits or how it ended, its loss. `width` is in cells."""
+    lines = [_state_line(session, row, now), _resources(row), _reason(session, row)]
+    if usage is not None and row["state"] == JobState.RUNNING:
+        lines.append(_usage(usage, row))
+    if tail is not None:
+        lines += [_loss(tail, width, has_room=has_room), _cause(row, tail)]
+    return Content("\n").join(line for line in lines if line)
+
+
+def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
+    state = str(row["state"])
+    parts = [Content.styled(f"{signs().states.get(state, '?')} {state_word(state)}", f"$state-{style_name(state)}")]
+    elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
+    if _is_whole_array(row):
+        parts = [Content(str(row["_states"]))]
+    elif state in ACTIVE and elapsed is not None:
+        if limit:
+            parts.append(Content(f"{format_span(elapsed)} of {format_span(limit)} ") + _bar(elapsed / limit))
+        else:
+            parts.append(Content(f"for {format_span(elapsed)}"))
+        if row["ends_at"] is not None and state != JobState.SUSPENDED:
+            parts.append(Content(f"ends by {short_instant(row['ends_at'], now, session.zone)}"))
+    elif state in WAITING:
+        if row["submitted_at"] is not None:
+            parts.append(Content(f"for {format_span((now - row['submitted_at']).total_seconds())}"))
+        if row["_expected_start_at"] is not None:
+            ahead = (row["_expected_start_at"] - now).total_seconds()
+            when = short_instant(row["_expected_start_at"], now, session.zone)
+            parts.append(Content(f"may start {when}" + (f", in {format_duration(ahead)}" if ahead > 0 else "")))
+    elif state in ENDED:
+        parts += [Content(visible(text)) for text in [format_end(row)] if text]
+        if elapsed:
+            parts.append(Content(f"after {format_span(elapsed)}"))
+    return Content(" · ").join(parts)
+
+
+def _bar(share: float) -> Content:
+    pieces = usage_bar(min(max(share, 0.0), 1.0), _BAR_CELLS)
+    return Content.assemble(*((text, "$text-muted" if style == MUTED else "$text-accent") for text, style in pieces))
+
+
+def _resources(row: Row) -> Content:
+    amounts = [
+        f"{row[key]} {unit if row[key] == 1 else unit + 's'}"
+        for key, unit in (("nodes", "node"), ("gpus", "GPU"), ("cpus", "CPU"))
+        if row[key]
+    ]
+    if row["memory_bytes"]:
+        amounts.append(format_memory(row["memory_bytes"]))
+    parts = [str(row["queue"] or ""), ", ".join(amounts), str(row["node_list"] or "")]
+    return Content.styled(" · ".join(visible(part) for part in parts if part), "$text-muted")
+
+
+def _reason(session: ClusterSession, row: Row) -> Content:
+    """Why it waits, or what the scheduler's reason means."""
+    explained = session.store.backend.reasons.hint(str(row["state"]), row["reason"])
+    if row["state"] not in WAITING:
+        return Content(visible(explained)) if explained else Content()
+    parts = [explained or str(row["reason"] or "")]
+    if row["dependency"]:
+        parts.append(f"after {row['dependency']}")
+    return Content(visible(" · ".join(part for part in parts if part)))
+
+
+def _usage(usage: Usage, row: Row) -> Content:
+    from hpcdash.domain.efficiency import NOT_ACCOUNTED, meters
+
+    parts = [
+        Content.styled(f"{meter.label} ", "$text-muted")
+        + Content(visible(meter.words))
+        + (Content(" ") + _bar(meter.fraction) if meter.fraction is not None else Content())
+        for meter in meters(usage, row["nodes"])
+        if meter.words != NOT_ACCOUNTED
+    ]
+    return Content(" · ").join(parts)
+
+
+def _loss(tail: LossTail, width: int, *, has_room: bool) -> Content:
+    """`loss ▇▅▄▃▂▁ 2.313`, or in a high pane its curve."""
+    if not tail.values:
+        return Content()
+    from hpcdash.ui.jobs.losses import format_value, sparkline
+
+    is_ascii = signs() is ASCII_SIGNS
+    newest = tail.values[-1]
+    name = (f"{clip(visible(tail.name), 20)} ", "$text-muted")
+    value = (f"{format_value(newest)}", "" if isfinite(newest) else "$text-error")
+    if has_room and len(tail.values) > 2:
+        from hpcdash.services.metrics.charts.draw import small_curve
+
+        curve = small_curve(tail.values, max(10, width - 2), _CHART_LINES, is_ascii=is_ascii)
+        return Content.assemble(name, value, "\n", ("\n".join(curve), "$text-accent"))
+    blocks = "".join(sparkline(tail.values, min(_CURVE_CELLS, max(8, width - 40)), is_ascii=is_ascii))
+    return Content.assemble(name, (blocks, "$text-accent"), " ", value)
+
+
+def _root_cause(state: str, tail: LossTail) -> RootCause | None:
+    from hpcdash.domain.root_cause import root_cause
+    from hpcdash.services.jobs.failures import FAILED
+
+    return root_cause(tail.lines) if state in FAILED else None
+
+
+def _cause(row: Row, tail: LossTail) -> Content:
+    """The line of the log that tells why a job failed."""
+    cause = _root_cause(row["state"], tail)
+    return Content() if cause is None else Content.styled(cause.words, "$text-error")
+
+
+def _strength(state: str, tail: LossTail) -> int:
+    cause = _root_cause(state, tail)
+    return 0 if cause is None else cause.strength

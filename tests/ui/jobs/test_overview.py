@@ -1,0 +1,128 @@
+"""The overview pane: what it says of the job under the cursor, when it asks, and where it stands."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from hpcdash.services.metrics.charts.draw import small_curve
+from hpcdash.ui.jobs.overview import JobOverview
+from tests.support.real_files import append, put
+from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files
+from tests.ui.metrics.chart_stage import training_log
+from tests.ui.stage import dashboard, ids_of, press, rows_of, screen_text, settled, until
+
+UNDER, BESIDE, SMALL = (120, 40), (220, 50), (80, 24)
+
+
+def overview_of(pilot: Pilot[Any]) -> JobOverview:
+    return pilot.app.screen.query_one(JobOverview)
+
+
+async def pointed_at(pilot: Pilot[Any], job_id: str) -> None:
+    """The cursor rests on a job, which the pane shows."""
+    rows_of(pilot.app).move_to(job_id)  # type: ignore[arg-type]
+    await until(pilot, lambda: f"─ {job_id} " in screen_text(pilot.app), f"the overview of {job_id}")
+
+
+async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
+    log = tmp_path / "job.out"
+    put(log, training_log(range(1, 201)))
+    app = log_dashboard(tmp_path, both_in_one=True)
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: "lm loss ▇" in screen_text(app) or "lm loss █" in screen_text(app), "its loss")
+        assert "iteration      200/" in screen_text(app)
+        append(log, b" iteration 201/ 4000 | lm loss: 1.5 | grad norm: 1 |\nthe newest line\n")
+        await until(pilot, lambda: "the newest line" in screen_text(app), "what was appended")
+
+
+async def test_nothing_is_asked_while_the_cursor_moves_nor_for_a_job_that_waits(tmp_path: Path) -> None:
+    put(tmp_path / "job.out", b"words\n")
+    app = log_dashboard(tmp_path, both_in_one=True)
+    transport = app.sessions[0].store.transport
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        for _ in range(20):
+            await pilot.press("down", "up")
+        assert transport.count(of_files) == 0  # type: ignore[attr-defined]
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: "words" in screen_text(app), "its log")
+        assert transport.count(of_files) == 1  # type: ignore[attr-defined]
+
+
+async def test_a_waiting_job_says_why_and_asks_nothing() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        rate = app.sessions[0].store.budget.per_minute
+        await pointed_at(pilot, "60")
+        await until(pilot, lambda: "may start" in screen_text(app), "when it may start")
+        assert "may start" in screen_text(app)
+        await pointed_at(pilot, "61")
+        await until(pilot, lambda: "held by its owner" in screen_text(app), "why")
+        assert app.sessions[0].store.budget.per_minute == rate
+
+
+async def test_an_array_says_how_many_tasks_are_in_which_state_and_which_keys_help() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        array = next(one for one in ids_of(app) if one.startswith("13"))
+        rows_of(app).move_to(array)
+        await until(pilot, lambda: "─ 13 lr-sweep" in screen_text(app), "the array")
+        assert "group failures by cause" in screen_text(app)
+
+
+@pytest.mark.parametrize(("size", "place"), [(UNDER, "under"), (BESIDE, "beside"), (SMALL, "nowhere")])
+async def test_it_stands_where_the_terminal_has_room(size: tuple[int, int], place: str) -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        pane, table = overview_of(pilot), rows_of(app)
+        assert pane.display == (place != "nowhere")
+        if place == "under":
+            assert pane.region.y >= table.region.bottom
+        elif place == "beside":
+            assert pane.region.x >= table.region.right
+        assert table.region.width >= 78
+
+
+async def test_keys_hide_it_change_its_size_and_move_the_focus() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        pane = overview_of(pilot)
+        lines = pane.size.height
+        await press(pilot, ">", ">")
+        assert pane.size.height > lines
+        await press(pilot, "<", "<", "<")
+        assert pane.size.height < lines
+        await press(pilot, "ctrl+w")
+        assert pane.has_focus_within
+        await press(pilot, "ctrl+w")
+        assert rows_of(app).has_focus
+        await press(pilot, "ctrl+w", "v")
+        assert not pane.display
+        assert rows_of(app).has_focus
+        await press(pilot, "v")
+        assert pane.display
+
+
+def test_a_small_curve_falls_where_its_values_fall_and_leaves_out_what_is_not_finite() -> None:
+    lines = small_curve([4.0, 3.0, 2.0, 1.0], 8, 2)
+    assert [len(line) for line in lines] == [8, 8]
+    assert lines[0].strip() == lines[0].rstrip()
+    assert lines[1].startswith(" ")
+    assert small_curve([math.nan, math.inf], 8, 2) == []
+    assert small_curve([], 8, 2) == []
+    assert len(small_curve([2.0, 2.0, 2.0], 8, 1)) == 1
+    assert all(letter in " .':" for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True)))
