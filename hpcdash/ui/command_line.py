@@ -138,7 +138,10 @@ class CommandLine:
         view = self._screen.view
         self.listed.show(self._candidates(event.mode, event.value) if self.bar.is_open else ())
         if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
-            error = view.preview_filter(self.expanded(event.value))
+            text, half = event.value, _LAST_SAVED.search(event.value)
+            if half is not None and half[1] not in self._filters and self._saved_completions(text):
+                text = text[: half.start()]
+            error = view.preview_filter(self.expanded(text))
             self.bar.complain(error.short if error else "")
 
     async def _entered(self, mode: str, value: str) -> None:
