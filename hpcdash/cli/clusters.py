@@ -18,7 +18,7 @@ from hpcdash.config.write import write_cluster
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.ui.actions import ACTION_NAMES, remapped
+from hpcdash.ui.actions import ACTION_NAMES, key_problems
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
 
@@ -142,8 +142,7 @@ async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
 
 def run_config_check(common: CommonOptions) -> None:
     """Read the configuration and the secrets of those who are told; errors name file, line and key."""
-    settings = load_settings(common.config, action_names=ACTION_NAMES)
-    remapped(settings.keys, str(settings.file or ""))
+    settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     if settings.file is None:
         path, _ = config_path(common.config)
         print(f"there is no {path}; defaults are used (`hpcdash config example` shows what it may hold)")

@@ -36,7 +36,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state import database
 from hpcdash.services.state.choices import Choices, choices_file, read_choices, write_choices
-from hpcdash.ui.actions import ACTION_NAMES, remapped
+from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
 _FALLBACKS = {"pager": ("less", "more"), "editor": ("nano", "vi")}
@@ -70,12 +70,12 @@ def _words_of(program: str) -> list[str]:
 
 def run_dashboard(common: CommonOptions) -> None:
     """The app on configured clusters, or on this machine's own scheduler."""
-    settings = load_settings(common.config, action_names=ACTION_NAMES)
+    settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     prompter = UiPrompter()
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [
-        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root(), _WatchFile(common.config))
+        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root(), _ConfigFile(common.config))
         for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
@@ -85,32 +85,42 @@ def run_dashboard(common: CommonOptions) -> None:
     run_app(common, settings, sessions, prompter, notice=notice, tour=is_first, tour_ended=note_tour)
 
 
-class _WatchFile:
-    """[watch] of the configuration, read again whenever its file is another one; called, it gives None till then."""
+class _ConfigFile:
+    """The configuration, read again whenever its file is another one; till then there is None."""
 
     def __init__(self, named: Path | None) -> None:
         self.path, _ = config_path(named)
         self._named = named
         self._stamp = self._stamped()
 
-    def __call__(self) -> WatchSettings | None:
-        """Raises HpcdashError where it cannot be read: once."""
-        stamp = self._stamped()
-        if stamp == self._stamp:
+    def settings(self) -> Settings | None:
+        """Raises ConfigError where it cannot be used: once."""
+        if not self._has_changed():
             return None
+        return load_settings(self._named, action_names=ACTION_NAMES, check=key_problems)
+
+    def watch(self) -> WatchSettings | None:
+        """[watch] of it. Raises HpcdashError where it cannot be read: once."""
+        return load_settings(self._named).watch if self._has_changed() else None
+
+    def _has_changed(self) -> bool:
+        """Whether it is another one than last time; one that is gone, as while it is saved, is not."""
+        stamp = self._stamped()
+        if stamp in (self._stamp, ()):
+            return False
         self._stamp = stamp
-        return load_settings(self._named).watch
+        return True
 
     def _stamped(self) -> tuple[int, ...]:
         try:
             found = self.path.stat()
         except OSError:
             return ()
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
 
 
 def watched(
-    session: ClusterSession, watch: WatchSettings, folder: Path, file: _WatchFile | None = None
+    session: ClusterSession, watch: WatchSettings, folder: Path, file: _ConfigFile | None = None
 ) -> ClusterSession:
     """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody but this screen.
 
@@ -122,7 +132,7 @@ def watched(
     files = WatchFiles(folder, session.name)
     if file is None:
         return replace(session, watching=WatchBoard(session.store, watch, files))
-    board = WatchBoard(session.store, watch, files, config_file=str(file.path), reread=file)
+    board = WatchBoard(session.store, watch, files, config_file=str(file.path), reread=file.watch)
     return replace(session, watching=board)
 
 
@@ -144,7 +154,7 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     session = build_replay(find_case(case_directory))
     # Nothing answers an action there, and none belongs in the journal.
     common = replace(common, read_only=True)
-    settings = load_settings(common.config, action_names=ACTION_NAMES)
+    settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     run_app(common, settings, [session], UiPrompter(), view=view, notice="a recording: nothing changes, no watchdogs")
 
 
@@ -174,7 +184,7 @@ def run_app(
 
     app = HpcdashApp(
         sessions,
-        actions=remapped(settings.keys, str(settings.file or "")),
+        actions=configured(settings),
         theme=settings.theme,
         theme_folders=[platformdirs.user_config_path("hpcdash") / "themes"],
         read_only=common.read_only or settings.read_only,
@@ -185,6 +195,10 @@ def run_app(
         choices=_kept_choices(settings),
         first_view=view,
         aliases=settings.aliases,
+        filters=settings.filters,
+        withheld=frozenset(secret.variable for one in settings.watch.notices for secret in one.secrets.values()),
+        settings=settings,
+        reread=_ConfigFile(common.config).settings,
         metric_patterns=settings.metrics.patterns,
         run_outside=run_outside,
         notice=notice,

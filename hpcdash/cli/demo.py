@@ -23,7 +23,7 @@ from hpcdash.config.read import load_settings, settings_from_text
 from hpcdash.embedded.demo.jobs import FOLDER_PREFIX, READY
 from hpcdash.errors import HpcdashError
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.actions import ACTION_NAMES
+from hpcdash.ui.actions import ACTION_NAMES, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
 _END_SECONDS = 20.0
@@ -49,7 +49,7 @@ save_seconds = 40
 
 def run_demo(common: CommonOptions) -> None:
     """Fill a queue, show it, and take it away again."""
-    settings = load_settings(common.config, action_names=ACTION_NAMES)
+    settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     require_terminal()
     with demonstration() as folder:
         run_app(common, settings, [demo_session(folder)], UiPrompter(), tour=True)

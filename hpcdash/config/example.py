@@ -26,13 +26,51 @@ _EXAMPLE = """\
 #commands_per_minute = 30
 #controller_share = 0.1
 
-# Keys by the name of the action; `?` in the dashboard shows the names. Several keys: "x,ctrl+x".
+# The dashboard takes in [keys], [aliases], [filters], [[plugins]], columns, sort and theme once this file is saved.
+
+# Keys by the name of the action; `?` in the dashboard shows the names. Several keys: "x,ctrl+x". An alias can have a
+# key too, which then enters its line.
 #[keys]
 #ask_now = "ctrl+r,f5"
+#gpu = "f6"
 
 # Words for the ':' command line.
 #[aliases]
 #gpu = "jobs queue:gpu"
+#broken = "history @broken user:me"
+
+# Saved filters: `@broken` stands for the expression wherever a filter is typed (after '/', `:jobs`, in an alias).
+#[filters]
+#broken = "state:failed,timeout"
+
+# Your own commands, by a key, by `:NAME` and in the palette; none in read-only mode. The command is a list of words,
+# no shell: {field} in a word becomes the value of the row under the cursor, in that one word. Fields are the columns of
+# `hpcdash jobs --format json` (or nodes, queues), cluster, and node (of a job its first one); {{id}} is a plain {id}.
+# Each field is also a variable: HPCDASH_JOB_ID, HPCDASH_JOB_NAME, HPCDASH_JOB_WORK_DIR, … (HPCDASH_NODE_STATE,
+# HPCDASH_QUEUE_NAME, …), HPCDASH_CLUSTER, HPCDASH_NODE. A shell takes those:
+# ["sh", "-c", 'grep -- "$HPCDASH_JOB_NAME" ~/notes'].
+# A command is not run if a field is unknown, holds control characters, begins with '-' where it begins a word ("--"
+# before it allows that), is or holds a '..' inside a path, or holds more than letters, digits and _.,:@%+=/- where
+# ssh, watch or tmux would hand it to a shell.
+# Whoever can write this file decides what runs: hpcdash refuses it where others can (`chmod go-w`).
+#[[plugins]]
+#name = "gpus"
+#key = "f7"
+#command = ["ssh", "{node}", "nvidia-smi"]
+# Where it is offered: jobs (by default), history, node, job, log, script, chart, triage, chain, nodes, queues.
+#views = ["jobs", "node", "nodes"]
+#description = "GPUs of the node"
+# "pane" shows what it writes, the last 5000 lines; "terminal" leaves the screen to it, as for an editor; "background"
+# tells how it ended.
+#output = "pane"
+# true asks first, and shows the command.
+#dangerous = false
+# "here", or "cluster": on the login node, over hpcdash's own connection.
+#where = "here"
+# It is ended then, and when its pane is left; not one in the terminal.
+#limit_seconds = "10m"
+# Variables of your environment that look like secrets (..._TOKEN, ..._API_KEY) are kept from it but for these.
+#secrets = ["WANDB_API_KEY"]
 
 # One table a cluster. `hpcdash clusters add` writes them too.
 #[clusters.juno]

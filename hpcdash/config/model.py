@@ -70,7 +70,7 @@ class TableReader:
             for at, table in enumerate(given):
                 yield table, (*path, key, at)
         else:
-            self.problem((*path, key), f"expected tables: [[{'.'.join(map(str, path))}.{key}]]")
+            self.problem((*path, key), f"expected tables: [[{'.'.join(map(str, (*path, key)))}]]")
 
     def value(self, path: KeyPath, reader: Reader, value: object) -> Any:
         """What a reader makes of a value; None, and a problem, where it does not fit."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
-from collections.abc import Collection
+import pwd
+import stat
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import platformdirs
@@ -15,6 +18,8 @@ from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
+# What a reader of more than the file finds wrong with the settings as a whole.
+Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 
 
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
@@ -40,11 +45,14 @@ def path_variable(name: str) -> Path | None:
     return Path(named)
 
 
-def load_settings(path: Path | None = None, *, action_names: Collection[str] | None = None) -> Settings:
+def load_settings(
+    path: Path | None = None, *, action_names: Collection[str] | None = None, check: Check | None = None
+) -> Settings:
     """Read the configuration: `path`, else where config_path() says; defaults when the usual file is not there.
 
-    `action_names`, where given, are the only keys [keys] may have. Raises ConfigError: with file, line and key for
-    every problem of what the file says (ConfigProblems), with the file alone when it cannot be read.
+    `action_names`, where given, are the only keys [keys] may have besides aliases; `check` looks at settings that are
+    good so far. Raises ConfigError: with file, line and key for every problem of what the file says (ConfigProblems),
+    with the file alone when it cannot be read, or others can write it: it names programs to run.
     """
     file, must_exist = config_path(path)
     raw = read_bytes(file)
@@ -56,14 +64,59 @@ def load_settings(path: Path | None = None, *, action_names: Collection[str] | N
                 file=shown_path(file),
             )
         return Settings()
-    return settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names)
+    require_unwritable_by_others(file)
+    return settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names, check=check)
 
 
-def settings_from_text(text: str, file: Path, *, action_names: Collection[str] | None = None) -> Settings:
+def require_unwritable_by_others(file: Path) -> None:
+    """Raises ConfigError where somebody else but root could change a file, or put another in its place.
+
+    Looked at are the file and its folder, and of a symbolic link the link's own folder too. A folder as /tmp is, where
+    each may only replace what is theirs, will do, and so does a group of which nobody else is a member.
+    """
+    target = Path(os.path.realpath(file))
+    places = {file.absolute().parent: True, target.parent: True, target: False}
+    try:
+        found = {file: file.lstat(), **{place: place.stat() for place in places}}
+    except OSError:
+        return
+    for place, status in found.items():
+        named = shown_path(place)
+        if status.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"{named} is not yours: whoever owns it decides what hpcdash runs",
+                f"chown it to yourself, or --config names a file of your own. `ls -ld {named}` shows its owner.",
+                file=shown_path(file),
+            )
+        if stat.S_ISLNK(status.st_mode) or (places.get(place) and status.st_mode & stat.S_ISVTX):
+            continue
+        if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)):
+            raise ConfigError(
+                f"others can write {named}, and so decide what hpcdash runs",
+                f"Run: chmod go-w {named}",
+                file=shown_path(file),
+            )
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is root's or one's own, named as oneself, without other members."""
+    try:
+        me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    is_own = me.pw_gid == gid and group.gr_name == me.pw_name
+    return gid == 0 or (is_own and not set(group.gr_mem) - {me.pw_name})
+
+
+def settings_from_text(
+    text: str, file: Path, *, action_names: Collection[str] | None = None, check: Check | None = None
+) -> Settings:
     """Settings of a TOML text; `file` is where it came from. Raises ConfigProblems."""
     named = shown_path(file)
     document = parse_document(text, named)
     settings, problems = read_settings(document, file, action_names)
+    if not problems and check is not None:
+        problems = list(check(settings))
     if problems:
         raise ConfigProblems(named, _in_order(text, problems))
     return settings

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
 from hpcdash.config.model import Key, TableReader, ValidationError, build, record_keys
+from hpcdash.config.plugins import Plugin, read_filters, read_plugins
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
 from hpcdash.config.values import Flag, Text, in_range, whole_in_range
 from hpcdash.config.watch_settings import WatchSettings, read_watch
@@ -150,7 +151,8 @@ class Settings:
     file: what was read; None when there was nothing to read and all is by default.
     default_cluster: the cluster shown first, a key of `clusters`; None: the first one.
     keys: action name → keys as written, several joined with ',' (`"x,ctrl+x"`); a key is a name (`space`, `ctrl+x`) or
-    a single character (`?`). aliases: word → what the ':' command line makes of it. clusters: in the file's order.
+    a single character (`?`); the name of an alias too. aliases: word → what the ':' command line makes of it.
+    filters: name → the expression that `@name` stands for in a filter. clusters, plugins: in the file's order.
     """
 
     file: Path | None = None
@@ -160,6 +162,8 @@ class Settings:
     poll: Annotated[PollSettings, Key.TABLE] = field(default_factory=PollSettings)
     keys: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
     aliases: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
+    filters: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
+    plugins: Annotated[tuple[Plugin, ...], Key.APART] = ()
     clusters: Annotated[Mapping[str, ClusterSettings], Key.APART] = field(default_factory=dict)
     ui: Annotated[UiSettings, Key.APART] = field(default_factory=UiSettings)
     metrics: Annotated[MetricsSettings, Key.APART] = field(default_factory=MetricsSettings)
@@ -188,6 +192,8 @@ def read_settings(
         file=file,
         keys=_keys(reader, document, action_names),
         aliases=_aliases(reader, document),
+        filters=read_filters(reader, document),
+        plugins=read_plugins(reader, document),
         clusters=clusters,
         ui=_ui(reader, document),
         metrics=metrics,
@@ -299,9 +305,11 @@ def _check_default_cluster(reader: TableReader, document: Mapping[str, object], 
 
 def _keys(reader: TableReader, document: Mapping[str, object], action_names: Collection[str] | None) -> dict[str, str]:
     table = reader.table(document, (), "keys")
+    aliases = document.get("aliases")
+    names = {*(action_names or ()), *(aliases if isinstance(aliases, dict) else ())}
     for action in table:
-        if action_names is not None and action not in action_names:
-            reader.problem(("keys", action), f"unknown action{did_you_mean(action, action_names)}")
+        if action_names is not None and action not in names:
+            reader.problem(("keys", action), f"unknown action{did_you_mean(action, names)}")
     return reader.mapping(table, ("keys",), values.key_presses)
 
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from textual.widget import Widget
 
 from hpcdash.backends.base import Capability
-from hpcdash.errors import ConfigError
+from hpcdash.config.plugins import Plugin
+from hpcdash.config.problems import KeyPath, dotted
+from hpcdash.config.settings import Settings
+from hpcdash.errors import ConfigError, readable_command
 from hpcdash.services.jobs.action_text import format_changeable
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
@@ -23,12 +26,15 @@ LEADS_TO_A_JOB = OF_A_JOB | {"alerts"}
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
+OUTPUT = frozenset({"output"})
 CHART = frozenset({"chart"})
-COPIED_FROM = TABLES | {"job", "log", "script", "submit"}
+COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end", "ctrl+q", "ctrl+c"}
 )
+# Of what a person configured, in the key line.
+_OWN_RANK = 4
 # Where `?` is typed there has to be another way to the help, and a way out.
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
@@ -51,6 +57,9 @@ class Action:
     shown: int | None = None
     short: str = ""
     while_typing: bool = False
+    # A person's own: the ':' line that a configured key enters, or the command that it runs.
+    line: str = ""
+    plugin: Plugin | None = None
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -208,11 +217,13 @@ ACTIONS: tuple[Action, ...] = (
         shown=2,
         short="in full",
     ),
+    Action("stop", "x", "end the command", OUTPUT, shown=1, short="end it"),
+    Action("run_again", "r", "run it again", OUTPUT, acts=True, shown=2, short="run again"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
     Action("follow", "f", "follow the end, or pause", LOG | CHART, shown=2, short="follow"),
-    Action("wrap", "w", "wrap long lines", LOG | {"script"}, shown=5, short="wrap"),
+    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | {"script"}, shown=5, short="wrap"),
     Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
     Action("to_time", "at", "jump to a time", LOG),
     Action("line_number", "number_sign", "show this line's number", LOG),
@@ -307,52 +318,101 @@ OLD_NAMES = {"train": "chain"}
 
 def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
     """The registry with a configuration's [keys]; raises ConfigError where two actions of one view share a key."""
-    known = {action.name: action for action in ACTIONS}
-    keys = {OLD_NAMES.get(name, name): key for name, key in keys.items()}
-    for name in keys:
-        if name not in known:
-            raise ConfigError(
-                "no action has this name", f"The actions: {', '.join(known)}.", file=file, key=f"keys.{name}"
+    actions, problems = _with_keys(keys, {})
+    for path, words, step in problems:
+        raise ConfigError(words, step, file=file, key=dotted(path))
+    return actions
+
+
+def configured(settings: Settings) -> tuple[Action, ...]:
+    """The registry with a configuration's [keys], its plugins, and its aliases that have a key."""
+    return _with_keys(settings.keys, _own_actions(settings))[0]
+
+
+def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
+    """What is wrong with a configuration's keys and names, and with the key of which value."""
+    problems = [
+        (path, f"{words}. {step}") for path, words, step in _with_keys(settings.keys, _own_actions(settings))[1]
+    ]
+    taken = {*ACTION_NAMES, *OLD_NAMES, "q", "quit", *(view for action in ACTIONS for view in action.views or ())}
+    for at, plugin in enumerate(settings.plugins):
+        if plugin.name in taken:
+            problems.append((("plugins", at, "name"), f"{plugin.name!r} means something else already"))
+        elif plugin.name in settings.aliases:
+            problems.append((("plugins", at, "name"), f"{plugin.name!r} is an alias already"))
+        taken.add(plugin.name)
+    return problems
+
+
+def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
+    """A person's own, by what in the configuration gives them their key."""
+    own: dict[KeyPath, Action] = {}
+    for at, plugin in enumerate(settings.plugins):
+        own["plugins", at, "key"] = Action(
+            plugin.name,
+            textual_keys(plugin.key),
+            plugin.description or readable_command(plugin.command),
+            frozenset(plugin.views),
+            acts=True,
+            shown=_OWN_RANK if plugin.key else None,
+            short=plugin.name,
+            plugin=plugin,
+        )
+    for name, line in settings.aliases.items():
+        if name in settings.keys and name not in ACTION_NAMES:
+            own["keys", name] = Action(
+                name, textual_keys(settings.keys[name]), f":{line}", shown=_OWN_RANK, short=name, line=line
             )
+    return own
+
+
+def _with_keys(
+    keys: Mapping[str, str], own: Mapping[KeyPath, Action]
+) -> tuple[tuple[Action, ...], list[tuple[KeyPath, str, str]]]:
+    """The registry with these keys, then one's `own`; and problems: the value to blame, words, the next step."""
+    known = {action.name: action for action in ACTIONS}
+    own_names = {action.name for action in own.values()}
+    keys = {OLD_NAMES.get(name, name): key for name, key in keys.items() if name not in own_names}
+    problems: list[tuple[KeyPath, str, str]] = [
+        (("keys", name), "no action has this name", f"The actions: {', '.join(known)}.")
+        for name in keys
+        if name not in known
+    ]
     actions = tuple(
         replace(action, key=textual_keys(keys[action.name])) if action.name in keys else action for action in ACTIONS
     )
-    for name in keys:
-        if kept := MOVING_KEYS & set(textual_keys(keys[name]).split(",")):
-            raise ConfigError(
-                f"{min(kept)!r} moves the cursor, or is the program's own",
-                "Take another key.",
-                file=file,
-                key=f"keys.{name}",
-            )
-        taken = next(
-            (
-                other
-                for other in actions
-                if other.name != name and _clash(other, next(a for a in actions if a.name == name))
-            ),
-            None,
-        )
+    # The value that gives an action its key, the action, and those that it may not clash with.
+    given: list[tuple[KeyPath, Action, Sequence[Action]]] = [
+        (("keys", action.name), action, actions) for action in actions if action.name in keys
+    ]
+    before = list(actions)
+    for path, action in own.items():
+        given.append((path, action, tuple(before)))
+        before.append(action)
+    for path, action, others in given:
+        if kept := MOVING_KEYS & set(action.key.split(",")):
+            words = f"{min(kept)!r} moves the cursor, or is the program's own"
+            problems.append((path, words, "Take another key."))
+            continue
+        taken = next((other for other in others if other is not action and _clash(other, action)), None)
         if taken is not None:
-            raise ConfigError(
-                f"{keys[name]!r} already means {taken.words!r} there",
-                f"Remap {taken.name} too.",
-                file=file,
-                key=f"keys.{name}",
-            )
-    return actions
+            step = "Take another key." if taken.plugin or taken.line else f"Remap {taken.name} too."
+            problems.append((path, f"{key_sign(action.key)!r} already means {taken.words!r} there", step))
+    return (*actions, *own.values()), problems
 
 
 def _clash(one: Action, other: Action) -> bool:
     same_view = one.views is None or other.views is None or bool(one.views & other.views)
-    return same_view and bool(set(one.key.split(",")) & set(other.key.split(",")))
+    return same_view and bool(set(one.key.split(",")) & set(other.key.split(",")) - {""})
 
 
 def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Action]]]:
-    """A view's actions under their headings: its own first, then those of its job, then those of every view."""
-    own, of_a_job, everywhere = [], [], []
+    """A view's actions under their headings: its own first, then one's own, those of its job, those of every view."""
+    own, of_a_job, everywhere, configured_here = [], [], [], []
     for action in actions:
-        if action.views is None:
+        if action.plugin is not None or action.line:
+            configured_here.append(action)
+        elif action.views is None:
             everywhere.append(action)
         elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= LEADS_TO_A_JOB:
             of_a_job.append(action)
@@ -360,7 +420,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             own.append(action)
     # What few views have says most of the view; the rest stays in the order of the registry.
     own.sort(key=lambda action: action.views is not None and action.views >= TABLES and view not in JOB_TABLES)
-    groups = [("", own), ("the job", of_a_job), ("everywhere", everywhere)]
+    groups = [("", own), ("your own", configured_here), ("the job", of_a_job), ("everywhere", everywhere)]
     return [(heading, group) for heading, group in groups if group]
 
 

@@ -7,8 +7,10 @@ import contextvars
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
@@ -18,18 +20,29 @@ from textual.notifications import Notification, Notify
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from hpcdash.config.problems import ConfigProblems
+from hpcdash.config.settings import Settings
+from hpcdash.domain.text import visible_text
+from hpcdash.errors import ConfigError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
-from hpcdash.ui.actions import ACTIONS, Action
-from hpcdash.ui.main_screen import main_screen_with
+from hpcdash.ui.actions import ACTIONS, Action, configured
+from hpcdash.ui.main_screen import MainScreen
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screen import DashboardApp
+from hpcdash.ui.table_view import TableView
 from hpcdash.ui.terminal import TerminalDriver
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
+from hpcdash.ui.view import View
 
 # They stand at the right, below the names of the views.
 MOST_TOLD = 2
+_CONFIG_ERROR_SECONDS = 20.0
+_T = TypeVar("_T")
+_SETTINGS_STAY = "The settings from before stay."
+# Keys of the configuration's first level that count at once; [watch] is read by the watchdogs themselves.
+_TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "ui", "watch"})
 
 
 class HpcdashApp(DashboardApp):
@@ -64,6 +77,10 @@ class HpcdashApp(DashboardApp):
         choices: Choices | None = None,
         first_view: str = "jobs",
         aliases: Mapping[str, str] | None = None,
+        filters: Mapping[str, str] | None = None,
+        withheld: frozenset[str] = frozenset(),
+        settings: Settings | None = None,
+        reread: Callable[[], Settings | None] | None = None,
         metric_patterns: Sequence[str] = (),
         run_outside: Callable[[str, Path], str] | None = None,
         notice: str = "",
@@ -78,6 +95,12 @@ class HpcdashApp(DashboardApp):
         `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
         `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well.
+
+        `withheld` are variables of the environment that no plugin gets.
+
+        `reread` gives the configuration whenever it is another one than last time, of which `settings` are the first;
+        it raises ConfigError where that cannot be used. Keys, plugins, aliases, filters, columns, sorting and the theme
+        then change at once.
 
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
@@ -105,15 +128,19 @@ class HpcdashApp(DashboardApp):
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
+        self._settings = settings
+        self._reread = reread
         self.note_error = note_error
         self._notice = notice
         self._tour = tour
-        self.main = main_screen_with(actions)(
+        self.main = MainScreen(
             self.sessions,
             actions,
             read_only=read_only,
             first=first_view,
             aliases=aliases,
+            filters=filters,
+            withheld=withheld,
             view_arguments=self._view_arguments,
             tour_ended=tour_ended,
             typed=choices.typed,
@@ -139,16 +166,75 @@ class HpcdashApp(DashboardApp):
         if self._run_outside is None:
             self.notify("nothing can be opened from here", severity="warning")
             return
+        self.leave_screen(partial(self._run_outside, program, file))
+
+    def leave_screen(self, run: Callable[[], str]) -> None:
+        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went well."""
         try:
             self.is_outside = True
             with self.suspend():
-                complaint = self._run_outside(program, file)
+                complaint = run()
         except SuspendNotSupported:
             complaint = "this terminal cannot be left to another program"
         finally:
             self.is_outside = False
         if complaint:
             self.notify(complaint, severity="warning", markup=False)
+
+    # -- a configuration that changes
+
+    def _look_at_configuration(self) -> None:
+        """Take in what was written into the configuration; what cannot be used changes nothing."""
+        if self._reread is None:
+            return
+        try:
+            settings = self._reread()
+        except ConfigError as error:
+            self._put_away_config_error()
+            lines = str(error).splitlines()
+            if isinstance(error, ConfigProblems) and len(error.problems) > 1:
+                lines = [lines[0], f"… and {len(error.problems) - 1} more: `hpcdash config check` shows them."]
+            words = visible_text("\n".join([*lines, _SETTINGS_STAY]))
+            self.notify(words, severity="error", timeout=_CONFIG_ERROR_SECONDS, markup=False)
+            return
+        if settings is not None:
+            self._put_away_config_error()
+            self._configure(settings)
+
+    def _put_away_config_error(self) -> None:
+        for one in list(self._notifications):
+            if one.severity == "error" and one.message.endswith(_SETTINGS_STAY):
+                self._unnotify(one)
+
+    def _configure(self, settings: Settings) -> None:
+        before, self._settings = self._settings or Settings(), settings
+        self.main.configure(configured(settings), settings.aliases, settings.filters)
+        columns, sort = (_changed(getattr(before.ui, key), getattr(settings.ui, key)) for key in ("columns", "sort"))
+        # Of views that were not opened yet too; what is unchanged there leaves the choices of a person alone.
+        self._columns |= {name: wanted or () for name, wanted in columns.items()}
+        self._sort |= {name: wanted or "" for name, wanted in sort.items()}
+        for view in self.main.query(View):
+            if not isinstance(view, TableView):
+                continue
+            if view.NAME in columns:
+                view.choose_columns(columns[view.NAME] or ())
+            if view.NAME in sort:
+                key = sort[view.NAME] or ""
+                view.sort_by(key.lstrip("-") or None, key.startswith("-"))
+        if settings.theme != before.theme and settings.theme in self.available_themes:
+            self.theme = settings.theme
+        waiting = [
+            one.name
+            for one in fields(Settings)
+            if one.name not in _TAKEN_LIVE and getattr(settings, one.name) != getattr(before, one.name)
+        ]
+        for name in ("fold_arrays", "clock"):
+            if getattr(settings.ui, name) != getattr(before.ui, name):
+                waiting.append(f"ui.{name}")
+        words = "the configuration was read again"
+        if waiting:
+            words += f"; restart hpcdash for {', '.join(waiting)}"
+        self.notify(words, severity="warning" if waiting else "information", timeout=8, markup=False)
 
     def on_notify(self, event: Notify) -> None:
         """What comes makes room for itself: the oldest of what weighs least goes, an error never."""
@@ -222,6 +308,7 @@ class HpcdashApp(DashboardApp):
             self._prompter.attach(self)
         # What the last run knew is painted before anything is asked: connecting may import and compute for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
+        self.set_interval(1.0, self._look_at_configuration)
         if self._notice:
             self.call_after_refresh(self.main.notice, self._notice)
         if self._tour:
@@ -247,6 +334,11 @@ class HpcdashApp(DashboardApp):
         for session in self.sessions:
             await session.poller.stop()
             await session.store.close()
+
+
+def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> dict[str, _T | None]:
+    """What is another value now, by its key; None where there is none any more."""
+    return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 
 
 def _weight(told: Notification) -> tuple[bool, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
@@ -17,6 +18,9 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
 
+# In a filter: what stands in quotes, and the name of a saved filter, a word of its own.
+_SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
+_LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
 _MOST_LISTED = 8
 _MOST_RECENT = 3
 # As far as a view's table has the columns.
@@ -56,11 +60,16 @@ class CandidateList(Static):
 
 
 class CommandLine:
-    """Gives the `bar` its completions, and does for `screen` what is entered there; `aliases` stand for commands."""
+    """Gives the `bar` its completions, and does for `screen` what is entered there.
 
-    def __init__(self, screen: DashboardScreen, aliases: Mapping[str, str]) -> None:
+    `aliases` stand for commands; `@NAME` in a filter stands for one of the saved `filters`.
+    """
+
+    def __init__(
+        self, screen: DashboardScreen, aliases: Mapping[str, str], filters: Mapping[str, str] | None = None
+    ) -> None:
         self._screen = screen
-        self._aliases = {**OLD_NAMES, **aliases}
+        self.configure(aliases, filters or {})
         self.bar = CommandBar(self._completions, self._entered, self._left)
         self.listed = CandidateList()
 
@@ -69,8 +78,26 @@ class CommandLine:
         self.bar.ask(mode, value, proposed=proposed)
         self.listed.show(self._candidates(mode, "" if proposed else value))
 
+    def configure(self, aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
+        """Have these from now on."""
+        self._aliases = {**OLD_NAMES, **aliases}
+        self._filters = dict(filters)
+
+    def expanded(self, text: str) -> str:
+        """A filter with the saved ones that it names; other words stay as they are."""
+        return _SAVED.sub(lambda match: self._filters.get(match[1] or "", match[0]), text)
+
+    def _saved_completions(self, value: str) -> list[str]:
+        last = _LAST_SAVED.search(value)
+        if last is None:
+            return []
+        named = [name for name in self._filters if name.startswith(last[1]) and name != last[1]]
+        return [value[: last.start(1)] + name for name in named]
+
     def _completions(self, mode: str, value: str) -> list[str]:
         view = self._screen.view
+        if (mode == "/" or (mode == ":" and " " in value)) and (saved := self._saved_completions(value)):
+            return saved
         if mode == "/" and isinstance(view, TableView):
             return completions(value, view.schema, view.source())
         if mode != ":":
@@ -95,7 +122,7 @@ class CommandLine:
     def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:
         """What may be typed on; where nothing is typed yet also what was before, and examples."""
         view = self._screen.view
-        commands = self._commands() if mode == ":" else {}
+        commands = self._commands() if mode == ":" else {f"@{name}": saved for name, saved in self._filters.items()}
         found = [(text, commands.get(text, "")) for text in self._completions(mode, value)]
         if value or mode not in ("/", ":"):
             return found
@@ -103,21 +130,25 @@ class CommandLine:
         if isinstance(view, TableView) and mode == "/":
             examples = ((text, words) for text, words in _FILTER_EXAMPLES if _is_filter_of(view, text))
         recent = islice(dict.fromkeys(reversed(self.bar.past_of(mode))), _MOST_RECENT)
-        return [*((text, "recent") for text in recent), *examples, *found]
+        saved = [*commands.items()] if mode == "/" else []
+        return [*((text, "recent") for text in recent), *saved, *examples, *found]
 
     def typed(self, event: CommandBar.Typed) -> None:
         """What it may become is listed; a filter takes effect while it is typed."""
         view = self._screen.view
         self.listed.show(self._candidates(event.mode, event.value) if self.bar.is_open else ())
         if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
-            error = view.preview_filter(event.value)
+            text, half = event.value, _LAST_SAVED.search(event.value)
+            if half is not None and half[1] not in self._filters and self._saved_completions(text):
+                text = text[: half.start()]
+            error = view.preview_filter(self.expanded(text))
             self.bar.complain(error.short if error else "")
 
     async def _entered(self, mode: str, value: str) -> None:
         view = self._screen.view
         if mode == "/":
             if isinstance(view, TableView):
-                if (error := view.try_filter(value)) is not None:
+                if (error := view.try_filter(self.expanded(value))) is not None:
                     self.bar.complain(error.short)
                     return
                 view.end_typing()
@@ -150,7 +181,7 @@ class CommandLine:
             await screen.go(name)
             view = screen.view
             if rest.strip() and isinstance(view, TableView):
-                error = view.try_filter(rest)
+                error = view.try_filter(self.expanded(rest))
                 return error.short if error else None
             return None
         if any(action.name == name for action in screen.actions()):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import msgspec
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding, BindingsMap
 from textual.containers import Container
 from textual.widgets import Input
 
@@ -20,12 +21,13 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
-from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked, textual_keys
+from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked
 from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
 from hpcdash.ui.command_line import CommandLine
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.actions import JobActions
+from hpcdash.ui.plugins.actions import PluginActions
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.screen_actions import ScreenActions
 from hpcdash.ui.status import (
@@ -73,6 +75,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         read_only: bool = False,
         first: str = "jobs",
         aliases: Mapping[str, str] | None = None,
+        filters: Mapping[str, str] | None = None,
+        withheld: frozenset[str] = frozenset(),
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
         tour_ended: Callable[[], None] = lambda: None,
         typed: Mapping[str, Sequence[str]] | None = None,
@@ -81,7 +85,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
-        self.command_line = CommandLine(self, aliases or {})
+        self.set_actions(actions)
+        self.command_line = CommandLine(self, aliases or {}, filters)
+        self._plugin_actions = PluginActions(self, withheld)
         for mode, lines in (typed or {}).items():
             for line in lines:
                 self.command_line.bar.remember(mode, line)
@@ -93,6 +99,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             ChainActions(self, self.runner),
             SwitchActions(self),
             self._submit_actions,
+            self._plugin_actions,
         )
         self._announcer = AlertAnnouncer(self)
         self._first = first
@@ -100,6 +107,25 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._stacks = ViewStacks(sessions, view_arguments)
         # By cluster what was said at the login, once it was shown.
         self._login_words: dict[str, str] = {}
+
+    def set_actions(self, actions: tuple[Action, ...]) -> None:
+        """Have these actions and their keys, which come before those of what has the focus.
+
+        A key is then obeyed when it arrives and not after a way through the widgets: what is typed ahead, in one burst
+        or over a slow line, does what it would have done one key at a time.
+        """
+        self.offered = replace(self.offered, registry=actions)
+        self._bindings = BindingsMap(
+            Binding(action.key, f"act({action.name!r})", action.words, show=False, priority=True)
+            for action in actions
+            if action.key
+        )
+
+    def configure(self, actions: tuple[Action, ...], aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
+        """Have what the configuration says now."""
+        self.set_actions(actions)
+        self.command_line.configure(aliases, filters)
+        self._around()
 
     # -- what is where
 
@@ -372,6 +398,14 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if name not in {action.name for action in self.actions()}:
             return
         self._tour.performed(name)
+        action = self.offered.named(name)
+        if action is not None and action.plugin is not None:
+            await self._plugin_actions.run(action.plugin)
+            return
+        if action is not None and action.line:
+            if complaint := await self.command_line.obey(action.line):
+                self.notify(f":{action.line}: {complaint}", severity="warning", markup=False)
+            return
         for owner in (self.view, *self.handlers):
             handler = getattr(owner, f"do_{name}", None)
             if handler is not None:
@@ -412,22 +446,6 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def shows_alerts(self, session: ClusterSession) -> bool:
         return session is self.session and bool(self.stack) and self.view_name == "alerts"
-
-
-def main_screen_with(actions: tuple[Action, ...]) -> type[MainScreen]:
-    """The main screen with these actions' keys, which come before those of what has the focus.
-
-    A key is then obeyed when it arrives and not after a way through the widgets: what is typed ahead, in one burst or
-    over a slow line, does what it would have done one key at a time.
-    """
-
-    class MainScreenWithKeys(MainScreen, inherit_bindings=False):
-        BINDINGS: ClassVar[list[BindingType]] = [
-            Binding(textual_keys(action.key), f"act({action.name!r})", action.words, show=False, priority=True)
-            for action in actions
-        ]
-
-    return MainScreenWithKeys
 
 
 class ViewStacks:

@@ -30,6 +30,10 @@ class DashboardApp(App[None]):
         """Leave the screen to a person's 'pager' or 'editor' until they are done with a file."""
         raise NotImplementedError
 
+    def leave_screen(self, run: Callable[[], str]) -> None:
+        """Leave the screen to `run` until it is done; it gives a complaint, '' where all went well."""
+        raise NotImplementedError
+
     def action_to_shell(self) -> None:
         """Stop, so that the shell has the terminal."""
         raise NotImplementedError

@@ -344,7 +344,7 @@ class TableView(View):
 
     def choose_columns(self, names: Sequence[str]) -> None:
         """Show these columns, in this order."""
-        self.column_names = tuple(names) or self.DEFAULT_COLUMNS
+        self.column_names = self._known_names(names) or self.DEFAULT_COLUMNS
         self.reload()
 
     def do_escape(self) -> bool:

@@ -8,6 +8,7 @@ from hpcdash.ui.jobs import history, job, journal, script, triage
 from hpcdash.ui.jobs import table as jobs
 from hpcdash.ui.logs import view as log
 from hpcdash.ui.metrics import view as chart
+from hpcdash.ui.plugins import view as output
 from hpcdash.ui.submit import view as submit
 from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.watch import view as alerts
@@ -30,5 +31,6 @@ SPECS: dict[str, ViewSpec] = {
         chain.VIEW,
         journal.VIEW,
         submit.VIEW,
+        output.VIEW,
     )
 }

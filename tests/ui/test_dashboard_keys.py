@@ -84,7 +84,7 @@ async def test_every_key_of_a_view_reaches_its_action(view: str, monkeypatch: py
         assert done == wanted
 
 
-@pytest.mark.parametrize("view", sorted(SPECS))
+@pytest.mark.parametrize("view", sorted(WAYS))
 async def test_help_and_palette_have_every_action_and_the_key_line_no_other(view: str) -> None:
     app = dashboard()
     async with app.run_test(size=TALL) as pilot:

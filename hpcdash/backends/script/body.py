@@ -131,7 +131,7 @@ _UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap 
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
-_SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
+SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
 _MOST_FOLDER_LETTERS = 200
@@ -296,7 +296,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
 
 def _secrets(environment: Mapping[str, str]) -> str:
     """The variables that have a value and a secret's name, with commas between."""
-    return ", ".join(name for name, value in environment.items() if value and _SECRET_NAME.search(name))
+    return ", ".join(name for name, value in environment.items() if value and SECRET_NAME.search(name))
 
 
 def _text(name: str, text: str, said: str) -> str:

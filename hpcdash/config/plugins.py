@@ -1,0 +1,187 @@
+"""[[plugins]]: a person's own commands, run with the fields of the row under the cursor."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePath
+from typing import Annotated, Any
+
+from hpcdash.config import values
+from hpcdash.config.model import TableReader, ValidationError
+from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
+from hpcdash.config.values import Flag, Text
+from hpcdash.domain.units import DAY
+
+# A field in a word of a command; in doubled braces it is no field.
+FIELD = re.compile(r"\{\{(?P<literal>[a-z_]+)\}\}|\{(?P<field>[a-z_]+)\}")
+JOB_VIEWS = ("jobs", "history", "node", "job", "log", "script", "chart", "triage", "chain")
+VIEWS = (*JOB_VIEWS, "nodes", "queues")
+# Besides the columns: the cluster's name, and the node, for a job the first of its own.
+CLUSTER, NODE = "cluster", "node"
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+_MOST_WORDS = 200
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"})
+_INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua|php)[0-9.]*")
+# An option whose value is a program's text: -c, -lc, -e.
+_TEXT_OPTION = re.compile(r"-[A-Za-z]*[ceE]")
+_TEXT_OPTIONS = ("-c", "-e", "-E")
+_TEXT_FIRST = frozenset({"awk", "gawk", "mawk", "sed"})
+# They hand their words to a shell, here or on another machine.
+_JOINERS = frozenset({"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"})
+
+
+def command_word(value: object) -> str:
+    """A word of a command, empty or with blanks; several lines too, for a shell's text."""
+    if not isinstance(value, str):
+        raise ValidationError(f"expected text in quotes, not {shown(value)}")
+    if "\0" in value:
+        raise ValidationError("no word of a command holds a NUL")
+    return value
+
+
+def command_words(value: object) -> tuple[str, ...]:
+    """A program and its arguments. No field is the program, or stands in text that an interpreter runs."""
+    if not isinstance(value, list) or not 1 <= len(value) <= _MOST_WORDS:
+        raise ValidationError(
+            f"expected the program and its arguments, as in {quoted('ssh')}, {quoted('{node}')} in brackets, "
+            f"not {shown(value)}; no shell splits it"
+        )
+    words = tuple(map(command_word, value))
+    program = words[0]
+    if FIELD.search(program):
+        raise ValidationError("a field does not name the program")
+    if not program.strip() or program.startswith("-") or "=" in program:
+        raise ValidationError(f"{shown(program)} is no program")
+    if "/" in program and not program.startswith(("/", "~/")):
+        raise ValidationError(f"{shown(program)}: a program is a name on the PATH, or a path from the root or from ~/")
+    for at in range(1, len(words)):
+        if fields_in(words[at : at + 1]) and _is_program_text(words, at):
+            raise ValidationError(
+                f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a job. "
+                'Take its variable, as in "$HPCDASH_JOB_NAME"'
+            )
+    return words
+
+
+def _is_program_text(words: tuple[str, ...], at: int) -> bool:
+    """Whether an interpreter reads a word as a program: after its -c or -e, or in the same word."""
+    if at == 1 and PurePath(words[0]).name in _TEXT_FIRST:
+        return True
+    names = [PurePath(word).name for word in words[:at]]
+    start = next((n for n, name in enumerate(names) if name in _SHELLS or _INTERPRETER.fullmatch(name)), None)
+    if start is None:
+        return False
+    if words[at].startswith(_TEXT_OPTIONS):
+        return True
+    options = [n for n in range(start + 1, at) if _TEXT_OPTION.fullmatch(words[n])]
+    return bool(options) and all(word.startswith("-") for word in words[options[0] + 1 : at])
+
+
+def joins_words(command: tuple[str, ...]) -> str:
+    """The program in a command that hands its words to a shell; '' for none."""
+    return next((name for word in command if (name := PurePath(word).name) in _JOINERS), "")
+
+
+def fields_in(words: Collection[str]) -> list[str]:
+    """The fields that words name, each once."""
+    found = (match["field"] for word in words for match in FIELD.finditer(word))
+    return list(dict.fromkeys(name for name in found if name))
+
+
+def _name(value: object) -> str:
+    text = values.line_of_text(value)
+    if not _NAME.fullmatch(text):
+        raise ValidationError(f"{shown(text)} is no name: small letters, digits, '_' and '-', a letter first")
+    return text
+
+
+def _secret_names(value: object) -> tuple[str, ...]:
+    return tuple(map(values.variable_name, values.texts(value)))
+
+
+def _limit(value: object) -> float:
+    return values.number(values.seconds(value), 1, DAY, "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One of [[plugins]].
+
+    command: argv; `{field}` in a word is the row's, in that one word, never split, never read by a shell.
+    key: '' for none, then it is run by `:NAME` and in the palette. views: where it is offered.
+    dangerous: it is asked for first. output: "pane", "terminal" (the screen is left to it) or "background".
+    where: "here", this machine, or "cluster", the login node. limit_seconds: it is ended then; not in the terminal.
+    secrets: variables of the environment with a secret's name that it gets all the same.
+    """
+
+    name: Annotated[str, _name]
+    command: Annotated[tuple[str, ...], command_words]
+    key: Annotated[str, values.key_presses] = ""
+    views: Annotated[tuple[str, ...], values.some_of(*VIEWS)] = ("jobs",)
+    description: Text = ""
+    dangerous: Flag = False
+    output: Annotated[str, values.one_of("pane", "terminal", "background")] = "pane"
+    where: Annotated[str, values.one_of("here", "cluster")] = "here"
+    limit_seconds: Annotated[float, _limit] = 600.0
+    secrets: Annotated[tuple[str, ...], _secret_names] = ()
+
+
+def read_plugins(reader: TableReader, document: Mapping[str, object]) -> tuple[Plugin, ...]:
+    """What [[plugins]] of a document say."""
+    plugins: list[Plugin] = []
+    for table, path in reader.tables(document, (), "plugins"):
+        plugin = reader.record(Plugin, table, path)
+        if plugin is None:
+            continue
+        _check_fields(reader, plugin, path)
+        if plugin.where == "cluster" and plugin.output == "terminal":
+            words = 'the login node has no terminal here: where = "here", with "ssh" in the command'
+            reader.problem((*path, "output"), words)
+        plugins.append(plugin)
+    return tuple(plugins)
+
+
+def _check_fields(reader: TableReader, plugin: Plugin, path: KeyPath) -> None:
+    for at, word in enumerate(plugin.command):
+        for name in fields_in((word,)):
+            for view in plugin.views:
+                known = fields_of(view)
+                if name not in known:
+                    words = f"rows of {quoted(view)} have no field {quoted(name)}{did_you_mean(name, known)}"
+                    reader.problem((*path, "command", at), words)
+                    break
+
+
+@cache
+def fields_of(view: str) -> tuple[str, ...]:
+    """The fields of a view's rows."""
+    # Arrow takes 0.1 s to import, which a configuration without plugins need not wait for.
+    from hpcdash.domain import schema
+
+    table = {"nodes": schema.NODES, "queues": schema.QUEUES}.get(view, schema.JOBS)
+    return (*schema.public_names(table), CLUSTER, *(() if view == "queues" else (NODE,)))
+
+
+def read_filters(reader: TableReader, document: Mapping[str, object]) -> dict[str, str]:
+    """[filters]: expressions by name."""
+    table: Mapping[str, Any] = reader.table(document, (), "filters")
+    for name in table:
+        if not _NAME.fullmatch(name):
+            reader.problem(("filters", name), "a filter's name is small letters, digits, '_' and '-', a letter first")
+    return reader.mapping(table, ("filters",), _filter)
+
+
+def _filter(value: object) -> str:
+    from hpcdash.domain import query, schema
+    from hpcdash.errors import QueryError
+
+    text, error = values.line_of_text(value), None
+    for table in (schema.JOBS, schema.NODES, schema.QUEUES):
+        try:
+            query.parse(text, table)
+        except QueryError as refused:
+            error = error or refused
+        else:
+            return text
+    raise ValidationError(f"{shown(text)} is no filter: {error.short if error else ''}")
