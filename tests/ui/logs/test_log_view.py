@@ -523,3 +523,15 @@ async def test_a_long_path_below_a_log_keeps_its_file_name(tmp_path: Path) -> No
         await open_log(pilot)
         await shows(pilot, "run_17/job.out   (stderr goes there too)")
         assert "/home/anna/…/" in screen_text(app)
+
+
+@pytest.mark.parametrize(("height", "is_framed"), [(40, True), (24, False)])
+async def test_streams_side_by_side_have_frames_where_there_is_room(log: Path, height: int, is_framed: bool) -> None:
+    put(log.parent / "job.err", b"a warning\n")
+    app = log_dashboard(log.parent)
+    async with app.run_test(size=(140, height)) as pilot:
+        await open_log(pilot)
+        await pilot.press("s")
+        await shows(pilot, "a warning")
+        await until(pilot, lambda: ("╭─ stdout ─" in screen_text(app)) is is_framed, "framed")
+        await until(pilot, lambda: ("╭─ stderr ─" in screen_text(app)) is is_framed, "framed")
