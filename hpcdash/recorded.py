@@ -6,6 +6,7 @@ A case is a folder with `case.toml` and the bytes it names:
     about = "one sentence"
     user = "alice"                        # who asked
     clock = 2025-03-04T09:30:00Z          # when; time stands still in a recording
+    extends = "../everyday"               # a case whose answers it has too; default none
 
     [[command]]
     argv = ["squeue", "-h", "-u", "alice", "-O", { file = "../words/squeue-fields" }]
@@ -14,6 +15,8 @@ A case is a folder with `case.toml` and the bytes it names:
     stderr = "squeue-mine.err"
     seconds = 9.02                        # how long it took; default 0
     truncated = false                     # whether the output was cut at the cap
+
+Below `files/` a case may have files of the cluster, such as logs and scripts, under the paths they had there.
 
 `argv` holds the words from the program on: an `env` before it, with its settings, takes no part in the comparison. A
 word may stand in a file, so that long ones do not hide the short. The random token of a poll is written as
@@ -77,12 +80,24 @@ def find_case(named: Path) -> Path:
     if named.exists() or not 1 <= len(named.parts) <= 2 or named.is_absolute():
         return named
     backend = named.parts[0] if len(named.parts) == 2 else "*"
+    # Of several versions the newest.
+    found = sorted(_shipped_folder().glob(f"{backend}/*/{named.name}/{CASE_FILE}"), reverse=True)
+    return found[0].parent if found else named
+
+
+def shipped_cases() -> dict[str, str]:
+    """What each shipped case shows, by the name that `find_case` knows it by, such as `pbs/everyday`."""
+    cases: dict[str, str] = {}
+    # Of several versions the newest counts.
+    for file in sorted(_shipped_folder().glob(f"*/*/*/{CASE_FILE}")):
+        cases[f"{file.parts[-4]}/{file.parts[-2]}"] = str(tomllib.loads(file.read_text("utf-8")).get("about", ""))
+    return dict(sorted(cases.items(), key=lambda case: (not case[0].endswith("/training"), case)))
+
+
+def _shipped_folder() -> Path:
     package = Path(__file__).resolve().parent
     shipped = package / "fixtures"
-    fixtures = shipped if shipped.is_dir() else package.parent / "fixtures"
-    # Of several versions the newest.
-    found = sorted(fixtures.glob(f"{backend}/*/{named.name}/{CASE_FILE}"), reverse=True)
-    return found[0].parent if found else named
+    return shipped if shipped.is_dir() else package.parent / "fixtures"
 
 
 def load_case(directory: Path) -> Case:
@@ -95,6 +110,8 @@ def load_case(directory: Path) -> Case:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(str(error), "", file=str(file)) from error
     answers: dict[tuple[str, ...], tuple[RecordedAnswer, ...]] = {}
+    if "extends" in written:
+        answers |= load_case(directory / _required(file, written, "extends", str)).answers
     commands = written.get("command", [])
     if not isinstance(commands, list):
         raise ConfigError("is no list of [[command]]", file=str(file), key="command")

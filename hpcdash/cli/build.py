@@ -346,9 +346,11 @@ def _origin(cluster: ClusterSettings) -> str:
 
 def build_replay(case_directory: Path) -> ClusterSession:
     """A recorded case as a cluster; its clock stands still."""
+    from hpcdash.services.files import READ_SCRIPT
+    from hpcdash.services.logs.file import COUNT_SCRIPT, FIND_SCRIPT
     from hpcdash.transport.replay import ReplayTransport
 
-    transport = ReplayTransport(case_directory)
+    transport = ReplayTransport(case_directory, file_readers=(READ_SCRIPT, COUNT_SCRIPT, FIND_SCRIPT))
     backend = BACKENDS.get(transport.backend, next(iter(BACKENDS.values())))
     store = ClusterStore(
         transport.name,

@@ -31,7 +31,7 @@ from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import DEFAULT_THEME, Settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import UsageError
-from hpcdash.recorded import find_case
+from hpcdash.recorded import find_case, shipped_cases
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state import database
@@ -147,6 +147,15 @@ def note_tour() -> None:
     with contextlib.suppress(OSError):
         marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         marker.touch(mode=0o600)
+
+
+def list_cases() -> None:
+    """Print the shipped recordings, and how to open one."""
+    cases = shipped_cases()
+    width = max(map(len, cases))
+    for name, about in cases.items():
+        print(f"{name:<{width}}  {about}")
+    print("\nOpen one: hpcdash replay slurm/training")
 
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:

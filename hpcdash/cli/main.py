@@ -64,14 +64,17 @@ def cli(context: click.Context, common: CommonOptions) -> None:
 
 
 @cli.command()
-@click.argument("case_dir", type=click.Path(path_type=Path))
+@click.argument("case_dir", type=click.Path(path_type=Path), required=False, metavar="CASE_DIR")
 @click.option("--view", default="jobs", hidden=True)
 @common_options
-def replay(common: CommonOptions, case_dir: Path, view: str) -> None:
+def replay(common: CommonOptions, case_dir: Path | None, view: str) -> None:
     """The dashboard on a recorded case of fixtures/."""
-    from hpcdash.cli.dashboard import run_replay
+    from hpcdash.cli.dashboard import list_cases, run_replay
 
-    run_replay(common, case_dir, view)
+    if case_dir is None:
+        list_cases()
+    else:
+        run_replay(common, case_dir, view)
 
 
 @cli.command()

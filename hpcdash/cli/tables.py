@@ -20,7 +20,7 @@ from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState
-from hpcdash.domain.text import clip, visible, width_of, without_surrogates
+from hpcdash.domain.text import clip_path, visible, width_of, without_surrogates
 from hpcdash.domain.units import format_age, format_duration, format_memory
 from hpcdash.errors import UsageError
 
@@ -293,7 +293,7 @@ def _share(elastic: list[_Column], room: int) -> None:
 def _aligned(column: _Column, is_last: bool) -> list[str]:
     """Heading and cells, all of the column's width (but for the blanks after the last)."""
     cells = [column.heading, *column.cells]
-    placed = {cell: _placed(clip(cell, column.width), column, is_last) for cell in set(cells)}
+    placed = {cell: _placed(clip_path(cell, column.width), column, is_last) for cell in set(cells)}
     return [placed[cell] for cell in cells]
 
 

@@ -13,6 +13,9 @@ REPLACEMENT = "\ufffd"
 # Burmese and Vietnamese need two marks on a letter; "zalgo" text has dozens.
 MAX_MARKS_IN_A_ROW = 2
 
+_PATH_STARTS = ("/", "~/", "./", "../")
+_NARROWEST_PATH = 12
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DOTTED_CIRCLE = "\u25cc"
 _DELETE_PICTURE = "\u2421"
@@ -87,6 +90,35 @@ def clip(text: str, width: int) -> str:
     if width == 1:
         return ELLIPSIS
     return set_cell_size(text, width - 1).rstrip(" ") + ELLIPSIS
+
+
+def clip_path(path: str, width: int) -> str:
+    """As `clip`, but a path is cut in its middle: it begins as it did and keeps as much of its end as fits.
+
+    Text that does not begin as a path, or a width below 12 cells, is clipped at its end.
+    """
+    if not path.startswith(_PATH_STARTS) or width < _NARROWEST_PATH or width_of(path) <= width:
+        return clip(path, width)
+    # The end tells runs apart, the beginning the file system: a third for it, whole folders where one fits.
+    beside_name = width - 1 - width_of(path[path.rstrip("/").rfind("/") :])
+    head = set_cell_size(path, min(width // 3, beside_name) if beside_name > 0 else width // 3).rstrip(" ")
+    folder = head.rfind("/") + 1
+    head = head[:folder] if folder > 1 else head
+    room = width - 1 - width_of(head)
+    tail = _last_cells(path[len(head) :], room)
+    name = tail.find("/")
+    # Cut at a folder where that loses little.
+    if 0 < name <= room // 3:
+        tail = tail[name:]
+    return f"{head}{ELLIPSIS}{tail}"
+
+
+def _last_cells(text: str, width: int) -> str:
+    """The end of a text, of at most `width` cells."""
+    start = max(0, len(text) - width)
+    while width_of(text[start:]) > width:
+        start += 1
+    return text[start:]
 
 
 def width_of(text: str) -> int:

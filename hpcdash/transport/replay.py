@@ -1,18 +1,25 @@
-"""A transport that answers from a recorded case: no cluster, no process, and a clock that stands still."""
+"""A transport that answers from a recorded case: no cluster, and a clock that stands still."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator
+import os
+import re
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from posixpath import normpath
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
+from hpcdash.transport.local import LocalTransport
 
+# Below it a case has files of the cluster, under the paths they had there.
+FILES_FOLDER = "files"
 _STREAM_CHUNK_BYTES = 1 << 16
 _LONGEST_SHOWN_WORD = 60
 
@@ -23,9 +30,18 @@ class ReplayTransport:
     `clock` is the recording's moment in epoch seconds, `user` who made it, `backend` whose commands it holds. Answers
     come at once; with `keep_delays` they take as long as they did. A command given up on in its time is given up on
     here as well. `asked` lists every command that was run, from the program on.
+
+    A script of `file_readers`, which must only read files, runs in this machine's sh, on the files below FILES_FOLDER.
     """
 
-    def __init__(self, case_directory: Path | str, *, name: str = "", keep_delays: bool = False) -> None:
+    def __init__(
+        self,
+        case_directory: Path | str,
+        *,
+        name: str = "",
+        keep_delays: bool = False,
+        file_readers: Collection[str] = (),
+    ) -> None:
         self.case = load_case(Path(case_directory))
         self.name = name or self.case.directory.name
         self.health = Health()
@@ -35,6 +51,8 @@ class ReplayTransport:
         self.asked: list[tuple[str, ...]] = []
         self._keep_delays = keep_delays
         self._given: dict[tuple[str, ...], int] = {}
+        self._file_readers = frozenset(file_readers)
+        self._files = self.case.directory.resolve() / FILES_FOLDER
 
     async def connect(self, *, force: bool = False) -> None:
         self.health.state = "connected"
@@ -52,6 +70,8 @@ class ReplayTransport:
     ) -> CommandResult:
         """The recorded answer; `stdin` takes no part in finding it. Raises NotRecorded, or CommandTimedOut."""
         await self.connect()
+        if self._reads_files(argv):
+            return await self._run_on_files(argv, limit_seconds, cap_bytes)
         answer = self._next_answer(argv)
         self.asked.append(without_env(argv))
         if self._keep_delays:
@@ -83,6 +103,23 @@ class ReplayTransport:
 
     async def close(self) -> None:
         self.health.state = "idle"
+
+    def _reads_files(self, argv: tuple[str, ...]) -> bool:
+        words = without_env(argv)
+        is_reader = words[:2] == ("sh", "-c") and words[2] in self._file_readers
+        return is_reader and normalised_argv(argv) not in self.case.answers and self._files.is_dir()
+
+    async def _run_on_files(self, argv: tuple[str, ...], limit_seconds: float, cap_bytes: int) -> CommandResult:
+        """What a script prints of the recorded files; they were all written at the recording's moment."""
+        words = without_env(argv)
+        self.asked.append(words)
+        there = tuple(f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in words[3:])
+        done = await LocalTransport().run((*words[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+        stdout = done.stdout.replace(os.fsencode(self._files), b"")
+        # `TOKEN there DEVICE:INODE SIZE MODIFIED`
+        found = re.escape(os.fsencode(words[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
+        stdout = re.sub(rb"(" + found + rb")[0-9]+", rb"\g<1>%d" % self.clock, stdout)
+        return replace(done, argv=argv, stdout=stdout)
 
     def _next_answer(self, argv: tuple[str, ...]) -> RecordedAnswer:
         wanted = normalised_argv(argv)

@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+from rich.color import ColorSystem
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import DimFilter, LineFilter
 from textual.notifications import Notification, Notify
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -33,7 +35,7 @@ from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screen import DashboardApp
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.terminal import TerminalDriver
-from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
+from hpcdash.ui.themes import DEFAULT_THEME, DIM_FACTOR, ReadableColors, default_variables, load_themes
 from hpcdash.ui.view import View
 
 # They stand at the right, below the names of the views.
@@ -56,6 +58,7 @@ class HpcdashApp(DashboardApp):
     CSS = """
     MainScreen { background: $background; color: $foreground; }
     ToastRack { dock: top; align: right top; margin: 1 0 0 0; overflow: hidden; }
+    Input > .input--placeholder, TextArea .text-area--placeholder { color: $table-dim; }
     Toast { width: auto; max-width: 60; padding: 0 1; margin: 0; }
     """
     NOTIFICATION_TIMEOUT = 4.0
@@ -107,6 +110,9 @@ class HpcdashApp(DashboardApp):
         self._palettes = load_themes(theme_folders)
         # Where textual-web shows it there is no terminal.
         super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
+        self._dim = DimFilter(DIM_FACTOR)
+        system = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(self.console.color_system or "")
+        self._few_colors = ReadableColors(system) if system else None
         # The loop and the context it runs in, while it runs; the signal that ends it, if one does.
         self._own_loop: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None
         self.ended_by: int | None = None
@@ -145,6 +151,11 @@ class HpcdashApp(DashboardApp):
             tour_ended=tour_ended,
             typed=choices.typed,
         )
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, with dimmed text that stays readable, and colours that do on terminals with few of them."""
+        filters = [self._dim if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
+        return [*filters, self._few_colors] if self._few_colors and not self.is_headless else filters
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(default_variables(self.current_theme.dark))

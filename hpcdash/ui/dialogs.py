@@ -18,7 +18,7 @@ from textual.widgets import Button, Input, OptionList, SelectionList, Static
 from textual.widgets.option_list import Option
 from textual.widgets.selection_list import Selection
 
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import clip_path, visible, width_of
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 from hpcdash.ui.widgets.cells import signs
 
@@ -242,7 +242,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
     def compose_body(self) -> ComposeResult:
         yield _Checkboxes(
             *(
-                Selection(clip(visible(label), _LABEL_CELLS), value, value in self._chosen)
+                Selection(clip_path(visible(label), _LABEL_CELLS), value, value in self._chosen)
                 for value, label in self._choices
             ),
             classes="scrolls",
@@ -291,7 +291,7 @@ class ChoiceDialog(Dialog[None]):
         self.present = present
 
     def compose_body(self) -> ComposeResult:
-        names = [clip(visible(choice.label or choice.value), _VALUE_CELLS) for choice in self.choices]
+        names = [clip_path(visible(choice.label or choice.value), _VALUE_CELLS) for choice in self.choices]
         widest = max(map(width_of, names), default=0)
         options = []
         for name, choice in zip(names, self.choices, strict=True):

@@ -95,7 +95,8 @@ class TableView(View):
         """The table of the store it shows."""
 
     def placeholder(self) -> str:
-        return "nothing here"
+        """What an empty table says: what is so, and the key that helps."""
+        return "Nothing here. q goes back"
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
         """What is shown of a filtered table, with its identity column, sorted by a column (True: largest first).
@@ -166,7 +167,7 @@ class TableView(View):
 
     def _format_waiting(self) -> str:
         if self.session.store.connection_error or self.kind in self.session.store.errors:
-            return "nothing known yet"
+            return "Nothing known yet. ! shows the error, ctrl+r asks again"
         return "asking …"
 
     async def _arrange_beside(self) -> None:
@@ -209,7 +210,9 @@ class TableView(View):
     def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
         rows = self.rows
         self._counts = counts
-        rows.placeholder = f"nothing matches {self.filter_text}" if self.filter_text else self.placeholder()
+        rows.placeholder = (
+            f"Nothing matches {self.filter_text}. esc clears the filter" if self.filter_text else self.placeholder()
+        )
         rows.set_sort(self.sort_key, self.sort_descending)
         rows.show(table, columns, self.IDENTITY)
         self.post_message(self.CrumbsChanged())

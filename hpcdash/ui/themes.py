@@ -8,7 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color, ColorParseError
+from textual.filter import LineFilter
 from textual.theme import Theme
 
 from hpcdash.config.document import parse_document
@@ -19,6 +24,12 @@ from hpcdash.errors import ConfigError
 
 DEFAULT_THEME = "hpcdash-dark"
 DEFAULT_LIGHT_THEME = "hpcdash-light"
+
+# Text (WCAG 2.2, 1.4.3) and borders, or text in a palette of 16 colours (1.4.11), against what is behind them.
+TEXT_CONTRAST = 4.5
+SHAPE_CONTRAST = 3.0
+# How much of the foreground is left in dimmed text; Textual's half falls below TEXT_CONTRAST.
+DIM_FACTOR = 0.8
 
 REQUIRED_COLORS = ("primary", "background", "surface", "foreground", "success", "warning", "error", "accent")
 OPTIONAL_COLORS = ("secondary", "panel", "boost")
@@ -92,6 +103,49 @@ def load_theme(file: Path) -> Theme:
 def default_variables(dark: bool = True) -> Mapping[str, str]:
     """Variables for themes that are not ours: what `App.get_theme_variable_defaults` should answer."""
     return load_theme(shipped_folder() / f"{DEFAULT_THEME if dark else DEFAULT_LIGHT_THEME}.toml").variables
+
+
+def contrast(one: Color, other: Color) -> float:
+    """The contrast ratio of two opaque colours by WCAG 2.2: 1 to 21."""
+    darker, brighter = sorted((_luminance(one), _luminance(other)))
+    return (brighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+class ReadableColors(LineFilter):
+    """For terminals with 16 or 256 colours: text whose nearest colours fall below 3:1 becomes black or white."""
+
+    def __init__(self, system: ColorSystem) -> None:
+        super().__init__()
+        self.system = system
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            Segment(text, style and _readable(style, background.rich_color, self.system), control)
+            for text, style, control in segments
+        ]
+
+
+@lru_cache(maxsize=4096)
+def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style:
+    """The style with a foreground that can be read after its colours became those of `system`."""
+    color, behind = style.color, style.bgcolor or background
+    if color is None or color.is_default or behind.is_default:
+        return style
+    below = Color.from_rich_color(_as_standard(behind.downgrade(system)))
+    if contrast(Color.from_rich_color(_as_standard(color.downgrade(system))), below) >= SHAPE_CONTRAST:
+        return style
+    # Many terminals show bold black as grey: white comes first.
+    white, black = Color(255, 255, 255), Color(0, 0, 0)
+    return style + Style(color=(white if contrast(white, below) >= SHAPE_CONTRAST else black).rich_color)
+
+
+def _as_standard(color: RichColor) -> RichColor:
+    return RichColor.from_triplet(color.get_truecolor(foreground=True))
 
 
 class _Reader:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.domain.text import MAX_MARKS_IN_A_ROW, clip, decode, visible, visible_text, width_of
+from hpcdash.domain.text import MAX_MARKS_IN_A_ROW, clip, clip_path, decode, visible, visible_text, width_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 HOSTILE = st.text(
@@ -89,3 +89,31 @@ def test_latin_1_bytes_leave_a_mark() -> None:
 
 def test_text_of_many_lines_keeps_its_lines_and_tabs() -> None:
     assert visible_text("#!/bin/sh\r\n\techo \x1b[2J\rx\n\n") == "#!/bin/sh\r\n\techo ␛[2J␍x\n\n"
+
+
+def test_a_long_path_keeps_its_beginning_and_its_file() -> None:
+    path = "/home/anna/projects/vision/experiments/2024/run_17/train.log"
+    assert clip_path(path, 40) == "/home/anna/…/2024/run_17/train.log"
+    assert clip_path(path, 30) == "/home/…/2024/run_17/train.log"
+    assert clip_path(path, 80) == path
+    assert clip_path("/a-file-of-a-very-long-name-without-folders.log", 24).endswith("folders.log")
+
+
+def test_what_is_no_path_is_cut_at_its_end() -> None:
+    assert clip_path("and/or a long sentence", 14) == clip("and/or a long sentence", 14)
+
+
+@given(ANY_TEXT | HOSTILE, st.integers(min_value=-1, max_value=40))
+def test_a_clipped_path_fits_and_says_that_it_was_cut(text: str, width: int) -> None:
+    path = visible(f"/home/{text}")
+    clipped = clip_path(path, width)
+    assert width_of(clipped) <= max(width, 0)
+    if width_of(path) <= width:
+        assert clipped == path
+    elif width > 0:
+        assert "…" in clipped
+
+
+def test_wide_characters_of_a_path_are_not_cut_in_half() -> None:
+    assert width_of(clip_path("/資料/実験/学習/二〇二四/訓練の記録.log", 20)) <= 20
+    assert clip_path("/資料/実験/学習/二〇二四/訓練の記録.log", 20).endswith("訓練の記録.log")

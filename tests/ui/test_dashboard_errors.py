@@ -56,7 +56,7 @@ async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_
         assert "it said: slurm_load_jobs error: Unable to contact slurm controller" in words
         assert "→ Running jobs go on without it;" in words
         assert "with ctrl+r" in words
-        assert "nothing known yet" in screen_text(app)
+        assert "Nothing known yet. ! shows the error" in screen_text(app)
         await press(pilot, "exclamation_mark")
         assert isinstance(app.screen, TextDialog)
         assert "exit status: 1" in screen_text(app)
@@ -243,10 +243,10 @@ async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ((), "no jobs of yours in the queue; m shows everyone's"),
-        (("m",), "no jobs in the queue"),
-        (("4",), "no job of yours ended in the last 7 days"),
-        (("2", "slash", "z", "z", "enter"), "nothing matches zz"),
+        ((), "You have no jobs. n submits one, m shows everyone's"),
+        (("m",), "The queue is empty. n submits a job"),
+        (("4",), "None of your jobs ended in the last 7 days. m shows everyone's"),
+        (("2", "slash", "z", "z", "enter"), "Nothing matches zz. esc clears the filter"),
     ],
 )
 async def test_an_empty_table_says_what_it_is_empty_of(keys: tuple[str, ...], words: str) -> None:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
 from textual.theme import Theme
 
 from hpcdash.errors import ConfigError
-from hpcdash.ui.themes import REQUIRED_COLORS, STATE_STYLES, default_variables, load_theme, load_themes, shipped_folder
+from hpcdash.ui.themes import (
+    DIM_FACTOR,
+    SHAPE_CONTRAST,
+    STATE_STYLES,
+    TEXT_CONTRAST,
+    ReadableColors,
+    contrast,
+    default_variables,
+    load_theme,
+    load_themes,
+    shipped_folder,
+)
 
 SHIPPED = load_themes()
-ROW_BACKGROUNDS = ("table-cursor", "table-cursor-blurred", "table-marked")
 MINIMAL = (shipped_folder() / "hpcdash-dark.toml").read_text(encoding="utf-8")
-
-
-def luminance(color: Color) -> float:
-    """Relative luminance, WCAG 2.2."""
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    """Contrast ratio, WCAG 2.2: 1 to 21."""
-    bright, dark = sorted((luminance(Color.parse(one)), luminance(Color.parse(other))), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
 
 
 def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
@@ -38,26 +43,112 @@ def line_of(text: str, start: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), start=1) if line.startswith(start))
 
 
-def test_the_shipped_themes_are_a_dark_a_light_a_contrast_and_two_more() -> None:
-    assert {"hpcdash-dark", "hpcdash-light", "hpcdash-contrast"} < set(SHIPPED)
-    assert len(SHIPPED) >= 5
+def test_the_shipped_themes_are_a_dark_a_light_a_contrast_a_colour_blind_and_two_more() -> None:
+    assert {"hpcdash-dark", "hpcdash-light", "hpcdash-contrast", "hpcdash-colorblind"} < set(SHIPPED)
+    assert len(SHIPPED) >= 6
     assert SHIPPED["hpcdash-dark"].dark
     assert not SHIPPED["hpcdash-light"].dark
 
 
+def color_of(theme: Theme, name: str, behind: Color) -> Color:
+    """A variable as the style sheet resolves it: `#80a0c0`, `warning 30%` on what is behind it, or `auto 60%`."""
+    variables = {**theme.to_color_system().generate(), **theme.variables}
+    name, _, percent = name.partition(" ")
+    value, _, alpha = variables.get(name, name).partition(" ")
+    amount = float((percent or alpha or "100%").removesuffix("%")) / 100
+    color = behind.get_contrast_text() if value == "auto" else Color.parse(value)
+    return behind.blend(color, amount * color.a, 1)
+
+
+def contrasts(theme: Theme, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], float]:
+    """The contrast of each pair of a foreground and a background."""
+    ratios = {}
+    for name, behind in pairs:
+        ground = color_of(theme, behind, Color.parse(theme.background or ""))
+        ratios[name, behind] = contrast(color_of(theme, name, ground), ground)
+    return ratios
+
+
+ROWS = ("background", "table-cursor", "table-cursor-blurred", "table-marked")
+SHEETS = ("background", "surface", "panel", "boost")
+STATES = tuple(f"state-{state}" for state in STATE_STYLES)
+SEVERITIES = ("success", "warning", "error")
+TEXTS = (
+    *itertools.product((*STATES, *SEVERITIES, "foreground", "primary", "accent", "table-dim"), {*ROWS, *SHEETS}),
+    *itertools.product(("text-muted", "secondary", f"foreground {DIM_FACTOR:.0%}"), SHEETS),
+    *itertools.product(("text-primary", "text-accent", "text-success", "text-warning", "text-error"), SHEETS),
+    *(("foreground", behind) for behind in ("error 15%", "warning 12%", "accent 20%", "warning 30%")),
+    *((name, f"{name} 10%") for name in ("success", "error")),
+    ("text-warning", "warning-muted"),
+    ("background", "warning"),
+    ("table-title", "table-header"),
+    ("foreground", "table-header"),
+    ("footer-key-foreground", "footer-background"),
+    ("footer-description-foreground", "footer-background"),
+    ("block-cursor-foreground", "block-cursor-background"),
+    ("block-cursor-blurred-foreground", "block-cursor-blurred-background"),
+    ("input-cursor-foreground", "input-cursor-background"),
+)
+BORDERS = tuple(itertools.product(("primary", "error", "scrollbar-active"), ("background", "surface")))
+
+
 @pytest.mark.parametrize("theme", SHIPPED.values(), ids=lambda theme: theme.name)
 def test_every_text_of_a_shipped_theme_can_be_read(theme: Theme) -> None:
-    wanted = 7.0 if theme.name == "hpcdash-contrast" else 4.5
-    colors = theme.variables
-    rows = {colors[name] for name in ROW_BACKGROUNDS} | {theme.background or ""}
-    pairs = [(name, value, behind) for name, value in colors.items() if name.startswith("state-") for behind in rows]
-    pairs += [("foreground", theme.foreground or "", behind) for behind in rows]
-    pairs += [("table-dim", colors["table-dim"], behind) for behind in (theme.background or "", colors["table-marked"])]
-    pairs += [(name, getattr(theme, name), theme.background or "") for name in REQUIRED_COLORS[4:]]
-    poor = [(*pair, round(contrast(*pair[1:]), 2)) for pair in pairs if contrast(*pair[1:]) < wanted]
-    assert not poor
-    assert contrast(colors["table-title"], colors["table-header"]) >= wanted
-    assert contrast(colors["footer-key-foreground"], colors["footer-background"]) >= wanted
+    wanted = 7.0 if theme.name == "hpcdash-contrast" else TEXT_CONTRAST
+    assert {pair: round(ratio, 2) for pair, ratio in contrasts(theme, TEXTS).items() if ratio < wanted} == {}
+    assert {pair: round(ratio, 2) for pair, ratio in contrasts(theme, BORDERS).items() if ratio < SHAPE_CONTRAST} == {}
+
+
+@pytest.mark.parametrize("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD], ids=["256", "16"])
+@pytest.mark.parametrize("theme", SHIPPED.values(), ids=lambda theme: theme.name)
+def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(theme: Theme, system: ColorSystem) -> None:
+    ground = Color.parse(theme.background or "")
+    poor = {}
+    for name, behind in TEXTS:
+        below = color_of(theme, behind, ground)
+        style = Style.from_color(color_of(theme, name, below).rich_color, below.rich_color)
+        [shown] = ReadableColors(system).apply([Segment("text", style)], ground)
+        assert shown.style
+        assert shown.style.color
+        assert shown.style.bgcolor
+        on_screen = (one.downgrade(system).get_truecolor() for one in (shown.style.color, shown.style.bgcolor))
+        ratio = contrast(*(Color(*triplet) for triplet in on_screen))
+        if ratio < SHAPE_CONTRAST:
+            poor[name, behind] = round(ratio, 2)
+    assert poor == {}
+
+
+# How colours look with no working cones of one kind, on linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
+COLOUR_BLINDNESS = {
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def lab_as_seen(color: Color, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
+    """CIE L*a*b* (D65) of a colour as an eye with that matrix sees it."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized]
+    red, green, blue = (min(1.0, max(0.0, sum(map(operator.mul, row, linear)))) for row in matrix)
+    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047
+    y = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    z = (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883
+    f, g, h = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in (x, y, z))
+    return 116 * g - 16, 500 * (f - g), 200 * (g - h)
+
+
+@pytest.mark.parametrize("kind", COLOUR_BLINDNESS)
+def test_good_and_bad_look_different_to_a_colour_blind_person_in_the_theme_made_for_it(kind: str) -> None:
+    theme = SHIPPED["hpcdash-colorblind"]
+    ground = Color.parse(theme.background or "")
+    good = ("state-running", "state-completed", "state-allocated", "state-idle", "success")
+    bad = ("state-failed", "state-node-failed", "state-timeout", "state-out-of-memory", "state-down", "error")
+    alike = {}
+    for pair in itertools.product(good, bad):
+        distance = math.dist(*(lab_as_seen(color_of(theme, name, ground), COLOUR_BLINDNESS[kind]) for name in pair))
+        if distance < 20:
+            alike[pair] = round(distance, 1)
+    assert alike == {}
 
 
 @pytest.mark.parametrize("theme", SHIPPED.values(), ids=lambda theme: theme.name)

@@ -106,7 +106,7 @@ class NodeView(JobsView):
         return f"node {self.node_name}"
 
     def placeholder(self) -> str:
-        return "no job runs here"
+        return "No jobs run on this node. q goes back"
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("node", self.node_name)

@@ -62,7 +62,7 @@ class NodesView(TableView):
         return self._catalogue
 
     def placeholder(self) -> str:
-        return "no nodes"
+        return "The scheduler lists no nodes. ctrl+r asks again"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         return node_hint(row, self.now().timestamp())

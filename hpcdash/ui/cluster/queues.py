@@ -84,7 +84,7 @@ class QueuesView(TableView):
         return self._catalogue
 
     def placeholder(self) -> str:
-        return "no queues"
+        return "The scheduler lists no queues. ctrl+r asks again"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         free = [_format_free(row, unit) for unit in ("gpus", "cpus") if row[unit]]

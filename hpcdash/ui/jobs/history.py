@@ -70,7 +70,9 @@ class HistoryView(JobsView):
         return replace(column, longest=max(_EXIT_CELLS, min(longest, _MOST_EXIT_CELLS)))
 
     def placeholder(self) -> str:
-        return "no job ended in the last 7 days" if self.everyone else "no job of yours ended in the last 7 days"
+        if self.everyone:
+            return "No jobs ended in the last 7 days. m shows only yours"
+        return "None of your jobs ended in the last 7 days. m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("history", "everyone's" if self.everyone else "mine", "7 days")

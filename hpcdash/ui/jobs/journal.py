@@ -131,10 +131,10 @@ class JournalView(TableView):
         return self._catalogue
 
     def placeholder(self) -> str:
-        return "no actions yet"
+        return "No actions yet. What you submit, hold or cancel is listed here; q goes back"
 
     def _format_waiting(self) -> str:
-        return "nothing known" if self._error is not None else "reading …"
+        return "Nothing known. ! shows the error, ctrl+r reads again" if self._error is not None else "reading …"
 
     def on_mount(self) -> None:
         self.reload()

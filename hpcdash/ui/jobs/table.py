@@ -316,7 +316,11 @@ class JobsView(TableView):
         return arrays.fold(table, known - self._exceptions, sort)
 
     def placeholder(self) -> str:
-        return "no jobs in the queue" if self.everyone else "no jobs of yours in the queue; m shows everyone's"
+        return (
+            "The queue is empty. n submits a job"
+            if self.everyone
+            else "You have no jobs. n submits one, m shows everyone's"
+        )
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("jobs", "everyone's" if self.everyone else "mine")

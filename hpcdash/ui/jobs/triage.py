@@ -211,7 +211,7 @@ class TriageView(ReadTableView):
     # -- words
 
     def placeholder(self) -> str:
-        return f"no task of array {visible(self.array_id)} has ended"
+        return f"No task of array {visible(self.array_id)} has ended yet. ctrl+r asks again"
 
     def _format_waiting(self) -> str:
         if self._error is None:

@@ -18,10 +18,14 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from hpcdash.domain.text import visible
+from hpcdash.ui.logs.highlight import highlights
 from hpcdash.ui.logs.viewport import PlacedRow, Viewport, letter_at, wrapped
 from hpcdash.ui.widgets.cells import signs
 
 _WHEEL_LINES = 3
+HIGHLIGHTS = ("error", "warning", "note", "debug", "bad", "time", "number", "path")
+# What is highlighted may begin before the screen's left edge, or go on beyond the right one.
+_HIGHLIGHT_MARGIN = 32
 # Start, end and style of a part of a text.
 Part = tuple[int, int, Style]
 
@@ -36,6 +40,7 @@ class LogLines(Widget, can_focus=True):
         "log-lines--current",
         "log-lines--more",
         "log-lines--pointed",
+        *(f"log-lines--{name}" for name in HIGHLIGHTS),
     }
     DEFAULT_CSS = """
     LogLines {
@@ -45,6 +50,12 @@ class LogLines(Widget, can_focus=True):
         & > .log-lines--current { background: $warning; color: $background; text-style: bold; }
         & > .log-lines--more { color: $table-dim; }
         & > .log-lines--pointed { background: $table-cursor; }
+        & > .log-lines--error, & > .log-lines--bad { color: $error; text-style: bold; }
+        & > .log-lines--warning { color: $warning; text-style: bold; }
+        & > .log-lines--note { color: $success; }
+        & > .log-lines--debug, & > .log-lines--time { color: $table-dim; }
+        & > .log-lines--number { color: $text-primary; }
+        & > .log-lines--path { color: $secondary; }
     }
     """
 
@@ -133,6 +144,8 @@ class LogLines(Widget, can_focus=True):
             last = min(len(text), letter_at(text, left + width) + 1)
         spans = line.spans[max(0, bisect_right(line.spans, (first,)) - 1) : bisect_right(line.spans, (last,))]
         colours = [(one.start, one.end, _style_named(one.style)) for one in spans]
+        if not line.spans:
+            colours = self._highlights(text, first, last)
         matches = self._matches(placed.row, text, first, last)
         base = self._style("pointed" if viewport.window.rows[placed.row].offset == self.pointed else "")
         strip = Strip(_segments(text, first, last, colours, matches, base))
@@ -146,6 +159,14 @@ class LogLines(Widget, can_focus=True):
             cut = Strip.join([cut.crop(0, width - 1), Strip([Segment(_more_sign(), self._style("more"))])])
         return cut
 
+    def _highlights(self, text: str, first: int, last: int) -> list[Part]:
+        """Of a line without colours of its own, in those of the theme; none under NO_COLOR."""
+        if self.app.no_color:
+            return []
+        begin = max(0, first - _HIGHLIGHT_MARGIN)
+        found = highlights(text[begin : last + _HIGHLIGHT_MARGIN], begin == 0)
+        return [(begin + start, begin + end, self._style(name, partial=True)) for start, end, name in found]
+
     def _matches(self, row: int, text: str, first: int, last: int) -> list[Part]:
         if self.wanted is None:
             return []
@@ -155,17 +176,19 @@ class LogLines(Widget, can_focus=True):
         found = self.wanted.finditer(text, max(0, first - margin), min(len(text), last + margin))
         return [(match.start(), match.end(), style) for match in found]
 
-    def _style(self, name: str = "") -> Style:
-        style = self._line_styles.get(name)
+    def _style(self, name: str = "", *, partial: bool = False) -> Style:
+        """The style of plain lines with that of a part on it; `partial`: the part's alone."""
+        key = f"{name} alone" if partial else name
+        style = self._line_styles.get(key)
         if style is None:
-            style = self.rich_style
+            style = Style.null() if partial else self.rich_style
             if name:
                 try:
                     style += self.get_component_rich_style(f"log-lines--{name}", partial=True)
                 except KeyError:
                     # A worker draws before the style sheet was applied; it is drawn again then.
                     return style
-            self._line_styles[name] = style
+            self._line_styles[key] = style
         return style
 
 

@@ -514,11 +514,11 @@ def file_notes(window: LogWindow, row: Mapping[str, Any] | None, reason_hint: st
             notes.append(f"will be at {window.file.path} once the job starts")
             notes.append(f"the job is {state_word(state)}{_why(row, reason_hint)}")
         elif not look.is_there and state not in ENDED:
-            notes.append(f"{look.problem}; looked for again")
+            notes.append(f"{look.problem}; looked for again, ctrl+r looks now")
         else:
             notes.append(look.problem)
     elif look.is_there and look.size == 0:
-        notes.append("is empty" if state in ENDED else "is empty so far")
+        notes.append("is empty; q goes back" if state in ENDED else "is empty so far; new lines appear by themselves")
     return notes
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 SIDE_BY_SIDE_COLUMNS = 140
+# A frame takes two rows: lower screens have none.
+_FRAMED_ROWS = 30
 _SAID_SECONDS = 5.0
 _ASKED_AGAIN_SECONDS = 60.0
 _PERCENTAGE = "a percentage: 0 to 100"
@@ -438,6 +440,10 @@ class LogStreams(Horizontal):
     DEFAULT_CSS = """
     LogStreams { height: 1fr; width: 1fr; }
     LogStreams > #asking { padding: 0 1; color: $table-dim; }
+    LogStreams.-framed > LogReading {
+        border: round $scrollbar; border-title-color: $table-dim; border-title-style: bold;
+        &.-active { border: round $primary; border-title-color: $primary; }
+    }
     """
 
     def __init__(self, session: ClusterSession, stream: str, row: Callable[[], Mapping[str, Any] | None]) -> None:
@@ -501,8 +507,18 @@ class LogStreams(Horizontal):
                 pane.is_active = stream == self.stream
                 pane.is_beside = self.is_beside
                 pane.set_class(self.is_beside and stream == "stderr", "-beside")
+                pane.set_class(pane.is_active, "-active")
+                pane.border_title = stream
                 pane.read_now()
                 pane.say()
+        self._frame()
+
+    def on_resize(self) -> None:
+        self._frame()
+
+    def _frame(self) -> None:
+        """Frames around both streams, where there is room for the rows they take."""
+        self.set_class(self.is_beside and self.app.size.height >= _FRAMED_ROWS, "-framed")
 
     def _made(self, stream: str, files: LogFiles) -> LogPane:
         path = files.stdout if stream == "stdout" else files.stderr

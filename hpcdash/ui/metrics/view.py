@@ -50,6 +50,7 @@ _BROKEN = frozenset({"nan", "inf", "divergence"})
 _SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"
 # Lines of a view in which words may have a blank one above them.
 _ROOMY = 8
+_KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
     "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, Hugging Face, "
     "Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON lines and CSV. "
@@ -138,6 +139,7 @@ class ChartView(ChartFollowing, can_focus=True):
         if watched.run.names:
             return Text("there is too little room for a chart here")
         text = Text(visible(watched.problem) if watched.problem else "no metric yet")
+        text.append(f"\n{_KEYS_WITHOUT_CHART}")
         if not watched.progress.is_whole and watched.progress.total_bytes:
             text.append(f"\n{self._format_progress()}")
         elif watched.paths and watched.progress.total_bytes:

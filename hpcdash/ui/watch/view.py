@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from hpcdash.services.watch.alerts import AlertState
     from hpcdash.services.watch.board import WatchBoard
 
+_NO_ALERTS = "No alerts. ctrl+r checks again"
+_NO_WATCHDOGS = "No watchdogs: only jobs that never start are checked. `hpcdash config example` has more"
+
 
 # Words without a key are looked for in `name`, `id` and `user`.
 ALERTS = pa.schema(
@@ -127,11 +130,7 @@ class AlertsView(TableView):
     def placeholder(self) -> str:
         if not self._has_looked or (self.board is not None and self.board.wants_look):
             return "looking …"
-        return (
-            "nothing is wrong"
-            if self._is_configured
-            else "no watchdogs configured (only jobs that can never start are checked)"
-        )
+        return _NO_ALERTS if self._is_configured else _NO_WATCHDOGS
 
     @property
     def _is_configured(self) -> bool:

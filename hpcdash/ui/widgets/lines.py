@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import Static
 
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip, clip_path, visible, width_of
 from hpcdash.errors import CommandError, HpcdashError
 from hpcdash.ui.actions import Action, key_sign
 
@@ -22,6 +23,9 @@ _FIRST = frozenset({"help"})
 _LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
 _EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "ask_now"})
+# Alone, or after the name of a host.
+_PATH = re.compile(r"(?<![^\s:])(?:~|\.{1,2})?/\S+")
+_SHORTEST_PATH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,13 @@ class Hint(Line):
     """
 
     def show(self, words: str) -> None:
-        self.say(Text(visible(words), no_wrap=True, overflow="ellipsis"))
+        """The longest path in the words is cut in its middle where they do not fit."""
+        words = visible(words)
+        excess = width_of(words) - self.size.width
+        path = max(_PATH.findall(words), key=width_of, default="") if self.size.width and excess > 0 else ""
+        if path:
+            words = words.replace(path, clip_path(path, max(_SHORTEST_PATH, width_of(path) - excess)), 1)
+        self.say(Text(words, no_wrap=True, overflow="ellipsis"))
 
 
 class StatusLine(Line):

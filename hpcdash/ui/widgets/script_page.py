@@ -71,7 +71,7 @@ class ScriptPage(ScrollView, can_focus=True):
         & > .script-page--removed { color: $error; background: $error 10%; }
         & > .script-page--place { color: $primary; }
         & > .script-page--file { text-style: bold; }
-        & > .script-page--match { background: $warning 40%; color: $foreground; text-style: underline; }
+        & > .script-page--match { background: $warning 30%; color: $foreground; text-style: underline; }
         & > .script-page--current { background: $warning; color: $background; text-style: bold; }
     }
     """

@@ -18,7 +18,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hpcdash.domain.text import ELLIPSIS, clip, visible, width_of
+from hpcdash.domain.text import ELLIPSIS, clip_path, visible, width_of
 from hpcdash.ui.themes import STATE_STYLES
 from hpcdash.ui.widgets.cells import CELL_STYLES, MUTED, Cell, CellFunction, signs
 
@@ -226,8 +226,8 @@ class PaintedLine:
 
 
 def shortened(text: str, width: int) -> str:
-    """`clip` with the sign for what was cut off that this terminal can show."""
-    short = clip(text, width)
+    """`clip_path` with the sign for what was cut off that this terminal can show."""
+    short = clip_path(text, width)
     return short if short == text or signs().ellipsis == ELLIPSIS else short.replace(ELLIPSIS, signs().ellipsis)
 
 
@@ -238,7 +238,7 @@ def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Sty
     for text, style in pieces:
         if width_of(text) >= room:
             # A piece that just fills the room hides the next one, so it loses its end too.
-            kept.append((shortened(text + " ", room), style))
+            kept.append((shortened(text if width_of(text) > room else text + " ", room), style))
             break
         kept.append((text, style))
         room -= width_of(text)

@@ -95,7 +95,7 @@ async def test_it_is_read_again_with_ctrl_r(tmp_path: Path) -> None:
         await settled(pilot)
         await press(pilot, "J")
         assert isinstance(app.main.view, JournalView)
-        assert "no actions yet" in screen_text(app)
+        assert "No actions yet" in screen_text(app)
         note(tmp_path, "cancel", ("1",), Outcome("1", True))
         await press(pilot, "ctrl+r")
         await until(pilot, lambda: rows_of(app).row_count == 1)

@@ -511,3 +511,27 @@ async def test_lines_of_no_letters_are_paged_through_as_any_others(log: Path) ->
             placed = [pane.window.rows[one.row].offset for one in pane.viewport.placed()]
             assert placed[0] == pane.viewport.offset
             assert len(placed) == pane.viewport.height
+
+
+async def test_a_long_path_below_a_log_keeps_its_file_name(tmp_path: Path) -> None:
+    (tmp_path / "job.out").write_bytes(b"a line\n")
+    (tmp_path / "job.err").touch()
+    app = log_dashboard(
+        tmp_path, both_in_one=True, shown_folder=Path("/home/anna/projects/vision/2024/long/long/run_17")
+    )
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_log(pilot)
+        await shows(pilot, "run_17/job.out   (stderr goes there too)")
+        assert "/home/anna/…/" in screen_text(app)
+
+
+@pytest.mark.parametrize(("height", "is_framed"), [(40, True), (24, False)])
+async def test_streams_side_by_side_have_frames_where_there_is_room(log: Path, height: int, is_framed: bool) -> None:
+    put(log.parent / "job.err", b"a warning\n")
+    app = log_dashboard(log.parent)
+    async with app.run_test(size=(140, height)) as pilot:
+        await open_log(pilot)
+        await pilot.press("s")
+        await shows(pilot, "a warning")
+        await until(pilot, lambda: ("╭─ stdout ─" in screen_text(app)) is is_framed, "framed")
+        await until(pilot, lambda: ("╭─ stderr ─" in screen_text(app)) is is_framed, "framed")

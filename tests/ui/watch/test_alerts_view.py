@@ -181,13 +181,9 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
         await settled(pilot)
         assert board.alerts.states == {}
         await press(pilot, "5")
-        await until(
-            pilot,
-            lambda: "no watchdogs configured (only jobs that can never start are checked)" in screen_text(app),
-            "words",
-        )
+        await until(pilot, lambda: "No watchdogs: only jobs that never start are checked" in screen_text(app), "words")
         assert "write [watch] into /home/ada/c.toml; hpcdash config example shows it" in screen_text(app)
-        assert "nothing is wrong" not in screen_text(app)
+        assert "No alerts" not in screen_text(app)
         await press(pilot, "1")
         written.append('[[watch.running]]\nname = "x"\n[[watch.storage]]\npath = "/scratch"')
         await press(pilot, "ctrl+r")
@@ -216,7 +212,7 @@ async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothin
         store, WatchSettings(), WatchFiles(tmp_path, "here"), reread=lambda: written.pop() if written else None
     )
     app = HpcdashApp([replace(session, watching=board)])
-    unwatched = "no watchdogs configured (only jobs that can never start are checked)"
+    unwatched = "No watchdogs: only jobs that never start are checked"
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
         await press(pilot, "5")
@@ -230,9 +226,9 @@ async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothin
         app.main.view.reload()
         await pilot.pause()
         assert "looking …" in screen_text(app)
-        assert "nothing is wrong" not in screen_text(app)
+        assert "No alerts" not in screen_text(app)
         may_answer.set()
-        await until(pilot, lambda: "nothing is wrong" in screen_text(app), "what it found")
+        await until(pilot, lambda: "No alerts" in screen_text(app), "what it found")
         written.append(WatchSettings())
         await store.fetch(Kind.MINE)
         await until(pilot, lambda: unwatched in screen_text(app), "nothing to be watched any more")

@@ -1,0 +1,58 @@
+"""A recorded case shows every view: what the jobs wrote and their scripts are there too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ui.metrics.chart_stage import drawn
+from tests.ui.stage import CASES, PBS_CASES, dashboard, screen_text, settled, until
+
+SLURM, PBS = CASES, PBS_CASES
+
+
+@pytest.mark.parametrize(
+    ("cases", "view", "job_id", "shown"),
+    [
+        (SLURM, "job", "13_3", "FloatingPointError: loss is nan at step 1150"),
+        (SLURM, "log", "6", "step 29140 loss"),
+        (SLURM, "log", "13_3", "FloatingPointError"),
+        (SLURM, "log", "52", "Segmentation fault"),
+        (SLURM, "script", "6", "--signal=USR1@300"),
+        (SLURM, "triage", "13", "FloatingPointError"),
+        (SLURM, "chain", "57", "dinov2-export"),
+        (PBS, "job", "29.pbs01", "Process 71234 got signal: 15"),
+        (PBS, "log", "2.pbs01", "step 6400 loss"),
+        (PBS, "log", "29.pbs01", "SignalException"),
+        (PBS, "script", "2.pbs01", "train.py --steps 20000"),
+        (PBS, "triage", "12[].pbs01", "ValueError: batch of 7"),
+        (PBS, "chain", "9.pbs01", "grandchild"),
+    ],
+    ids=lambda value: value.parent.name if isinstance(value, Path) else str(value)[:16],
+)
+async def test_a_recorded_job_opens_in_the_view(cases: Path, view: str, job_id: str, shown: str) -> None:
+    app = dashboard("training", cases=cases)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await settled(pilot)
+        await app.main.push(view, job_id=job_id)
+        await until(pilot, lambda: shown in screen_text(app), f"{view} of {job_id} shows {shown!r}")
+
+
+@pytest.mark.parametrize(("cases", "job_id"), [(SLURM, "6"), (PBS, "2.pbs01")], ids=["slurm", "pbs"])
+async def test_the_loss_of_a_recorded_training_is_drawn_with_its_spike(cases: Path, job_id: str) -> None:
+    app = dashboard("training", cases=cases)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await settled(pilot)
+        await app.main.push("chart", job_id=job_id)
+        await drawn(pilot)
+        await until(pilot, lambda: "spike at" in screen_text(app), "the spike is found")
+
+
+async def test_no_file_outside_the_recording_is_read(tmp_path: Path) -> None:
+    app = dashboard("training")
+    secret = tmp_path / "secret"
+    secret.write_text("hello\n", encoding="utf-8")
+    log = app.sessions[0].store.log_file(str(secret))
+    assert (await log.read(0, 100)).look.is_missing
+    assert (await app.sessions[0].store.log_file(f"/../../../../../../..{secret}").read(0, 100)).look.is_missing
