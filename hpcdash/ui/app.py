@@ -76,7 +76,7 @@ class HpcdashApp(DashboardApp):
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
         self._palettes = load_themes(theme_folders)
-        # Where textual-web shows it there is no terminal.
+        # In a browser there is no terminal.
         super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
         # The loop and the context it runs in, while it runs; the signal that ends it, if one does.
         self._own_loop: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None
