@@ -92,12 +92,22 @@ def _listening(port: int, path: Path | None) -> Iterator[tuple[socket.socket, st
         yield listening, f"http://127.0.0.1:{port}", f"ssh -L {port}:127.0.0.1:{port} {host}"
 
 
+def _is_in_background(terminal: int) -> bool:
+    """What is typed is for another program then; to read it would stop this one."""
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:
+        return False
+
+
 async def _serve(server: DashboardServer, listening: socket.socket, print_link: Callable[[], None]) -> None:
     await server.start(listening)
     loop = asyncio.get_running_loop()
 
     def answer_enter() -> None:
-        # What is typed into a terminal comes by the line; an end of input has nothing more to say.
+        if _is_in_background(sys.stdin.fileno()):
+            return
+        # A terminal hands over a line at once; the end of its input comes once.
         if os.read(sys.stdin.fileno(), 4096):
             print_link()
         else:

@@ -17,6 +17,9 @@ class BrowserDriver(WebDriver):
 
     def __init__(self, app: Any, **arguments: Any) -> None:
         super().__init__(app, **arguments)
+        # They are for this process, and none of what it starts.
+        for name in ("TEXTUAL_DRIVER", "TEXTUAL_COLOR_SYSTEM", "COLUMNS", "ROWS"):
+            os.environ.pop(name, None)
         self._app: Any = app
         self._write: Any = self._send
 

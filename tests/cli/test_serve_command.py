@@ -107,11 +107,22 @@ async def test_it_is_read_only_unless_asked(program: Program, options: tuple[str
         await shows(page, b"read-only")
 
 
-async def test_with_actions_the_keys_that_change_something_are_there(program: Program) -> None:
+async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(program: Program) -> None:
     async with serving(program, "--allow-actions") as (_, said), browser(said) as page:
         await shows(page, b"connected")
         await page.send_json(["stdin", "n"])
         await shows(page, b"what runs")
+        # The next field is the command.
+        await page.send_json(["stdin", "gpt\x1b[B"])
+        await shows(page, b"called gpt")
+        await page.send_json(["stdin", "env"])
+        await page.send_json(["stdin", "\n"])
+        await shows(page, b"submit gpt?")
+        await page.send_json(["stdin", "y"])
+        await shows(page, b"job 1 submitted")
+        log = await asyncio.to_thread(program, "log", "1", "-f")
+        assert "PATH=" in log.text
+        assert not re.search(r"^(TEXTUAL|COLUMNS=|ROWS=)", log.text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
