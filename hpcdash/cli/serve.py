@@ -51,15 +51,14 @@ def run_serve(common: CommonOptions, *, port: int | None, socket_path: Path | No
         def print_link() -> None:
             click.echo(f"  {address}{server.new_link()}")
 
-        click.echo("hpcdash in a browser of this machine:" if socket_path is None else "hpcdash in a browser:")
+        click.echo("hpcdash in a browser:")
         print_link()
-        click.echo(
-            f"The link lets one browser in, once, within {LINK_SECONDS // 60} minutes. "
-            + ("Enter prints a new one, ctrl+c ends." if sys.stdin.isatty() else "Start again for a new one.")
-        )
+        click.echo(f"The link lets one browser in, once, within {LINK_SECONDS // 60} minutes.")
+        click.echo("Enter prints a new one; ctrl+c ends." if sys.stdin.isatty() else "Start again for a new one.")
         click.echo(f"On another machine run first: {forwarding}")
         if socket_path is None:
-            click.echo("Other users of this machine reach the port: keep the link to yourself, or use --socket PATH.")
+            click.echo("Other users of this machine reach the port, and only the link keeps them out;")
+            click.echo("with --socket PATH they cannot even connect.")
         if not (allow_actions or settings.read_only):
             click.echo("It is read-only; --allow-actions gives it the keys that change something.")
         run_async(_serve(server, listening, print_link))

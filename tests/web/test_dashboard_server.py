@@ -436,6 +436,16 @@ async def test_there_is_a_limit_on_dashboards_at_once() -> None:
                 await asyncio.sleep(0.05)
 
 
+async def test_a_connection_too_many_is_closed_at_once() -> None:
+    async with served() as it:
+        idle = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)]
+        assert await asyncio.wait_for(idle[-1][0].read(), 20) == b""
+        idle[0][1].write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"403" in await asyncio.wait_for(idle[0][0].readline(), 20)
+        for _, writer in idle:
+            writer.close()
+
+
 async def test_many_connections_leave_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "CONNECTION_SECONDS", 0.5)
     async with served() as it:
