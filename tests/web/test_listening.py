@@ -28,6 +28,11 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def connect(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as connecting:
+        connecting.connect(str(path))
+
+
 def test_a_port_is_of_this_machine_alone_and_taken_once() -> None:
     with listen_on_loopback(0) as listening:
         host, port = listening.getsockname()
@@ -42,7 +47,7 @@ def test_a_socket_is_its_owners_and_gone_afterwards(folder: Path) -> None:
     try:
         with listen_on_socket(path):
             assert stat.S_IMODE(path.lstat().st_mode) == 0o600
-            socket.socket(socket.AF_UNIX).connect(str(path))
+            connect(path)
         assert not path.exists()
     finally:
         assert os.umask(old_mask) == 0
@@ -117,7 +122,7 @@ def test_the_socket_of_one_that_was_killed_is_replaced(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(folder / "it"))
     with listen_on_socket(folder / "it"):
-        socket.socket(socket.AF_UNIX).connect(str(folder / "it"))
+        connect(folder / "it")
 
 
 def test_a_socket_that_came_in_its_place_stays(folder: Path) -> None:
