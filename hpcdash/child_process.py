@@ -80,11 +80,16 @@ class ChildProcess:
 
     async def write(self, stdin: bytes, *, keep_open: bool) -> None:
         """Send this to its stdin, and then the end of it unless it is kept open; what it does not read is dropped."""
-        transport, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
-        self._transports.append(transport)
+        transport = await self.open_stdin()
         transport.write(stdin)
         if not keep_open:
             transport.write_eof()
+
+    async def open_stdin(self) -> asyncio.WriteTransport:
+        """What it reads; whoever writes looks how much of that it has not read yet."""
+        transport, _ = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+        self._transports.append(transport)
+        return transport
 
     def close(self) -> None:
         """Let go of its pipes; it is not signalled."""

@@ -462,6 +462,32 @@ def images_login(common: CommonOptions, username: str | None, password_stdin: bo
 
 
 @click.command()
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="This port of 127.0.0.1; else any free one.")
+@click.option(
+    "--socket",
+    "socket_path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A unix socket, mode 0600, instead.",
+)
+@click.option("--allow-actions", is_flag=True, help="With the keys that change something; else it is read-only.")
+@common_options
+def serve(common: CommonOptions, **given: Any) -> None:
+    """The dashboard in a browser, by a link that is printed; needs hpcdash[web].
+
+    Each link lets one browser in, once, within ten minutes; enter prints a new one. A browser that is in stays in until
+    this ends with ctrl+c. Each tab has a dashboard of its own, which ends as the tab is closed.
+
+    It is reached from this machine alone. From another one: ssh -L PORT:127.0.0.1:PORT HOST, with --socket
+    ssh -L 8080:PATH HOST. Other users of this machine reach a port too, and only the link keeps them out; a
+    socket is closed to them.
+    """
+    from hpcdash.cli.serve import run_serve
+
+    run_serve(common, **given)
+
+
+@click.command()
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:
@@ -529,4 +555,13 @@ SETUP_COMMANDS: tuple[click.Command, ...] = (
 # What `hpcdash chain` was called.
 _OLD_CHAIN = copy(chain_of)
 _OLD_CHAIN.name, _OLD_CHAIN.hidden = "train", True
-COMMANDS = (*LOOK_COMMANDS, *ACT_COMMANDS, *SUBMIT_COMMANDS, _OLD_CHAIN, *WATCH_COMMANDS, images, *SETUP_COMMANDS)
+COMMANDS = (
+    *LOOK_COMMANDS,
+    *ACT_COMMANDS,
+    *SUBMIT_COMMANDS,
+    _OLD_CHAIN,
+    *WATCH_COMMANDS,
+    serve,
+    images,
+    *SETUP_COMMANDS,
+)

@@ -168,7 +168,9 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
 
 
 def require_terminal() -> None:
-    """Raises UsageError where there is none."""
+    """Raises UsageError where there is none and no browser either."""
+    if os.environ.get("TEXTUAL_DRIVER"):
+        return
     # It is drawn on stderr.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError(

@@ -108,7 +108,7 @@ class HpcdashApp(DashboardApp):
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
         self._palettes = load_themes(theme_folders)
-        # Where textual-web shows it there is no terminal.
+        # In a browser there is no terminal.
         super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
         self._dim = DimFilter(DIM_FACTOR)
         system = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(self.console.color_system or "")

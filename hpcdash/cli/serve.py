@@ -1,0 +1,122 @@
+"""`hpcdash serve`: the dashboard in a browser, by a link that is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcdash.cli.build import chosen_clusters
+from hpcdash.cli.ending import ends_silently, run_async
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config.read import load_settings
+from hpcdash.errors import UsageError
+from hpcdash.ui.actions import ACTION_NAMES
+from hpcdash.web.listening import listen_on_loopback, listen_on_socket
+
+if TYPE_CHECKING:
+    from hpcdash.web.server import DashboardServer
+
+# Of the reader's own machine, where the socket is forwarded to.
+_FORWARDED_PORT = 8080
+
+
+def run_serve(common: CommonOptions, *, port: int | None, socket_path: Path | None, allow_actions: bool) -> None:
+    """Serve until ctrl+c. Raises HpcdashError for what a browser would only be told later."""
+    if any(find_spec(name) is None for name in ("aiohttp", "textual_serve")):
+        raise UsageError("hpcdash serve needs aiohttp and textual-serve", "Install them: pip install 'hpcdash[web]'")
+    for excluded, other in (
+        (port is not None and socket_path is not None, "--port and --socket"),
+        (common.read_only and allow_actions, "--read-only and --allow-actions"),
+    ):
+        if excluded:
+            raise UsageError(f"{other} cannot be used together", "Leave one of them out.")
+    settings = load_settings(common.config, action_names=ACTION_NAMES)
+    chosen_clusters(common, settings)
+    common_words = _dashboard_argv(common, allow_actions=allow_actions)
+    with ends_silently(), _listening(port or 0, socket_path) as (listening, address, forwarding):
+        from hpcdash.web.server import LINK_SECONDS, DashboardServer
+
+        server = DashboardServer(common_words)
+
+        def print_link() -> None:
+            click.echo(f"  {address}{server.new_link()}")
+
+        click.echo("hpcdash in a browser:")
+        print_link()
+        click.echo(f"The link lets one browser in, once, within {LINK_SECONDS // 60} minutes.")
+        click.echo("Enter prints a new one; ctrl+c ends." if sys.stdin.isatty() else "Start again for a new one.")
+        click.echo(f"On another machine run first: {forwarding}")
+        if socket_path is None:
+            click.echo("Other users of this machine reach the port, and only the link keeps them out;")
+            click.echo("with --socket PATH they cannot even connect.")
+        if not (allow_actions or settings.read_only):
+            click.echo("It is read-only; --allow-actions gives it the keys that change something.")
+        run_async(_serve(server, listening, print_link))
+
+
+def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:
+    named = [("--cluster", common.cluster), ("--ssh", common.ssh), ("--backend", common.backend)]
+    named += [("--config", str(common.config) if common.config else None)]
+    flags = [("--local", common.local), ("--yes", common.yes), ("--debug", common.debug)]
+    flags += [("--read-only", not allow_actions)]
+    return (
+        # -P: a folder that one happens to be in must not stand for the package.
+        *(sys.executable, "-P", "-m", "hpcdash"),
+        *(f"{name}={value}" for name, value in named if value),
+        *(name for name, is_set in flags if is_set),
+    )
+
+
+@contextmanager
+def _listening(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str, str]]:
+    """A listening socket, the address of its page, and the ssh command that forwards it to another machine."""
+    host = socket.gethostname()
+    if path is not None:
+        with listen_on_socket(path) as listening:
+            forwarded = f"{_FORWARDED_PORT}:{listening.getsockname()}"
+            yield listening, f"http://127.0.0.1:{_FORWARDED_PORT}", shlex.join(("ssh", "-L", forwarded, host))
+        return
+    with closing(listen_on_loopback(port)) as listening:
+        port = listening.getsockname()[1]
+        yield listening, f"http://127.0.0.1:{port}", f"ssh -L {port}:127.0.0.1:{port} {host}"
+
+
+def _is_in_background(terminal: int) -> bool:
+    """What is typed is for another program then; to read it would stop this one."""
+    try:
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    except OSError:
+        return False
+
+
+async def _serve(server: DashboardServer, listening: socket.socket, print_link: Callable[[], None]) -> None:
+    await server.start(listening)
+    loop = asyncio.get_running_loop()
+
+    def answer_enter() -> None:
+        if _is_in_background(sys.stdin.fileno()):
+            return
+        # A terminal hands over a line at once; the end of its input comes once.
+        if os.read(sys.stdin.fileno(), 4096):
+            print_link()
+        else:
+            loop.remove_reader(sys.stdin.fileno())
+
+    if sys.stdin.isatty():
+        loop.add_reader(sys.stdin.fileno(), answer_enter)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        with suppress(ValueError, OSError):
+            loop.remove_reader(sys.stdin.fileno())
+        await server.stop()

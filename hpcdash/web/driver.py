@@ -1,0 +1,42 @@
+"""The dashboard's terminal where that is a browser: packets of `textual.drivers.web_driver` on stdin and stdout."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from textual.driver import Driver
+from textual.drivers.web_driver import WebDriver
+
+
+class BrowserDriver(WebDriver):
+    """Textual's driver; the app hears `hung_up` once nobody is at the other end."""
+
+    # As in a terminal, a screenshot is saved where hpcdash runs.
+    deliver_binary = Driver.deliver_binary
+
+    def __init__(self, app: Any, **arguments: Any) -> None:
+        super().__init__(app, **arguments)
+        # They are for this process, and none of what it starts.
+        for name in ("TEXTUAL_DRIVER", "TEXTUAL_COLOR_SYSTEM", "COLUMNS", "ROWS"):
+            os.environ.pop(name, None)
+        self._app: Any = app
+        self._write: Any = self._send
+
+    def run_input_thread(self) -> None:
+        super().run_input_thread()
+        # Textual's driver would go on without input for ever.
+        if not self.exit_event.is_set():
+            self._app.hung_up()
+
+    def open_url(self, url: str, new_tab: bool = True) -> None:
+        """Show the address: whoever served it may not choose what a browser opens."""
+        self._app.notify(f"to be opened by hand: {url}", markup=False)
+
+    def _send(self, packet: bytes) -> None:
+        """Write a whole packet, and wait for a slow browser; it goes nowhere once nobody reads."""
+        try:
+            while packet:
+                packet = packet[os.write(self.fileno, packet) :]
+        except OSError:
+            pass

@@ -1,0 +1,93 @@
+"""Where a browser connects: a port that this machine alone reaches, or a unix socket that its owner alone opens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcdash.errors import HpcdashError, UsageError
+
+_ROOT = 0
+_ANOTHER_PATH = "Name a path in a folder of your own, such as one below your home."
+
+
+def listen_on_loopback(port: int) -> socket.socket:
+    """A listening socket on 127.0.0.1; port 0 is any free one. Raises HpcdashError."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise HpcdashError(
+            f"cannot listen on port {port} of 127.0.0.1: {error.strerror}", "Leave out --port to use any free port."
+        ) from error
+    return listening
+
+
+@contextmanager
+def listen_on_socket(path: Path) -> Iterator[socket.socket]:
+    """A listening unix socket, mode 0600, which is removed afterwards. Raises UsageError.
+
+    Nobody but its owner and root may be able to replace it: that goes for each folder above it. A socket of ours that
+    nobody listens on any more is replaced; anything else at the path is left alone.
+    """
+    try:
+        # Links in the folders are followed now and never again; one at the path itself is not.
+        path = Path(os.path.realpath(path.parent), path.name)
+        _require_safe_folders(path.parent)
+        _remove_dead_socket(path)
+    except OSError as error:
+        raise UsageError(f"{error.filename or path}: {error.strerror}", _ANOTHER_PATH) from error
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        old_mask = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(old_mask)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        # A path that is too long has no errno.
+        raise UsageError(f"cannot listen on {path}: {error.strerror or error}", _ANOTHER_PATH) from error
+    ours = os.lstat(path)
+    try:
+        yield listening
+    finally:
+        listening.close()
+        try:
+            if os.path.samestat(ours, os.lstat(path)):
+                path.unlink()
+        except OSError:
+            pass
+
+
+def _require_safe_folders(folder: Path) -> None:
+    for one in (folder, *folder.parents):
+        found = os.stat(one)
+        if found.st_uid not in (os.geteuid(), _ROOT):
+            raise UsageError(f"{one} belongs to another user, who could replace the socket", _ANOTHER_PATH)
+        # In a sticky folder, as /tmp is one, only its owner removes or renames a file.
+        if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+            raise UsageError(f"other users may write to {one} and could replace the socket", _ANOTHER_PATH)
+
+
+def _remove_dead_socket(path: Path) -> None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+        raise UsageError(f"{path} is there already and is no socket of yours", "Remove it, or name another path.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        status = asking.connect_ex(str(path))
+    if status != errno.ECONNREFUSED:
+        raise UsageError(f"something listens on {path} already", "End it, or name another path.")
+    path.unlink()

@@ -1,0 +1,209 @@
+"""Serves the dashboard to browsers: one link lets one in, and each has a process of the dashboard to itself.
+
+The terminal in the page is textual-serve's, whose own server asks nobody who they are and is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from aiohttp import WSCloseCode, web
+from aiohttp.web_protocol import RequestHandler
+
+from hpcdash.web.process import run_dashboard, say
+
+LINK_SECONDS = 600
+MOST_DASHBOARDS = 8
+MOST_CONNECTIONS = 64
+# A large paste.
+MOST_MESSAGE_BYTES = 1 << 20
+# Of a connection that shows no dashboard.
+CONNECTION_SECONDS = 60.0
+# A browser that does not answer for half as long is gone.
+PING_SECONDS = 15.0
+_SHUTDOWN_SECONDS = 8.0
+_CLOSE_SECONDS = 2.0
+_COOKIE = "hpcdash"
+_HERE = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
+_HEADERS = {
+    # xterm.js writes styles into the page.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "font-src 'self'; img-src data:; connect-src 'self' ws://{host}; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Server": "hpcdash",
+}
+_NOT_IN = (
+    "This page is open only to a browser that came by the link of hpcdash serve. Each link works once; "
+    "press enter where hpcdash serve runs for a new one.\n"
+)
+
+
+class DashboardServer:
+    """Runs `argv`, the dashboard, for each browser that comes by a link of `new_link`."""
+
+    def __init__(self, argv: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._argv = tuple(argv)
+        self._clock = clock
+        self._token, self._token_ends = b"", 0.0
+        self._cookies: list[bytes] = []
+        # Browsers send a host's cookies to all of its ports, also other users', but to this path alone.
+        self._root = f"/{secrets.token_urlsafe(16)}/"
+        self._files = _read_files()
+        self._browsers: set[web.WebSocketResponse] = set()
+        self._upgraded: set[object] = set()
+        app = web.Application(middlewares=[self._guard])
+        app.on_response_prepare.append(_add_headers)
+        app.on_shutdown.append(self._close_browsers)
+        app.router.add_get("/", self._enter, allow_head=False)
+        app.router.add_get(f"{self._root}socket", self._connect, allow_head=False)
+        app.router.add_get(self._root + "{name:.*}", self._send_file, allow_head=False)
+        # An access log would hold the token; what else is logged anyone can cause.
+        logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
+        self._runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=_SHUTDOWN_SECONDS)
+        self._listening: asyncio.Server | None = None
+
+    def new_link(self) -> str:
+        """The path and query that let one browser in, once and within LINK_SECONDS; the link before it ends."""
+        token = secrets.token_urlsafe(32)
+        self._token, self._token_ends = token.encode(), self._clock() + LINK_SECONDS
+        return f"/?token={token}"
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve whoever connects to a listening socket."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
+        self._listening = await create(self._accept, sock=listening)
+
+    async def stop(self) -> None:
+        """End all dashboards and connections."""
+        if self._listening is not None:
+            self._listening.close()
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        if len(server.connections) >= MOST_CONNECTIONS:
+            return _Refusal()
+        handler = server()
+        asyncio.get_running_loop().call_later(CONNECTION_SECONDS, self._drop, handler)
+        return handler
+
+    def _drop(self, handler: RequestHandler) -> None:
+        if handler not in self._upgraded and handler.transport is not None:
+            handler.force_close()
+            handler.transport.close()
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
+        if len(hosts) != 1 or not _HERE.fullmatch(hosts[0]):
+            # Somebody else's name that leads here: DNS rebinding.
+            return _refuse("hpcdash answers to the names 127.0.0.1 and localhost alone.\n")
+        is_upgrade = request.path == f"{self._root}socket"
+        if origins != [f"http://{hosts[0]}"] and (origins or is_upgrade):
+            return _refuse("Another site's page asked for this; hpcdash answers to its own page alone.\n")
+        if request.path != "/" and not self._is_in(request):
+            return _refuse(_NOT_IN)
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return web.Response(status=error.status, text=f"{error.reason}\n")
+
+    def _is_in(self, request: web.Request) -> bool:
+        cookie = request.cookies.get(_COOKIE, "").encode("utf-8", "replace")
+        return any(hmac.compare_digest(cookie, known) for known in self._cookies)
+
+    async def _enter(self, request: web.Request) -> web.StreamResponse:
+        """A cookie for the token."""
+        given = request.query.get("token", "").encode("utf-8", "replace")
+        if not (self._token and hmac.compare_digest(given, self._token) and self._clock() < self._token_ends):
+            return _refuse(_NOT_IN)
+        self._token = b""
+        cookie = secrets.token_urlsafe(32)
+        self._cookies.append(cookie.encode())
+        entered = web.Response(status=303, headers={"Location": self._root})
+        entered.set_cookie(_COOKIE, cookie, path=self._root, httponly=True, samesite="Strict")
+        return entered
+
+    async def _send_file(self, request: web.Request) -> web.StreamResponse:
+        found = self._files.get(request.match_info["name"])
+        if found is None:
+            raise web.HTTPNotFound
+        content, content_type = found
+        return web.Response(body=content, headers={"Content-Type": content_type})
+
+    async def _connect(self, request: web.Request) -> web.StreamResponse:
+        browser = web.WebSocketResponse(timeout=_CLOSE_SECONDS, heartbeat=PING_SECONDS, max_msg_size=MOST_MESSAGE_BYTES)
+        handler = request.protocol
+        self._upgraded.add(handler)
+        try:
+            await browser.prepare(request)
+            if len(self._browsers) >= MOST_DASHBOARDS:
+                await say(
+                    browser, f"hpcdash serve shows at most {MOST_DASHBOARDS} dashboards at once. Close another tab."
+                )
+                await browser.close(code=WSCloseCode.TRY_AGAIN_LATER)
+                return browser
+            self._browsers.add(browser)
+            await run_dashboard(self._argv, browser, request.query.get("width", ""), request.query.get("height", ""))
+        finally:
+            self._browsers.discard(browser)
+            self._upgraded.discard(handler)
+        return browser
+
+    async def _close_browsers(self, _: web.Application) -> None:
+        closing = [browser.close(code=WSCloseCode.GOING_AWAY) for browser in self._browsers]
+        await asyncio.gather(*closing)
+
+
+class _Refusal(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _refuse(text: str) -> web.Response:
+    return web.Response(status=403, text=text)
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    host = request.headers.get("Host", "")
+    host = host if _HERE.fullmatch(host) else "localhost"
+    response.headers.update({name: value.replace("{host}", host) for name, value in _HEADERS.items()})
+
+
+def _read_files() -> dict[str, tuple[bytes, str]]:
+    """All that is ever sent, by its name in the page."""
+    found = find_spec("textual_serve")
+    assert found is not None
+    assert found.origin is not None
+    ours, terminal = Path(__file__).parent, Path(found.origin).parent / "static"
+    files = {
+        "": (ours / "page.html", "text/html; charset=utf-8"),
+        "page.css": (ours / "page.css", "text/css; charset=utf-8"),
+        "page.js": (ours / "page.js", "text/javascript; charset=utf-8"),
+        "textual.js": (terminal / "js" / "textual.js", "text/javascript; charset=utf-8"),
+        "xterm.css": (terminal / "css" / "xterm.css", "text/css; charset=utf-8"),
+        "mono.ttf": (terminal / "fonts" / "RobotoMono-VariableFont_wght.ttf", "font/ttf"),
+        "mono-italic.ttf": (terminal / "fonts" / "RobotoMono-Italic-VariableFont_wght.ttf", "font/ttf"),
+    }
+    return {name: (path.read_bytes(), content_type) for name, (path, content_type) in files.items()}
