@@ -591,7 +591,7 @@ def test_every_request_gives_each_job_one_outcome_and_no_id_becomes_an_option(
 
 def test_what_is_no_job_id_is_refused_with_the_place() -> None:
     for text in ("--version", "-x", "12;ls", "all", "12@srv", "12[", "12+1"):
-        with pytest.raises(UsageError, match="is not a (PBS )?job ID"):
+        with pytest.raises(UsageError, match=r"is not a (PBS )?job ID"):
             commands("cancel", "4", text)
 
 
