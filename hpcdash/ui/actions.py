@@ -27,7 +27,8 @@ CHART = frozenset({"chart"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit"}
 # Those that move the cursor, and Textual's own for palette and quitting: no action can have them.
 MOVING_KEYS = frozenset(
-    {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end", "ctrl+p", "ctrl+q", "ctrl+c"}
+    {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
+    | {"shift+up", "shift+down", "ctrl+p", "ctrl+q", "ctrl+c"}
 )
 # Where `?` is typed there has to be another way to the help, and a way out.
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
@@ -75,6 +76,8 @@ ACTIONS: tuple[Action, ...] = (
         short="details",
     ),
     Action("mark", "space", "mark", TABLES),
+    Action("mark_all", "ctrl+a", "mark all rows shown, or none of them", TABLES),
+    Action("invert_marks", "asterisk", "invert the marks of the rows shown", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
     Action("log", "l", "log: stdout", LEADS_TO_A_JOB, Capability.LOGS, shown=3, short="log"),
     Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.LOGS),
@@ -255,6 +258,7 @@ _KEY_SIGNS = {
     "at": "@",
     "plus": "+",
     "minus": "-",
+    "asterisk": "*",
 }
 _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 

@@ -325,6 +325,12 @@ class TableView(View):
     def do_mark(self) -> None:
         self.rows.action_toggle_mark()
 
+    def do_mark_all(self) -> None:
+        self.rows.toggle_all_marks()
+
+    def do_invert_marks(self) -> None:
+        self.rows.invert_marks()
+
     def do_unmark(self) -> None:
         self.rows.clear_marks()
 
@@ -332,6 +338,9 @@ class TableView(View):
         if (row_id := self.rows.cursor_id) is not None:
             self.app.copy_to_clipboard(row_id)
             self.notify(f"copied {row_id}", markup=False)
+
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        return (*super().help_moving(), ("shift+↑ shift+↓", "mark a range"))
 
     def choose_columns(self, names: Sequence[str]) -> None:
         """Show these columns, in this order."""
