@@ -131,6 +131,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             program="qsub",
             submission=partial(submit.submission, one),
             resubmission=partial(submit.resubmission, one),
+            new_limits=frozenset({"time_seconds", "memory_bytes"}),
         ),
     )
 

@@ -118,6 +118,7 @@ BACKEND = Backend(
         program="sbatch",
         submission=submit.submission,
         resubmission=submit.resubmission,
+        new_limits=frozenset({"time_seconds", "memory_bytes"}),
         array_refusal=submit.array_refusal_query,
         start_estimate=submit.start_estimate_query,
     ),
