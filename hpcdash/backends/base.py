@@ -295,6 +295,9 @@ class DetailPart:
     requeue_refusal: Callable[[Mapping[str, str]], str] = _empty_text
     """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
 
+    submit_line: Callable[[Mapping[str, str]], str] = _empty_text
+    """The command line that a job was submitted with, by what `native` or the history's says; '' where not told."""
+
     variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
     """What of a job's environment its row tells; None where it does not."""
 

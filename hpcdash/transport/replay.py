@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command, without_env
+from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 
@@ -80,6 +80,10 @@ class ReplayTransport:
 
     def prepend_path(self, folder: str) -> None:
         """A recording answers whatever the PATH."""
+
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """A recording has no machine."""
+        raise UsageError("a recording has no machine that a shell could run on")
 
     async def close(self) -> None:
         self.health.state = "idle"

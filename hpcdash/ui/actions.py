@@ -113,6 +113,7 @@ ACTIONS: tuple[Action, ...] = (
         short="save switch",
     ),
     Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
+    Action("open_shell", "W", "shell in the job's work dir, on the cluster", OF_A_JOB, acts=True, short="shell"),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
         "submit_form",
@@ -227,7 +228,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sort", "o", "sort by the next column", TABLES, shown=6, short="sort"),
     Action("reverse", "O", "reverse the order", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
-    Action("copy", "y", "copy the id, or a log's path", COPIED_FROM, shown=11, short="copy"),
+    Action("copy", "y", "copy: id, name, log, work dir, nodes, command", COPIED_FROM, shown=11, short="copy"),
     Action("ask_now", "ctrl+r", "ask the scheduler now", shown=8, short="ask now", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),

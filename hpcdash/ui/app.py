@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextvars
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -18,17 +20,20 @@ from textual.notifications import Notification, Notify
 from textual.screen import Screen
 from textual.widgets import TextArea
 
+from hpcdash.domain.text import visible, without_surrogates
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.actions import ACTIONS, Action
 from hpcdash.ui.main_screen import main_screen_with
 from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screen import DashboardApp
-from hpcdash.ui.terminal import TerminalDriver
+from hpcdash.ui.terminal import TerminalDriver, desktop_notification, through_tmux
 from hpcdash.ui.themes import DEFAULT_THEME, default_variables, load_themes
 
 # They stand at the right, below the names of the views.
 MOST_TOLD = 2
+# ssh(1), EXIT STATUS: of its own failures.
+_SSH_FAILED = 255
 
 
 class HpcdashApp(DashboardApp):
@@ -66,12 +71,15 @@ class HpcdashApp(DashboardApp):
         tour: bool = False,
         tour_ended: Callable[[], None] = lambda: None,
         note_error: Callable[[Exception], Path | None] = lambda error: None,
+        notify: str = "none",
     ) -> None:
         """`notice` is said once the screen is there; `tour` begins with hints.
 
         `tour_ended` hears of their end, which comes at the latest when a person leaves.
 
         `run_outside` runs a person's 'pager' or 'editor' on a file and gives a complaint, '' where all went well.
+
+        `notify` ("bell", "osc9", "osc777" or "none") is how it is told that jobs ended while the terminal has no focus.
 
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
@@ -94,6 +102,7 @@ class HpcdashApp(DashboardApp):
         self._prompter = prompter
         self._run_outside = run_outside
         self.note_error = note_error
+        self._desktop = notify
         self._notice = notice
         self._tour = tour
         self.main = main_screen_with(actions)(
@@ -136,6 +145,33 @@ class HpcdashApp(DashboardApp):
             self.is_outside = False
         if complaint:
             self.notify(complaint, severity="warning", markup=False)
+
+    def open_shell(self, argv: tuple[str, ...], where: str) -> None:
+        complaint = ""
+        try:
+            self.is_outside = True
+            with self.suspend():
+                print(f"{visible(where)}\nexit or ctrl+d goes back to hpcdash", flush=True)
+                if subprocess.call(argv) == _SSH_FAILED and argv[0] == "ssh":
+                    complaint = "ssh could not log in, or its connection broke"
+        except SuspendNotSupported:
+            complaint = "this terminal cannot be left to another program"
+        except OSError as error:
+            complaint = f"{argv[0]}: {error.strerror}"
+        finally:
+            self.is_outside = False
+        if complaint:
+            self.notify(complaint, severity="warning", markup=False)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        super().copy_to_clipboard(without_surrogates(text))
+        if self._driver is not None and os.environ.get("TMUX"):
+            encoded = base64.b64encode(self.clipboard.encode()).decode()
+            self._driver.write(through_tmux(f"\x1b]52;c;{encoded}\a"))
+
+    def notify_desktop(self, words: str) -> None:
+        if self._driver is not None and not self.app_focus and self._desktop != "none":
+            self._driver.write(desktop_notification(self._desktop, words, in_tmux=bool(os.environ.get("TMUX"))))
 
     def on_notify(self, event: Notify) -> None:
         """What comes makes room for itself: the oldest of what weighs least goes, an error never."""

@@ -334,10 +334,11 @@ class TableView(View):
     def do_unmark(self) -> None:
         self.rows.clear_marks()
 
-    def do_copy(self) -> None:
+    def do_copy(self) -> bool | None:
         if (row_id := self.rows.cursor_id) is not None:
             self.app.copy_to_clipboard(row_id)
             self.notify(f"copied {row_id}", markup=False)
+        return None
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (*super().help_moving(), ("shift+↑ shift+↓", "mark a range"))

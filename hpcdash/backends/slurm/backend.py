@@ -94,6 +94,7 @@ BACKEND = Backend(
         stacks=_stacks,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
+        submit_line=detail.submit_line,
         variables=detail.job_variables,
     ),
     logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,9 @@ from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.view import Targets, View
+
+if TYPE_CHECKING:
+    from hpcdash.ui.screen import DashboardApp
 
 _GIB = 1 << 30
 _WAITING_ONLY = ("queue", "qos", "nice")
@@ -163,6 +166,35 @@ class JobActions:
         dialog = AlterDialog(title, fields, proposal.notes, complaint, proceed, may_stay=True)
         self.screen.app.push_screen(dialog, left)
         return await answer
+
+    def do_copy(self) -> None:
+        from hpcdash.ui.jobs.copying import offer_copies
+
+        offer_copies(self.screen)
+
+    def do_open_shell(self) -> None:
+        self.screen.run_worker(self._open_shell(self.screen.view, self.screen.session), group="shell", exclusive=True)
+
+    async def _open_shell(self, view: View, session: ClusterSession) -> None:
+        """Leaves the terminal to a shell in the folder of the job one points at, until that ends."""
+        job_id = view.pointed_job()
+        if job_id is None:
+            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
+            return
+        row = known_row(session.store, job_id) or next(iter(view.targets().rows), None)
+        folder = row["work_dir"] if row is not None else None
+        try:
+            if not folder:
+                folder = (await session.store.fetch_detail(job_id)).job["work_dir"][0].as_py()
+            if not folder:
+                raise UsageError(f"the folder of job {visible(job_id)} is not known")
+            argv = session.store.transport.shell_argv(folder)
+        except HpcdashError as error:
+            self.screen.notify(f"no shell: {format_error(error)}", severity="warning", timeout=8, markup=False)
+            return
+        if self.screen.view is view:
+            cast("DashboardApp", self.screen.app).open_shell(argv, f"{session.store.title}: {folder}")
+            session.poller.ask_now()
 
     # -- acting
 

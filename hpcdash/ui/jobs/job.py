@@ -166,13 +166,6 @@ class JobView(View):
     def key_ranks(self) -> Mapping[str, int]:
         return chart_rank(self.picture.row)
 
-    def do_copy(self) -> None:
-        """The log's path where it is known, else the id."""
-        row = self.picture.row
-        path = None if row is None or self.picture.is_whole_array else row["stdout_path"]
-        self.app.copy_to_clipboard(path or self.job_id)
-        self.notify(f"copied {visible(path or self.job_id)}", markup=False)
-
     # -- what is shown
 
     def _paint(self) -> None:

@@ -265,6 +265,10 @@ class JobsView(TableView):
         self.reload()
         self.post_message(self.CrumbsChanged())
 
+    def do_copy(self) -> bool:
+        """Left to the handlers of jobs, which offer what there is of one."""
+        return False
+
     def do_detail(self) -> None:
         if (job_id := self.pointed_job()) is not None:
             self.post_message(self.Wanted("job", job_id=job_id))
