@@ -124,12 +124,14 @@ class UiSettings:
     its own.
     sort: by view a column's name, with '-' in front for the largest first.
     fold_arrays: whether an array is one line until unfolded. clock: "local" or "utc", for the times shown.
+    notify: what a terminal without focus is sent when jobs of one's own end: "bell", "osc9", "osc777" or "none".
     """
 
     columns: Annotated[Mapping[str, tuple[str, ...]], Key.APART] = field(default_factory=dict)
     sort: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
     fold_arrays: Flag = True
     clock: Annotated[str, values.one_of("local", "utc")] = "local"
+    notify: Annotated[str, values.one_of("bell", "osc9", "osc777", "none")] = "osc9"
 
 
 @dataclass(frozen=True, slots=True)

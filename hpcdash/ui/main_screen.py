@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -45,6 +46,7 @@ from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLi
 
 if TYPE_CHECKING:
     from hpcdash.services.watch.alerts import AlertEvent
+    from hpcdash.ui.screen import DashboardApp
 
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
@@ -205,6 +207,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
         where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
+        ended = announcements([event for event in events if event.after in ENDED])
+        if ended:
+            cast("DashboardApp", self.app).notify_desktop("; ".join(one.words + where for one in ended))
         for one in announcements(events):
             self.notify(
                 one.words + where,
