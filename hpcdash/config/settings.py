@@ -21,8 +21,11 @@ _MAX_SLOTS = 100_000
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SITE_FIELDS = frozenset(field.name for field in fields(Site))
 _VIEWS = ("jobs", "nodes", "queues", "history")
-# Columns the dashboard makes of several, or of logs.
-_MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
+# Columns the dashboard makes of several, of logs, or of what is kept here.
+_MADE_COLUMNS = {
+    "jobs": ("left", "where", "starts", "loss", "pinned", "note"),
+    "history": ("exit", "pinned", "note"),
+}
 # Sites ask users to poll no more often than every 3 to 5 seconds.
 PollSeconds = Annotated[float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")]
 

@@ -14,6 +14,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
 
 TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})
+ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
@@ -63,6 +64,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_clusters", "6", "clusters and their connections", short="clusters"),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
+    Action("bookmark", "B", "bookmark the filter, or no more", ROOT_TABLES),
+    Action("next_bookmark", "greater_than_sign", "the next bookmarked filter", ROOT_TABLES),
+    Action("previous_bookmark", "less_than_sign", "the bookmarked filter before", ROOT_TABLES),
     Action("command", "colon", "command: a view, a filter, an action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
@@ -113,6 +117,8 @@ ACTIONS: tuple[Action, ...] = (
         short="save switch",
     ),
     Action("submit_again", "R", "submit again (an array: its failed tasks)", OF_A_JOB, Capability.SUBMIT, acts=True),
+    Action("pin", "P", "pin to the top of the table, or no more", JOB_TABLES | {"job"}),
+    Action("note", "N", "note on the job, kept on this machine", JOB_TABLES | {"job"}),
     Action("open_shell", "W", "shell in the job's work dir, on the cluster", OF_A_JOB, acts=True, short="shell"),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
@@ -260,6 +266,8 @@ _KEY_SIGNS = {
     "plus": "+",
     "minus": "-",
     "asterisk": "*",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
 }
 _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 

@@ -172,6 +172,16 @@ class JobActions:
 
         offer_copies(self.screen)
 
+    def do_pin(self) -> None:
+        from hpcdash.ui.notes import toggle_pins
+
+        toggle_pins(self.screen)
+
+    def do_note(self) -> None:
+        from hpcdash.ui.notes import write_note
+
+        write_note(self.screen)
+
     def do_open_shell(self) -> None:
         self.screen.run_worker(self._open_shell(self.screen.view, self.screen.session), group="shell", exclusive=True)
 

@@ -20,6 +20,7 @@ from hpcdash.domain.units import format_duration
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.notes import COLUMNS, notes_of, pinned_first, with_notes
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import Targets, ViewSpec, chart_rank
 from hpcdash.ui.widgets import cells
@@ -30,6 +31,7 @@ PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 _ID_CELLS = 12
 # No column of the list: what is in it comes from logs.
 if TYPE_CHECKING:
+    from hpcdash.services.state.notes import JobNotes
     from hpcdash.ui.jobs.losses import ShownLosses
 
 _LOSS = "_loss"
@@ -129,6 +131,19 @@ class JobsView(TableView):
         return Kind.EVERYONE if self.everyone else Kind.MINE
 
     @cached_property
+    def _notes(self) -> JobNotes:
+        return notes_of(self.session)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """With what is kept here of jobs."""
+        return pa.schema([*super().schema, *COLUMNS])
+
+    def source(self) -> pa.Table | None:
+        table = super().source()
+        return None if table is None else with_notes(table, self._notes.kept())
+
+    @cached_property
     def _losses(self) -> ShownLosses:
         from hpcdash.ui.jobs.losses import ShownLosses
 
@@ -144,7 +159,9 @@ class JobsView(TableView):
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {
             "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
+            "pinned": Column("pinned", "PIN", 3, "left", 3, lambda value, row: "*" if value else ""),
             "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
+            "note": Column("note", "NOTE", 8, "left", 4, lambda value, row: value or "", longest=24),
             "user": Column("user", "USER", 5, "left", 2, text, longest=12),
             "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
             "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
@@ -186,8 +203,13 @@ class JobsView(TableView):
     def columns(self) -> list[Column]:
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
         columns = super().columns()
-        if not self.everyone and self.column_names == self.DEFAULT_COLUMNS:
-            columns = [column for column in columns if column.key != "user"]
+        if self.column_names == self.DEFAULT_COLUMNS:
+            kept, known = self._notes.kept(), self.catalogue()
+            columns[1:1] = [known["pinned"]] if kept.pinned else []
+            at = next(at for at, column in enumerate(columns) if column.key == "name") + 1
+            columns[at:at] = [known["note"]] if kept.notes else []
+            if not self.everyone:
+                columns = [column for column in columns if column.key != "user"]
         return columns
 
     def sort_keys(self) -> list[str]:
@@ -225,6 +247,9 @@ class JobsView(TableView):
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
+        return pinned_first(self._folded(table, sort), self._notes.kept())
+
+    def _folded(self, table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
         if self._fold_all:
             return arrays.fold(table, self._exceptions, sort)
         if not self._exceptions:
@@ -239,7 +264,8 @@ class JobsView(TableView):
         return ("jobs", "everyone's" if self.everyone else "mine")
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        return job_hint(self.session, row, self.now())
+        note = row.get("note")
+        return job_hint(self.session, row, self.now()) + (f"  ·  note: {note}" if note else "")
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         if row.get("_fold") in (FOLDED, UNFOLDED):
