@@ -39,17 +39,20 @@ class Proposal:
 
 
 async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
-    """What to ask for where one of these rows of a job or an array ended for want of time or memory; else None.
+    """What to ask for where all these rows of a job or an array ended for want of time or memory; else None.
 
     Asks for usage, queues and nodes; what cannot be had only makes the proposal poorer.
     """
     states = {row["state"] for row in rows}
+    if not states <= {JobState.TIMEOUT, JobState.OUT_OF_MEMORY}:
+        # What failed by itself would not do better with more.
+        return None
     offered = store.backend.submit.new_limits
     wants_time = JobState.TIMEOUT in states and "time_seconds" in offered
     wants_memory = JobState.OUT_OF_MEMORY in states and "memory_bytes" in offered
     if not wants_time and not wants_memory:
         return None
-    starved = next(row for row in rows if row["state"] in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY))
+    starved = rows[0]
     nothing = AS_IT_WAS
     if not wants_memory:
         queues = await _table(store, Kind.QUEUES)

@@ -87,6 +87,7 @@ async def test_no_more_memory_is_proposed_than_a_node_of_the_queue_has() -> None
 
 async def test_nothing_is_proposed_for_other_ends_or_for_what_a_scheduler_cannot_change() -> None:
     assert await propose(store(), [row("failed")]) is None
+    assert await propose(store(), [row("timeout"), row("failed")]) is None
     assert await propose(store(offered=frozenset({"time_seconds"})), [row("out_of_memory")]) is None
 
 
