@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import StartEstimate, Submission, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -295,6 +295,9 @@ class DetailPart:
     requeue_refusal: Callable[[Mapping[str, str]], str] = _empty_text
     """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
 
+    submit_line: Callable[[Mapping[str, str]], str] = _empty_text
+    """The command line that a job was submitted with, by what `native` or the history's says; '' where not told."""
+
     variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
     """What of a job's environment its row tells; None where it does not."""
 
@@ -391,14 +394,19 @@ class SubmitPart:
     """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
     name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
 
-    resubmission: Callable[[JobDetail, Mapping[str, str], Script, ArrayTasks | None, str], SubmitCommand] = _refused
-    """(detail, past, script, tasks, mark): submit a job's script with its options again, of an array only `tasks`
-    (None: all it had), as they were.
+    resubmission: Callable[[JobDetail, Mapping[str, str], Script, ArrayTasks | None, str, NewLimits], SubmitCommand] = (
+        _refused
+    )
+    """(detail, past, script, tasks, mark, limits): submit a job's script with its options again, of an array only
+    `tasks` (None: all it had), as they were but for `limits`.
 
     `past` is what HistoryPart.native says, {} where that is not to be had. The command's one outcome is for the job's
     id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
     so.
     """
+
+    new_limits: frozenset[str] = frozenset()
+    """Which fields of NewLimits a resubmission can have."""
 
     array_refusal: Callable[[Submission], Query[str] | None] = _none
     """Why the cluster would take no array as large as a submission's, in words, '' where it would. None where nothing

@@ -35,6 +35,17 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
+class NewLimits:
+    """What a job submitted again asks for in place of what it had; None: as it was. Memory is that of a node."""
+
+    time_seconds: int | None = None
+    memory_bytes: int | None = None
+
+
+AS_IT_WAS = NewLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class SubmitCommand:
     """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
 

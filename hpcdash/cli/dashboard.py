@@ -216,6 +216,7 @@ def run_app(
         tour=tour,
         tour_ended=tour_ended,
         note_error=_noted if common.debug else lambda error: None,
+        notify=settings.ui.notify,
     )
     # stderr is the screen now.
     database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))

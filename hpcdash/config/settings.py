@@ -22,8 +22,11 @@ _MAX_SLOTS = 100_000
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SITE_FIELDS = frozenset(field.name for field in fields(Site))
 _VIEWS = ("jobs", "nodes", "queues", "history")
-# Columns the dashboard makes of several, or of logs.
-_MADE_COLUMNS = {"jobs": ("left", "where", "starts", "loss"), "history": ("exit",)}
+# Columns the dashboard makes of several, of logs, or of what is kept here.
+_MADE_COLUMNS = {
+    "jobs": ("left", "where", "starts", "loss", "pinned", "note"),
+    "history": ("exit", "pinned", "note"),
+}
 # Sites ask users to poll no more often than every 3 to 5 seconds.
 PollSeconds = Annotated[float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")]
 
@@ -125,12 +128,14 @@ class UiSettings:
     its own.
     sort: by view a column's name, with '-' in front for the largest first.
     fold_arrays: whether an array is one line until unfolded. clock: "local" or "utc", for the times shown.
+    notify: what a terminal without focus is sent when jobs of one's own end: "bell", "osc9", "osc777" or "none".
     """
 
     columns: Annotated[Mapping[str, tuple[str, ...]], Key.APART] = field(default_factory=dict)
     sort: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
     fold_arrays: Flag = True
     clock: Annotated[str, values.one_of("local", "utc")] = "local"
+    notify: Annotated[str, values.one_of("bell", "osc9", "osc777", "none")] = "osc9"
 
 
 @dataclass(frozen=True, slots=True)

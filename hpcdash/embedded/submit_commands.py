@@ -12,6 +12,7 @@ from pathlib import Path
 from hpcdash.backends.options import last_value
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.units import parse_duration
 from hpcdash.embedded.job import QueueRequest
 from hpcdash.embedded.machine import Machine, this_machine
 from hpcdash.embedded.query_commands import find_jobs, write
@@ -92,9 +93,10 @@ def _taken(words: list[str], name: str) -> tuple[str | None, list[str]]:
 
 
 def _again(folder: Path, words: list[str]) -> int:
-    """[--token TOKEN] ID: a job once more, or some tasks of an array, with all it was handed in with; what it waited
-    for then does not count."""
+    """[--token TOKEN] [--time TIME] ID: a job once more, or some tasks of an array, with all it was handed in with, or
+    another time limit; what it waited for then does not count."""
     token, words = _taken(words, "--token")
+    limit, words = _taken(words, "--time")
     store = QueueStore(folder)
     jobs = [job for text in words for job in find_jobs(store, text)]
     if not jobs:
@@ -112,6 +114,7 @@ def _again(folder: Path, words: list[str]) -> int:
                 dependencies=(),
                 begin_at=None,
                 held=False,
+                limit_seconds=request.limit_seconds if limit is None else _limit(limit),
                 comment=request.comment if is_its_own else token or "",
             ),
             script=store.script(submission.number),
@@ -126,6 +129,13 @@ def _again(folder: Path, words: list[str]) -> int:
         )
     )
     return _print_number(store, number, ())
+
+
+def _limit(text: str) -> int | None:
+    try:
+        return parse_duration(text, bare_unit_seconds=60)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _current_folder() -> str:

@@ -21,7 +21,7 @@ from hpcdash.backends.appending import appended
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable
 from hpcdash.backends.script.stub import stub_target
-from hpcdash.backends.submissions import MARK_START, Submission
+from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, Submission
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency
 from hpcdash.domain.columns import as_array
@@ -355,7 +355,9 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     row = appendix.detail.job.to_pylist()[0]
     # Which tasks an array had need not be known where others are named.
     tasks = parse_tasks(array) if array and row["array_id"] else None
-    again = store.backend.submit.resubmission(appendix.detail, appendix.past or {}, appendix.script, tasks, mark)
+    again = store.backend.submit.resubmission(
+        appendix.detail, appendix.past or {}, appendix.script, tasks, mark, AS_IT_WAS
+    )
     phrased = store.backend.submit.submission(Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after)))
     waiting = appended(again, phrased)
     if waiting is None:

@@ -153,6 +153,10 @@ class Transport(Protocol):
         """Look for commands in `folder` before the PATH there, from the next command on."""
         ...
 
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """What a person's terminal runs here for a shell in a folder there; raises UsageError where there is none."""
+        ...
+
     async def close(self) -> None:
         """End the line and everything of ours on the other side."""
         ...

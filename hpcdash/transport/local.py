@@ -315,6 +315,12 @@ class LocalTransport:
         environment = os.environ if self._environment is None else self._environment
         self._environment = {**environment, "PATH": f"{folder}:{environment.get('PATH', os.defpath)}"}
 
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """A person's own shell in a folder of this machine."""
+        from hpcdash.transport.shell import shell_in
+
+        return shell_in(folder)
+
     async def close(self) -> None:
         """Nothing is open between commands."""
         self.health.state = "idle"

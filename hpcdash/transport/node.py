@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
+from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said, Stream, Transport
 from hpcdash.transport.shell import REMOTE_GRACE_SECONDS, STDIN_COMPLETE, RemoteCommand, remote_command, said_after
 
@@ -132,6 +132,10 @@ class ThroughNode:
 
     def prepend_path(self, folder: str) -> None:
         """What is run there is POSIX's own, wherever it is."""
+
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """Files alone are read through a node."""
+        raise UsageError("no shell is opened on a node")
 
     async def close(self) -> None:
         """Nothing is open between commands."""

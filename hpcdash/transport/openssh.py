@@ -26,6 +26,7 @@ from hpcdash.transport.shell import (
     BEGIN_SECONDS,
     STDIN_COMPLETE,
     RemoteCommand,
+    login_shell_over_ssh,
     never_began,
     remote_command,
     said_after,
@@ -146,6 +147,12 @@ class OpenSshTransport:
     def prepend_path(self, folder: str) -> None:
         """Have a folder go before the PATH there."""
         self.path = f"{folder}:{self.path}" if self.path else folder
+
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """Through a person's master where one is open."""
+        return login_shell_over_ssh(
+            self.name, folder, *(() if self._config_path is None else ("-F", str(self._config_path)))
+        )
 
     async def close(self) -> None:
         """Nothing of ours is open between commands; a person's master is left alone."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from posixpath import normpath
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.errors import CommandTimedOut, NotRecorded, readable_command, without_env
+from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 from hpcdash.transport.local import LocalTransport
@@ -100,6 +100,10 @@ class ReplayTransport:
 
     def prepend_path(self, folder: str) -> None:
         """A recording answers whatever the PATH."""
+
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """A recording has no machine."""
+        raise UsageError("a recording has no machine that a shell could run on")
 
     async def close(self) -> None:
         self.health.state = "idle"

@@ -76,6 +76,19 @@ def ssh_argv(destination: str) -> tuple[str, str]:
     return "ssh", f"ssh://{destination}" if re.fullmatch(r"[^/]+:\d+", destination) else destination
 
 
+def shell_in(folder: str, *options: str) -> tuple[str, ...]:
+    """A person's shell with these options, in a folder; where that cannot be entered `cd` says so."""
+    return "sh", "-c", 'cd -- "$1"; shift; exec "${SHELL:-/bin/sh}" "$@"', "sh", folder, *options
+
+
+def login_shell_over_ssh(destination: str, folder: str, *options: str) -> tuple[str, ...]:
+    """The ssh program with options of its own, and a login shell in a folder there, under every login shell."""
+    words = encoded(quote_arguments(shell_in(folder, "-l")))
+    program, place = ssh_argv(destination)
+    text = f'exec sh -c \'eval "exec $(printf %b "{words}")"\''
+    return program, *options, "-t", "-oClearAllForwardings=yes", "--", place, text
+
+
 def encoded(raw: bytes) -> str:
     r"""Bytes for `printf %b` within "…" within '…': printable ASCII stays, the rest and '"!$`\ become \0ooo."""
     return "".join(chr(byte) if byte in _LITERAL else f"\\0{byte:03o}" for byte in raw)

@@ -33,7 +33,14 @@ from hpcdash.transport.base import (
     Stream,
 )
 from hpcdash.transport.local import timed_out
-from hpcdash.transport.shell import BEGIN_SECONDS, RemoteCommand, never_began, remote_command, shell_failure
+from hpcdash.transport.shell import (
+    BEGIN_SECONDS,
+    RemoteCommand,
+    login_shell_over_ssh,
+    never_began,
+    remote_command,
+    shell_failure,
+)
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 
 if TYPE_CHECKING:
@@ -219,6 +226,13 @@ class SshTransport:
     def prepend_path(self, folder: str) -> None:
         """Have a folder go before the PATH there."""
         self.path = f"{folder}:{self.path}" if self.path else folder
+
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        """Through the ssh program, on a line of its own: it may ask for a password or a code once more."""
+        options = () if self._config_path is None else ("-F", str(self._config_path))
+        if self._known_hosts is not None:
+            options = (*options, f"-oUserKnownHostsFile={self._known_hosts}")
+        return login_shell_over_ssh(self.name, folder, *options)
 
     async def close(self) -> None:
         """End the line; what runs over there is ended with it."""

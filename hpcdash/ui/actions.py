@@ -17,6 +17,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
 
 TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})
+ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
@@ -31,7 +32,8 @@ CHART = frozenset({"chart"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
-    {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end", "ctrl+q", "ctrl+c"}
+    {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
+    | {"shift+up", "shift+down", "ctrl+q", "ctrl+c"}
 )
 # Of what a person configured, in the key line.
 _OWN_RANK = 4
@@ -71,12 +73,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_clusters", "6", "clusters and connections", short="clusters"),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
+    Action("bookmark", "B", "bookmark the filter, or remove its bookmark", ROOT_TABLES),
+    Action("next_bookmark", "greater_than_sign", "next bookmark", ROOT_TABLES),
+    Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
     Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
     Action("switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"),
-    Action("larger_overview", "greater_than_sign", "larger overview", JOB_TABLES),
-    Action("smaller_overview", "less_than_sign", "smaller overview", JOB_TABLES),
+    Action("larger_overview", "plus", "larger overview", JOB_TABLES),
+    Action("smaller_overview", "underscore", "smaller overview", JOB_TABLES),
     Action("fold", "a", "fold or unfold arrays", JOB_TABLES, shown=5, short="fold"),
     Action(
         "detail",
@@ -88,6 +93,8 @@ ACTIONS: tuple[Action, ...] = (
         short="details",
     ),
     Action("mark", "space", "mark", TABLES),
+    Action("mark_all", "ctrl+a", "mark all rows shown, or none", TABLES),
+    Action("invert_marks", "asterisk", "invert marks", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
     Action("log", "l", "log: stdout", LEADS_TO_A_JOB, Capability.LOGS, shown=3, short="log"),
     Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.LOGS, short="stderr"),
@@ -146,6 +153,9 @@ ACTIONS: tuple[Action, ...] = (
         acts=True,
         short="resubmit",
     ),
+    Action("pin", "P", "pin to the top of the table, or unpin", JOB_TABLES | {"job"}),
+    Action("note", "N", "note on the job, kept on this machine", JOB_TABLES | {"job"}),
+    Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
         "submit_form",
@@ -261,7 +271,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("reverse", "O", "reverse sort", TABLES),
     Action("choose_sort", "ctrl+o", "choose the sort column", TABLES),
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
-    Action("copy", "y", "copy the ID, or a log's path", COPIED_FROM, shown=11, short="copy"),
+    Action("copy", "y", "copy: ID, name, log, work directory, nodes, command", COPIED_FROM, shown=11, short="copy"),
     Action("ask_now", "ctrl+r", "refresh now", shown=8, short="refresh", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
     Action("theme", "T", "next theme"),
@@ -294,8 +304,10 @@ _KEY_SIGNS = {
     "at": "@",
     "plus": "+",
     "minus": "-",
-    "less_than_sign": "<",
+    "asterisk": "*",
     "greater_than_sign": ">",
+    "less_than_sign": "<",
+    "underscore": "_",
 }
 _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 

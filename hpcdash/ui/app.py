@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextvars
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -24,7 +26,7 @@ from textual.widgets import TextArea
 
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.settings import Settings
-from hpcdash.domain.text import visible_text
+from hpcdash.domain.text import visible, visible_text, without_surrogates
 from hpcdash.errors import ConfigError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
@@ -34,7 +36,7 @@ from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screen import DashboardApp
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.terminal import TerminalDriver
+from hpcdash.ui.terminal import TerminalDriver, desktop_notification, through_tmux
 from hpcdash.ui.themes import DEFAULT_THEME, DIM_FACTOR, ReadableColors, default_variables, load_themes
 from hpcdash.ui.view import View
 
@@ -45,6 +47,8 @@ _T = TypeVar("_T")
 _SETTINGS_STAY = "The settings from before stay."
 # Keys of the configuration's first level that count at once; [watch] is read by the watchdogs themselves.
 _TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "ui", "watch"})
+# ssh(1), EXIT STATUS: of its own failures.
+_SSH_FAILED = 255
 
 
 class HpcdashApp(DashboardApp):
@@ -90,6 +94,7 @@ class HpcdashApp(DashboardApp):
         tour: bool = False,
         tour_ended: Callable[[], None] = lambda: None,
         note_error: Callable[[Exception], Path | None] = lambda error: None,
+        notify: str = "none",
     ) -> None:
         """`choices` are those of earlier runs: they count before `theme`, `columns`, `sort` and `fold_arrays`.
 
@@ -104,6 +109,7 @@ class HpcdashApp(DashboardApp):
         `reread` gives the configuration whenever it is another one than last time, of which `settings` are the first;
         it raises ConfigError where that cannot be used. Keys, plugins, aliases, filters, columns, sorting and the theme
         then change at once.
+        `notify` ("bell", "osc9", "osc777" or "none") is how it is told that jobs ended while the terminal has no focus.
 
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
@@ -137,6 +143,7 @@ class HpcdashApp(DashboardApp):
         self._settings = settings
         self._reread = reread
         self.note_error = note_error
+        self._desktop = notify
         self._notice = notice
         self._tour = tour
         self.main = MainScreen(
@@ -246,6 +253,28 @@ class HpcdashApp(DashboardApp):
         if waiting:
             words += f"; restart hpcdash for {', '.join(waiting)}"
         self.notify(words, severity="warning" if waiting else "information", timeout=8, markup=False)
+
+    def open_shell(self, argv: tuple[str, ...], where: str) -> None:
+        def run() -> str:
+            print(f"{visible(where)}\nexit or ctrl+d goes back to hpcdash", flush=True)
+            try:
+                status = subprocess.call(argv)
+            except OSError as error:
+                return f"{argv[0]}: {error.strerror}"
+            failed = status == _SSH_FAILED and argv[0] == "ssh"
+            return "ssh could not log in, or its connection broke" if failed else ""
+
+        self.leave_screen(run)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        super().copy_to_clipboard(without_surrogates(text))
+        if self._driver is not None and os.environ.get("TMUX"):
+            encoded = base64.b64encode(self.clipboard.encode()).decode()
+            self._driver.write(through_tmux(f"\x1b]52;c;{encoded}\a"))
+
+    def notify_desktop(self, words: str) -> None:
+        if self._driver is not None and not self.app_focus and self._desktop != "none":
+            self._driver.write(desktop_notification(self._desktop, words, in_tmux=bool(os.environ.get("TMUX"))))
 
     def on_notify(self, event: Notify) -> None:
         """What comes makes room for itself: the oldest of what weighs least goes, an error never."""

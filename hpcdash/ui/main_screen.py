@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from textual import events, on
@@ -15,6 +15,7 @@ from textual.containers import Container
 from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -51,6 +52,7 @@ from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLi
 
 if TYPE_CHECKING:
     from hpcdash.services.watch.alerts import AlertEvent
+    from hpcdash.ui.screen import DashboardApp
 
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
@@ -270,6 +272,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
         where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
+        ended = announcements([event for event in events if event.after in ENDED])
+        if ended:
+            cast("DashboardApp", self.app).notify_desktop("; ".join(one.words + where for one in ended))
         for one in announcements(events):
             self.notify(
                 one.words + where,

@@ -34,6 +34,14 @@ class DashboardApp(App[None]):
         """Leave the screen to `run` until it is done; it gives a complaint, '' where all went well."""
         raise NotImplementedError
 
+    def open_shell(self, argv: tuple[str, ...], where: str) -> None:
+        """Leave the terminal to a shell until it ends; `where` is told first."""
+        raise NotImplementedError
+
+    def notify_desktop(self, words: str) -> None:
+        """Tell someone whose terminal has no focus, in the way they configured."""
+        raise NotImplementedError
+
     def action_to_shell(self) -> None:
         """Stop, so that the shell has the terminal."""
         raise NotImplementedError

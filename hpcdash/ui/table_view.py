@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,13 +27,21 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.filter_tabs import FilterTabs
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
+
+if TYPE_CHECKING:
+    from hpcdash.ui.screen import DashboardScreen
 
 # Up to here filtering and sorting take less than a frame and are done at once.
 _AT_ONCE_ROWS = 4000
 # A last word without an operator, after a blank or at the beginning.
 _HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
+
+
+# The views whose filters can be bookmarked, by NAME.
+BOOKMARKED = frozenset({"jobs", "history", "nodes", "queues"})
 
 
 class ViewRows(RowsTable, inherit_bindings=False):
@@ -120,6 +128,8 @@ class TableView(View):
         return SCHEMAS[self.kind]
 
     def compose(self) -> ComposeResult:
+        if self.NAME in BOOKMARKED:
+            yield FilterTabs()
         yield ViewRows()
 
     @property
@@ -152,6 +162,8 @@ class TableView(View):
         """Take in what the store has now; at once for small tables, beside the event loop for large ones."""
         if not self.is_live:
             return
+        for tabs in self.query(FilterTabs):
+            tabs.show(self._filters(), self.filter_text)
         table = self.source()
         if table is None:
             self.rows.placeholder = self._format_waiting()
@@ -323,19 +335,72 @@ class TableView(View):
     def do_reverse(self) -> None:
         self.sort_by(self.sort_key or self.columns()[0].key, not self.sort_descending)
 
+    # -- bookmarks
+
+    def _filters(self) -> tuple[tuple[str, str], ...]:
+        from hpcdash.ui.notes import listed_filters
+
+        return listed_filters(self.session, self.NAME)
+
+    def notes_changed(self) -> None:
+        self.reload()
+
+    def do_bookmark(self) -> None:
+        """Keep the filter that is applied, or no longer."""
+        from hpcdash.ui.notes import toggle_bookmark
+
+        if self.filter_text:
+            toggle_bookmark(cast("DashboardScreen", self.screen), self.NAME, self.filter_text)
+        else:
+            self.notify("there is no filter to bookmark: / filters", severity="warning", timeout=3)
+
+    def do_next_bookmark(self) -> None:
+        self._go_to_bookmark(1)
+
+    def do_previous_bookmark(self) -> None:
+        self._go_to_bookmark(-1)
+
+    def _go_to_bookmark(self, step: int) -> None:
+        """The filter so many tabs on, counted round; from one that is no tab the first or the last."""
+        texts = ["", *(text for _, text in self._filters())]
+        if len(texts) == 1:
+            self.notify("no filter is bookmarked: B keeps the one that is applied", severity="warning", timeout=3)
+            return
+        at = texts.index(self.filter_text) if self.filter_text in texts else 0
+        self._apply(texts[(at + step) % len(texts)])
+
+    @on(FilterTabs.Chosen)
+    def _tab_chosen(self, event: FilterTabs.Chosen) -> None:
+        event.stop()
+        self._apply(event.filter)
+
+    def _apply(self, text: str) -> None:
+        if error := self.try_filter(text):
+            self.notify(f"{text}: {error.message}", severity="warning", markup=False)
+
     def do_open(self) -> None:
         self.rows.action_open_row()
 
     def do_mark(self) -> None:
         self.rows.action_toggle_mark()
 
+    def do_mark_all(self) -> None:
+        self.rows.toggle_all_marks()
+
+    def do_invert_marks(self) -> None:
+        self.rows.invert_marks()
+
     def do_unmark(self) -> None:
         self.rows.clear_marks()
 
-    def do_copy(self) -> None:
+    def do_copy(self) -> bool | None:
         if (row_id := self.rows.cursor_id) is not None:
             self.app.copy_to_clipboard(row_id)
             self.notify(f"copied {row_id}", markup=False)
+        return None
+
+    def help_moving(self) -> Sequence[tuple[str, str]]:
+        return (*super().help_moving(), ("shift+↑ shift+↓", "mark a range"))
 
     def chosen(self) -> dict[str, object]:
         chosen: dict[str, object] = {}

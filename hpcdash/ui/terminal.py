@@ -16,6 +16,8 @@ from typing import IO, Any
 
 from textual.drivers.linux_driver import LinuxDriver
 
+from hpcdash.domain.text import clip, visible
+
 # What LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no cursor, no line wrap.
 _RESET = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[<u"
@@ -23,6 +25,26 @@ _RESET = (
 )
 # A process group that no shell looks after is not stopped; one that is stops within this.
 _STOPS_WITHIN_SECONDS = 0.5
+_NOTIFICATION_CELLS = 200
+
+
+def through_tmux(sequence: str) -> str:
+    """A control sequence for the terminal around tmux, which drops it unless its `allow-passthrough` is on."""
+    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+
+
+def desktop_notification(style: str, words: str, *, in_tmux: bool = False) -> str:
+    """What a terminal is sent for "bell", "osc9" (iTerm2, kitty, WezTerm, Ghostty …) or "osc777" (urxvt, foot, VTE).
+
+    A bell goes with each, for terminals that know neither; no control character of `words` reaches the terminal.
+    """
+    shown = clip(visible(words), _NOTIFICATION_CELLS)
+    # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC 777.
+    sequence = {
+        "osc9": f"\x1b]9;hpcdash: {shown}\x1b\\",
+        "osc777": f"\x1b]777;notify;hpcdash;{shown.replace(';', ',')}\x1b\\",
+    }.get(style, "")
+    return (through_tmux(sequence) if in_tmux and sequence else sequence) + "\a"
 
 
 class TerminalDriver(LinuxDriver):

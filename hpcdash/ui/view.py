@@ -151,6 +151,9 @@ class View(Widget):
     def store_changed(self, changed: Changed) -> None:
         """The store has something new."""
 
+    def notes_changed(self) -> None:
+        """A pin, a note or a bookmark is another one."""
+
     def tick(self) -> None:
         """A second went by."""
 

@@ -11,6 +11,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Answer
+from hpcdash.backends.submissions import NewLimits
 from hpcdash.domain.triage import TaskGroup
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.store import ClusterStore
@@ -178,6 +179,27 @@ def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
     assert len(new_ids) == is_sent
     assert (done, words) == ((True, f"job {new_ids[0]}") if is_sent else (False, words))
     slurm_lab.admin("scancel", *listed)
+
+
+def test_a_job_is_submitted_again_with_more_time_and_memory(slurm_lab: SlurmLab, tmp_path: Path) -> None:
+    """Slurm takes no --mem beside the --mem-per-cpu of a script."""
+    script = b"#!/bin/sh\n#SBATCH --time=5\n#SBATCH --mem-per-cpu=50M\nsleep 60\n"
+    words = ("sbatch", "--parsable", "--hold", "-J", "starved", "-n2")
+    old_id = slurm_lab.as_user("alice", *words, stdin=script).stdout.decode().strip()
+
+    async def again() -> str:
+        async with store_on(slurm_lab, "alice") as store:
+            await store.open()
+            detail = await store.fetch_detail(old_id)
+            limits = NewLimits(time_seconds=5400, memory_bytes=400 << 20)
+            prepared = await plan_again(store, wanted_of(detail.job.to_pylist()), limits)
+            return await submit(store, prepared, tmp_path / "journal.jsonl")
+
+    new_id = asyncio.run(again())
+    shown = slurm_lab.admin("scontrol", "show", "job", new_id).stdout.decode()
+    slurm_lab.admin("scancel", old_id, new_id)
+    assert "TimeLimit=01:30:00" in shown
+    assert "MinMemoryCPU=200M" in shown
 
 
 def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small_lab: SlurmLab, tmp_path: Path) -> None:

@@ -268,6 +268,9 @@ class ScriptedTransport:
         self.prepended.append(folder)
         self.silent.clear()
 
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        return ("true", folder)
+
     async def close(self) -> None:
         self.is_closed = True
         self.health.state = "idle"

@@ -68,5 +68,5 @@ async def test_what_a_name_copies_is_the_id_and_no_more() -> None:
     app = dashboard("hostile")
     async with app.run_test(size=LARGE) as pilot:
         await settled(pilot)
-        await press(pilot, "down", "y")
+        await press(pilot, "down", "y", "enter")
         assert app.clipboard == rows_of(app).cursor_id

@@ -571,3 +571,24 @@ async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> 
         assert jobs_view.crumbs()[-1] == "/gpu"
         assert not app.main.query_one(CommandBar).is_open
         assert rows_of(app).marked == frozenset()
+
+
+async def test_ctrl_a_marks_the_rows_the_filter_shows_and_an_asterisk_inverts_them() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        everything = set(ids_of(app))
+        await press(pilot, "slash")
+        await type_text(pilot, "state:running")
+        await press(pilot, "enter", "ctrl+a")
+        running = set(ids_of(app))
+        assert running
+        assert running < everything
+        assert rows_of(app).marked == running
+        assert f"{len(running)} marked" in screen_text(app)
+        await press(pilot, "escape", "asterisk")
+        assert rows_of(app).marked == everything - running
+        await press(pilot, "ctrl+a")
+        assert rows_of(app).marked == everything
+        await press(pilot, "ctrl+a")
+        assert rows_of(app).marked == frozenset()

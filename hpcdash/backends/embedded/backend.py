@@ -26,7 +26,7 @@ from hpcdash.backends.embedded import actions, submit, typed
 from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.submissions import SubmitCommand
+from hpcdash.backends.submissions import NewLimits, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED
@@ -87,7 +87,11 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             cron_parts=_cron_parts,
         ),
         actions=ActionsPart(commands=partial(actions.action_commands, words), alterable=ALTERABLE),
-        submit=SubmitPart(submission=partial(submit.submission, words), resubmission=partial(_resubmission, words)),
+        submit=SubmitPart(
+            submission=partial(submit.submission, words),
+            resubmission=partial(_resubmission, words),
+            new_limits=frozenset({"time_seconds"}),
+        ),
     )
 
 
@@ -126,8 +130,9 @@ def _resubmission(
     script: Script,
     tasks: ArrayTasks | None,
     mark: str,
+    limits: NewLimits,
 ) -> SubmitCommand:
-    return submit.resubmission(program, detail, tasks, mark)
+    return submit.resubmission(program, detail, tasks, mark, limits)
 
 
 def _hint(state: str, reason: str | None) -> str:

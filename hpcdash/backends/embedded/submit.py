@@ -11,9 +11,10 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.options import last_value
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.options import read_command_line, read_directives
-from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
+from hpcdash.domain.units import format_clock
 from hpcdash.errors import UsageError, excerpt
 
 
@@ -45,14 +46,19 @@ def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
     return SubmitCommand(command, (), mark, last_value(given, "job-name") or wanted.name)
 
 
-def resubmission(program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str) -> SubmitCommand:
+def resubmission(
+    program: tuple[str, ...], detail: JobDetail, tasks: ArrayTasks | None, mark: str, limits: NewLimits = AS_IT_WAS
+) -> SubmitCommand:
     """The queue's `again`: it has kept the script, the options, the environment and the folder."""
     row = detail.job.to_pylist()[0]
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else with_tasks(asked, tasks)
-    argv = (*program, "again", "--token", mark, job_id)
+    seconds = limits.time_seconds
+    time = () if seconds is None else ("--time", format_clock(seconds))
+    argv = (*program, "again", "--token", mark, *time, job_id)
     read = partial(_read, job_id=job_id)
-    command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, as it was",))
+    how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
+    command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = "it keeps its own comment; if the answer is lost, the job is looked for by its name and time"
         return SubmitCommand(command, (note,), job_name=row["name"] or "")

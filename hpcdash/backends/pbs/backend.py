@@ -108,6 +108,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             usage=partial(detail.usage_query, one),
             priority=partial(rules.priority_query, one),
             requeue_refusal=detail.requeue_refusal,
+            submit_line=detail.submit_line,
             variables=_variables_in_slurm if is_slurm else detail.job_variables,
         ),
         logs=LogsPart(files=partial(log_files.log_files, one)),
@@ -131,6 +132,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             program="qsub",
             submission=partial(submit.submission, one),
             resubmission=partial(submit.resubmission, one),
+            new_limits=frozenset({"time_seconds", "memory_bytes"}),
         ),
     )
 

@@ -85,6 +85,12 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     return native
 
 
+def submit_line(native: Mapping[str, str]) -> str:
+    """qsub with what it was given, whose quotes PBS does not keep."""
+    words = native.get("Submit_arguments") or native.get("submit_args") or ""
+    return f"qsub {words}" if words else ""
+
+
 def requeue_refusal(native: Mapping[str, str]) -> str:
     return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import chunks, split_list
+from hpcdash.backends.submissions import NewLimits
 from hpcdash.domain.columns import digits
-from hpcdash.domain.units import parse_duration
+from hpcdash.domain.units import HOUR, KIB, MINUTE, parse_duration, parse_memory
 from hpcdash.errors import UsageError
 
 # Option → the attribute it sets.
@@ -145,6 +146,45 @@ def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Ma
 def _name(told: str, row: Mapping[str, Any]) -> str:
     """A job's name; Torque adds a task's number to its array's."""
     return told.removesuffix(f"-{row['_task']}") if row["array_id"] and row["_task"] is not None else told
+
+
+def with_limits(record: Recorded, limits: NewLimits, nodes: int) -> Recorded:
+    """The record with other limits; a `select` has its memory in its chunks, anything else in `mem` of the job."""
+    settings = dict(record.settings)
+    if limits.time_seconds is not None:
+        settings["l.walltime"] = format_clock_hours(limits.time_seconds)
+    if limits.memory_bytes is not None:
+        whole = limits.memory_bytes * nodes
+        if (select := settings.get("l.select")) is not None:
+            settings["l.select"] = _with_memory(select, whole)
+        else:
+            settings["l.mem"] = _kib(whole)
+    return replace(record, settings=settings)
+
+
+def _with_memory(select: str, whole: int) -> str:
+    """A select whose chunks have this memory together, in the parts they had; equal ones where none was written."""
+    shares = []
+    for number, pairs in chunks(select):
+        written = next((amount for name, amount in pairs if name == "mem"), "")
+        shares.append((int(number or 1), parse_memory(written) if written else 0))
+    had = sum(count * memory for count, memory in shares)
+    count_all = sum(count for count, _ in shares)
+    parts = []
+    for (_, memory), chunk in zip(shares, select.split("+"), strict=True):
+        wanted = whole * memory // had if had else whole // max(1, count_all)
+        kept = [part for part in chunk.split(":") if not part.startswith("mem=")]
+        parts.append(":".join([*kept, *([f"mem={_kib(wanted)}"] if wanted else [])]))
+    return "+".join(parts)
+
+
+def _kib(amount_bytes: int) -> str:
+    return f"{-(-amount_bytes // KIB)}kb"
+
+
+def format_clock_hours(seconds: int) -> str:
+    """`30:00:00`: PBS has no days."""
+    return f"{seconds // HOUR:02}:{seconds % HOUR // MINUTE:02}:{seconds % MINUTE:02}"
 
 
 def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:

@@ -26,11 +26,11 @@ from hpcdash.backends.pbs.options import (
     read_directives,
     settings,
 )
-from hpcdash.backends.pbs.recorded_options import Recorded, read_record, to_arguments, unlike_directives
+from hpcdash.backends.pbs.recorded_options import Recorded, read_record, to_arguments, unlike_directives, with_limits
 from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import options as sbatch
-from hpcdash.backends.submissions import Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
@@ -158,6 +158,7 @@ def resubmission(
     script: Script,
     tasks: ArrayTasks | None,
     mark: str,
+    limits: NewLimits = AS_IT_WAS,
 ) -> SubmitCommand:
     """qsub with the options PBS has on record, from the folder the job was submitted from.
 
@@ -175,6 +176,7 @@ def resubmission(
     in_script = settings(directives.options, in_script=True)
     record = read_record({**past, **detail.native}, row, in_script)
     unlike = [one.written for one in directives.problems] or unlike_directives(record, in_script)
+    record = with_limits(record, limits, row["nodes"] or 1)
     words = ["-C", _NO_DIRECTIVES] if unlike else []
     notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
     if unlike:

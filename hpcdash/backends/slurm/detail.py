@@ -54,6 +54,11 @@ def native_query(job_id: str) -> Query[Mapping[str, str]]:
     return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native, cap_bytes=TEXT_BYTES)
 
 
+def submit_line(native: Mapping[str, str]) -> str:
+    """sacct's SubmitLine; scontrol has it from Slurm 23.11 on."""
+    return native.get("SubmitLine") or ""
+
+
 def requeue_refusal(native: Mapping[str, str]) -> str:
     """Why Slurm would refuse to requeue a job, and what allows it; '' where it would not."""
     if native.get("Requeue") != "0":

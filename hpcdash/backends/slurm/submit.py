@@ -20,7 +20,7 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import last_value_of
 from hpcdash.backends.slurm.options import SubmitLine, read_command_line, read_directives, read_submit_line
-from hpcdash.backends.submissions import MARK_START, StartEstimate, Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, StartEstimate, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.job_ids import with_tasks
@@ -61,6 +61,9 @@ _SAID_ANEW = frozenset({"array", "chdir", "comment", "job-name", *_OF_THAT_TIME}
 # be another one now, or a variable that was set then.
 _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 
+# Only one of these may be given, in the command line and the script together.
+_MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
+
 _NUMBER = re.compile(r"[0-9]+")
 _SUBMITTED = re.compile(rb"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?", re.MULTILINE)
 _PARSABLE = re.compile(rb"^([0-9]+)(?:;(\S+))?$", re.MULTILINE)
@@ -85,7 +88,12 @@ _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.
 
 
 def resubmission(
-    detail: JobDetail, past: Mapping[str, str], script: Script, tasks: ArrayTasks | None, mark: str
+    detail: JobDetail,
+    past: Mapping[str, str],
+    script: Script,
+    tasks: ArrayTasks | None,
+    mark: str,
+    limits: NewLimits = AS_IT_WAS,
 ) -> SubmitCommand:
     """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array of unknown tasks."""
     row = detail.job.to_pylist()[0]
@@ -113,6 +121,7 @@ def resubmission(
     if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
         # It may be from the script's file, or a variable: stdin has none.
         words.append(f"--job-name={row['name']}")
+    words = _with_limits(words, limits, row, in_script)
     words += _overriding(in_script, notes)
     words += _array(row, native, tasks, line.options if line else (), in_script)
     if row["work_dir"]:
@@ -224,6 +233,25 @@ def _pinned(row: Mapping[str, Any], given: Iterable[str]) -> list[str]:
     if "time" not in known and row["limit_seconds"]:
         words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
     return words
+
+
+def _with_limits(
+    words: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
+) -> list[str]:
+    """The options with other limits; memory by the option that it was asked with."""
+    replaced: dict[str, str] = {}
+    if limits.time_seconds is not None:
+        replaced["time"] = f"--time={-(-limits.time_seconds // 60)}"
+    if limits.memory_bytes is not None:
+        on_line = [name for name in _MEMORY_OPTIONS if any(word.startswith(f"--{name}=") for word in words)]
+        written = [name for name in _MEMORY_OPTIONS if last_value(in_script, name) is not None]
+        name = next(iter((*on_line, *written)), "mem")
+        of_a_node = {"mem": 1, "mem-per-cpu": row["cpus"], "mem-per-gpu": row["gpus"]}[name] or 1
+        share = 1 if name == "mem" else max(1, of_a_node // max(1, row["nodes"] or 1))
+        replaced |= dict.fromkeys(_MEMORY_OPTIONS, "")
+        replaced[name] = f"--{name}={-(-limits.memory_bytes // (share << 20))}M"
+    kept = [word for word in words if word.partition("=")[0].removeprefix("--") not in replaced]
+    return [*kept, *filter(None, replaced.values())]
 
 
 def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:

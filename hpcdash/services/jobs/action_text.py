@@ -50,7 +50,14 @@ RECIPIENTS: dict[str, tuple[str, str]] = {
 }
 # Where a signal is for all of a job.
 ALL_OF_A_JOB = ("all its processes", "a script without a trap ends, with the job")
-CHANGED = {"time": "time limit", "queue": "queue", "qos": "QoS", "nice": "nice", "throttle": "tasks at once"}
+CHANGED = {
+    "time": "time limit",
+    "memory": "memory",
+    "queue": "queue",
+    "qos": "QoS",
+    "nice": "nice",
+    "throttle": "tasks at once",
+}
 _ASKED = {Verb.ALTER: "change", Verb.SUBMIT: "submit again:"}
 
 

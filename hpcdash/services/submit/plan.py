@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.submissions import MARK_START, Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
@@ -94,8 +94,10 @@ def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     return tuple(wanted)
 
 
-async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> SubmissionPlan:
-    """What submitting these again would run; nothing is submitted.
+async def plan_again(
+    store: ClusterStore, wanted: Sequence[Resubmission], limits: NewLimits = AS_IT_WAS
+) -> SubmissionPlan:
+    """What submitting these again, with these limits in place of theirs, would run; nothing is submitted.
 
     Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
     NoSuchJob, and what keeps the cluster from answering.
@@ -108,7 +110,7 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Sub
     made: list[tuple[Resubmission, SubmitCommand]] = []
     searches: dict[str, Search] = {}
     for one in wanted:
-        submit, own_notes = await _prepare(store, one)
+        submit, own_notes = await _prepare(store, one, limits)
         made.append((one, submit))
         name = f"{one.job_id}: " if len(wanted) > 1 else ""
         notes += [note for own_note in own_notes if (note := f"{name}{own_note}") not in notes]
@@ -123,12 +125,12 @@ async def plan_again(store: ClusterStore, wanted: Sequence[Resubmission]) -> Sub
     )
 
 
-async def _prepare(store: ClusterStore, wanted: Resubmission) -> tuple[SubmitCommand, list[str]]:
+async def _prepare(store: ClusterStore, wanted: Resubmission, limits: NewLimits) -> tuple[SubmitCommand, list[str]]:
     asked = wanted.job_id
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
     mark = f"{MARK_START}{secrets.token_hex(5)}"
-    submit = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark)
+    submit = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark, limits)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
     return submit, [f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}", *submit.notes]

@@ -28,6 +28,7 @@ from hpcdash.ui.widgets.cells import signs
 
 _HINTS = {
     "time": "2h, 1-12:00:00",
+    "memory": "of a node: 16G",
     "nice": "higher waits longer",
     "throttle": "how many tasks may run at a time",
 }
@@ -199,19 +200,21 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
 class Field:
     """One thing to change: `present` as one would type it, '' where unknown or not the same for all.
 
-    `more_ways` go on with what may be typed: `+1h, -30m`.
+    `proposed` stands in its place at first, where it is not ''; `more_ways` go on with what may be typed: `+1h, -30m`.
     """
 
     name: str
     present: str = ""
     suggestions: tuple[str, ...] = ()
     more_ways: str = ""
+    proposed: str = ""
 
 
 class AlterDialog(Dialog[None]):
     """Fields to fill in; what is left as it was is not touched. `proceed` asks before anything is changed.
 
     It raises UsageError for what cannot be asked; `complaint` says what is wrong with one change, '' where nothing is.
+    With `may_stay` it goes on without any change, too.
     """
 
     DEFAULT_CSS = """
@@ -236,8 +239,11 @@ class AlterDialog(Dialog[None]):
         asides: Sequence[str],
         complaint: Callable[[str, str], str],
         proceed: Callable[[Dialog[None], Mapping[str, str]], None],
+        *,
+        may_stay: bool = False,
     ) -> None:
         super().__init__(heading)
+        self.may_stay = may_stay
         self.fields = tuple(fields)
         self.asides = tuple(asides)
         self.complaint = complaint
@@ -248,7 +254,7 @@ class AlterDialog(Dialog[None]):
             with Horizontal(classes="field"):
                 yield Static(action_text.CHANGED[field.name], classes="name", markup=False)
                 yield Input(
-                    visible(field.present),
+                    visible(field.proposed or field.present),
                     placeholder="unchanged",
                     id=field.name,
                     compact=True,
@@ -283,10 +289,11 @@ class AlterDialog(Dialog[None]):
         }
         for field in self.fields:
             self._complain(f"{field.name}-complaint", problems.get(field.name, ""))
-        self._complain("complaint", "" if changes else "nothing is changed yet")
+        is_enough = bool(changes) or self.may_stay
+        self._complain("complaint", "" if is_enough else "nothing is changed yet")
         if wrong := next((name for name, problem in problems.items() if problem), None):
             self.query_one(f"#{wrong}", Input).focus()
-        elif changes:
+        elif is_enough:
             try:
                 self.proceed(self, changes)
             except UsageError as error:

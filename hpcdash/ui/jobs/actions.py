@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.job_ids import is_task
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY
 from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_clock
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
@@ -33,6 +35,10 @@ from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.view import Targets, View
 
+if TYPE_CHECKING:
+    from hpcdash.ui.screen import DashboardApp
+
+_GIB = 1 << 30
 _WAITING_ONLY = ("queue", "qos", "nice")
 Row = Mapping[str, Any]
 
@@ -106,7 +112,10 @@ class JobActions:
                 self.screen.notify(choice, severity="warning", markup=False)
                 return
             self.screen.notify("reading its script and options …", timeout=2)
-            again = await plan_again(session.store, choice.wanted)
+            limits = await self._ask_limits(choice, view, session)
+            if limits is None:
+                return
+            again = await plan_again(session.store, choice.wanted, limits)
         except HpcdashError as error:
             self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
             return
@@ -121,6 +130,81 @@ class JobActions:
             view.rows.clear_marks()
         await self.runner.look_for(again, report, session)
         session.poller.ask_now()
+
+    async def _ask_limits(self, choice: AgainChoice, view: View, session: ClusterSession) -> NewLimits | None:
+        """More of what the job was ended for want of, as a person has it; None where they leave."""
+        from hpcdash.services.submit.new_limits import propose, read_limits
+
+        proposal = await propose(session.store, choice.wanted[0].rows) if len(choice.wanted) == 1 else None
+        if proposal is None or self.screen.view is not view:
+            return AS_IT_WAS
+        before, proposed = proposal.before, proposal.proposed
+        fields = [
+            Field("time", _clock(before.time_seconds), proposed=_clock(proposed.time_seconds)),
+            Field("memory", _memory(before.memory_bytes), proposed=_memory(proposed.memory_bytes)),
+        ]
+        offered = {"time": "time_seconds", "memory": "memory_bytes"}
+        fields = [one for one in fields if offered[one.name] in session.store.backend.submit.new_limits]
+        answer: asyncio.Future[NewLimits | None] = asyncio.get_running_loop().create_future()
+
+        def complaint(name: str, value: str) -> str:
+            try:
+                read_limits({name: value})
+            except UsageError as error:
+                return format_error(error)
+            return ""
+
+        def proceed(form: Dialog[None], changes: Mapping[str, str]) -> None:
+            answer.set_result(read_limits(changes))
+            form.dismiss()
+
+        def left(_: None) -> None:
+            if not answer.done():
+                answer.set_result(None)
+
+        title = f"submit {subject([choice.wanted[0].job_id], choice.wanted[0].rows)} again, with more"
+        dialog = AlterDialog(title, fields, proposal.notes, complaint, proceed, may_stay=True)
+        self.screen.app.push_screen(dialog, left)
+        return await answer
+
+    def do_copy(self) -> None:
+        from hpcdash.ui.jobs.copying import offer_copies
+
+        offer_copies(self.screen)
+
+    def do_pin(self) -> None:
+        from hpcdash.ui.notes import toggle_pins
+
+        toggle_pins(self.screen)
+
+    def do_note(self) -> None:
+        from hpcdash.ui.notes import write_note
+
+        write_note(self.screen)
+
+    def do_open_shell(self) -> None:
+        self.screen.run_worker(self._open_shell(self.screen.view, self.screen.session), group="shell", exclusive=True)
+
+    async def _open_shell(self, view: View, session: ClusterSession) -> None:
+        """Leaves the terminal to a shell in the folder of the job one points at, until that ends."""
+        job_id = view.pointed_job()
+        if job_id is None:
+            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
+            return
+        row = known_row(session.store, job_id) or next(iter(view.targets().rows), None)
+        folder = row["work_dir"] if row is not None else None
+        try:
+            if not folder:
+                folder = (await session.store.fetch_detail(job_id)).job["work_dir"][0].as_py()
+            if not folder:
+                raise UsageError(f"the folder of job {visible(job_id)} is not known")
+            argv = session.store.transport.shell_argv(folder)
+        except HpcdashError as error:
+            self.screen.notify(f"no shell: {format_error(error)}", severity="warning", timeout=8, markup=False)
+            return
+        if self.screen.view is view:
+            cast("DashboardApp", self.screen.app).open_shell(argv, f"{session.store.title}: {folder}")
+            session.poller.ask_now()
 
     # -- acting
 
@@ -282,6 +366,20 @@ class JobActions:
             return choice
         self.screen.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
         return None
+
+
+def _clock(seconds: int | None) -> str:
+    return "" if seconds is None else format_clock(seconds)
+
+
+def _memory(amount_bytes: int | None) -> str:
+    return (
+        ""
+        if amount_bytes is None
+        else f"{-(-amount_bytes >> 20)}M"
+        if amount_bytes & _GIB - 1
+        else f"{amount_bytes >> 30}G"
+    )
 
 
 def _reasons(left_out: Sequence[str]) -> str:

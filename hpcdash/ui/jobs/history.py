@@ -45,7 +45,7 @@ class HistoryView(JobsView):
     def make_catalogue(self) -> dict[str, Column]:
         """Those of the queue that an ended job still has, and how it ended."""
         of_jobs = super().make_catalogue()
-        kept = ("id", "name", "user", "account", "queue", "qos", "state")
+        kept = ("id", "pinned", "name", "note", "user", "account", "queue", "qos", "state")
         then = ("limit", "submitted", "started", "nodes", "cpus", "gpus", "memory", "comment", "work_dir")
         instant = cells.instant_cell(self.now, self.session.zone)
         return {

@@ -27,6 +27,7 @@ from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import job_hint
+from hpcdash.ui.notes import notes_of
 from hpcdash.ui.themes import STATE_STYLES, style_name
 from hpcdash.ui.view import Targets, View, ViewSpec, row_ranks
 from hpcdash.ui.widgets import cells
@@ -166,13 +167,6 @@ class JobView(View):
     def key_ranks(self) -> Mapping[str, int]:
         return row_ranks(self.picture.row)
 
-    def do_copy(self) -> None:
-        """The log's path where it is known, else the id."""
-        row = self.picture.row
-        path = None if row is None or self.picture.is_whole_array else row["stdout_path"]
-        self.app.copy_to_clipboard(path or self.job_id)
-        self.notify(f"copied {visible(path or self.job_id)}", markup=False)
-
     # -- what is shown
 
     def _paint(self) -> None:
@@ -201,7 +195,7 @@ class JobView(View):
             zone=self.session.zone,
             sign_cells=_SIGN_LINES * (column - label_cells(())),
         )
-        lines = [Text(visible(self._headline()), "bold"), Text()]
+        lines = [Text(visible(self._headline()), "bold"), *self._note_lines(), Text()]
         lines = self._wrapped(lines, width)
         if is_wide:
             left = [group for group in groups if not (group.is_aside or group.is_broad)]
@@ -222,6 +216,18 @@ class JobView(View):
         counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
         states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
+
+    def _note_lines(self) -> list[Text]:
+        """What a person keeps of it, or of its array."""
+        kept = notes_of(self.session).kept()
+        row = self.picture.row or {}
+        ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
+        words = ["pinned"] if kept.pinned.intersection(ids) else []
+        words += [f"note: {kept.notes[job_id]}" for job_id in ids if job_id in kept.notes]
+        return [Text("  ·  ".join(words), self._style("label"))] if words else []
+
+    def notes_changed(self) -> None:
+        self._paint()
 
     def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
         return [part for line in lines for part in (line.wrap(self.app.console, width, overflow="fold") or [line])]

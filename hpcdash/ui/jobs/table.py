@@ -24,6 +24,7 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
 from hpcdash.ui.jobs.overview import JobOverview
+from hpcdash.ui.notes import COLUMNS, notes_of, pinned_first, with_notes
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import Targets, ViewSpec, row_ranks
 from hpcdash.ui.widgets import cells
@@ -38,6 +39,7 @@ _BESIDE_COLUMNS = 200
 _OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
 # No column of the list: what is in it comes from logs.
 if TYPE_CHECKING:
+    from hpcdash.services.state.notes import JobNotes
     from hpcdash.ui.jobs.losses import ShownLosses
 
 _LOSS = "_loss"
@@ -145,6 +147,19 @@ class JobsView(TableView):
         return Kind.EVERYONE if self.everyone else Kind.MINE
 
     @cached_property
+    def _notes(self) -> JobNotes:
+        return notes_of(self.session)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """With what is kept here of jobs."""
+        return pa.schema([*super().schema, *COLUMNS])
+
+    def source(self) -> pa.Table | None:
+        table = super().source()
+        return None if table is None else with_notes(table, self._notes.kept())
+
+    @cached_property
     def _losses(self) -> ShownLosses:
         from hpcdash.ui.jobs.losses import ShownLosses
 
@@ -160,7 +175,9 @@ class JobsView(TableView):
         text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
         return {
             "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
+            "pinned": Column("pinned", "PIN", 3, "left", 3, lambda value, row: "*" if value else ""),
             "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
+            "note": Column("note", "NOTE", 8, "left", 4, lambda value, row: value or "", longest=24),
             "user": Column("user", "USER", 5, "left", 2, text, longest=12),
             "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
             "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
@@ -268,8 +285,13 @@ class JobsView(TableView):
     def columns(self) -> list[Column]:
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
         columns = super().columns()
-        if not self.everyone and self.column_names == self.DEFAULT_COLUMNS:
-            columns = [column for column in columns if column.key != "user"]
+        if self.column_names == self.DEFAULT_COLUMNS:
+            kept, known = self._notes.kept(), self.catalogue()
+            columns[1:1] = [known["pinned"]] if kept.pinned else []
+            at = next(at for at, column in enumerate(columns) if column.key == "name") + 1
+            columns[at:at] = [known["note"]] if kept.notes else []
+            if not self.everyone:
+                columns = [column for column in columns if column.key != "user"]
         return columns
 
     def sort_keys(self) -> list[str]:
@@ -308,6 +330,9 @@ class JobsView(TableView):
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
+        return pinned_first(self._folded(table, sort), self._notes.kept())
+
+    def _folded(self, table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
         if self._fold_all:
             return arrays.fold(table, self._exceptions, sort)
         if not self._exceptions:
@@ -326,7 +351,8 @@ class JobsView(TableView):
         return ("jobs", "everyone's" if self.everyone else "mine")
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        return job_hint(self.session, row, self.now())
+        note = row.get("note")
+        return job_hint(self.session, row, self.now()) + (f"  ·  note: {note}" if note else "")
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         if row.get("_fold") in (FOLDED, UNFOLDED):
@@ -351,6 +377,10 @@ class JobsView(TableView):
         self.everyone = not self.everyone
         self.reload()
         self.post_message(self.CrumbsChanged())
+
+    def do_copy(self) -> bool:
+        """Left to the handlers of jobs, which offer what there is of one."""
+        return False
 
     def do_detail(self) -> None:
         if (job_id := self.pointed_job()) is not None:

@@ -29,6 +29,8 @@ class RowsTable(DrawnRows, can_focus=True):
         Binding("right", "scroll_right", "Right", show=False),
         Binding("enter", "open_row", "Open", show=False),
         Binding("space", "toggle_mark", "Mark", show=False),
+        Binding("shift+up", "mark_up", "Mark up", show=False),
+        Binding("shift+down", "mark_down", "Mark down", show=False),
     ]
 
     class _OfRow(Message):
@@ -84,6 +86,8 @@ class RowsTable(DrawnRows, can_focus=True):
         # The row that the cursor returns to, and the line of the screen it was at.
         self._held: tuple[str, int] | None = None
         self._marks: set[str] = set()
+        # The row that a range of marks began at, and what was marked before.
+        self._range: tuple[str, set[str]] | None = None
 
     def show(self, table: pa.Table, columns: Sequence[Column], identity: str = "_row_id") -> None:
         """Takes a new table of any size. `identity` names a column of strings, one id a row.
@@ -179,7 +183,17 @@ class RowsTable(DrawnRows, can_focus=True):
     def toggle_mark(self, row_id: str) -> None:
         self._set_marks(self._marks ^ {row_id})
 
+    def toggle_all_marks(self) -> None:
+        """Marks every row of the table; where all are marked, none of them."""
+        shown = set(self._rows.ids().to_pylist())
+        self._set_marks(self._marks - shown if shown <= self._marks else self._marks | shown)
+
+    def invert_marks(self) -> None:
+        """Marks the rows of the table that are not marked, and only those; what is not in the table stays."""
+        self._set_marks(self._marks ^ set(self._rows.ids().to_pylist()))
+
     def _set_marks(self, marks: set[str]) -> None:
+        self._range = None
         if marks != self._marks:
             self._marks = marks
             self._refresh_changed_lines()
@@ -220,6 +234,25 @@ class RowsTable(DrawnRows, can_focus=True):
         if (row_id := self.cursor_id) is not None:
             self.toggle_mark(row_id)
             self._move_by(1)
+
+    def action_mark_up(self) -> None:
+        self._extend_range(-1)
+
+    def action_mark_down(self) -> None:
+        self._extend_range(1)
+
+    def _extend_range(self, rows: int) -> None:
+        """Moves the cursor, and marks the rows from where such moves began to it; going back takes marks away again."""
+        if self._cursor is None:
+            return
+        start, before = self._range or (self._rows.id_at(self._cursor), self._marks)
+        first = self._rows.find(start)
+        if first is None:
+            first, start = self._cursor, self._rows.id_at(self._cursor)
+        self._move_by(rows)
+        low, high = sorted((first, self._cursor))
+        self._set_marks(before | set(self._rows.ids_at(low, high - low + 1)))
+        self._range = start, before
 
     def on_click(self, event: events.Click) -> None:
         """The title line names a column, any other line a row; a double click opens it."""
@@ -264,7 +297,7 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def _move_cursor(self, index: int) -> None:
         old, self._cursor = self._cursor, index
-        self._held = None
+        self._held = self._range = None
         self._scroll_to_cursor()
         if old != index:
             for row in (old, index):

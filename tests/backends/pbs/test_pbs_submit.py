@@ -16,7 +16,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import resubmission, submission
-from hpcdash.backends.submissions import Submission, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.errors import UsageError
@@ -752,3 +752,18 @@ def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(word: str, said
     with pytest.raises(UsageError, match=said) as refused:
         submission(Dialect.OPENPBS, Submission(b"#!/bin/sh\ntrue\n", "job.sh", (word,)))
     assert next_step in refused.value.next_step
+
+
+def test_a_job_that_is_made_again_may_have_more_time_and_memory() -> None:
+    limits = NewLimits(time_seconds=30 * 3600, memory_bytes=3 << 30)
+
+    def limited(native: Mapping[str, str] | None = None) -> list[str]:
+        return options(resubmission(OPENPBS, detail(native or {}), {}, script(), None, MARK, limits))
+
+    assert "walltime=30:00:00" in limited()
+    assert "select=2:ncpus=2:mem=1572864kb" in limited()
+    bare = {"Resource_List.select": "1:ncpus=4"}
+    assert "select=1:ncpus=4:mem=3145728kb" in limited(bare)
+    base = {name: value for name, value in RECORD.items() if name != "Resource_List.select"}
+    found = resubmission(OPENPBS, detail({}, base=base), {}, script(), None, MARK, limits)
+    assert "mem=3145728kb" in options(found)

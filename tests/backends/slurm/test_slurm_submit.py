@@ -13,7 +13,7 @@ from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.options import read_submit_line
 from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, submission
-from hpcdash.backends.submissions import Submission, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, without_env
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
@@ -317,3 +317,24 @@ def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
     assert outcome.done is False
     assert "MaxJobCount" in outcome.words
     assert command.limit_seconds > 120, "sbatch itself gives up after two minutes"
+
+
+def with_limits(line: str, limits: NewLimits, *directives: str, **fields: str) -> list[str]:
+    found = resubmission(held(**fields), {"SubmitLine": line}, script(*directives), None, MARK, limits)
+    return options(found)
+
+
+def test_another_time_limit_takes_the_place_of_the_one_it_had() -> None:
+    longer = NewLimits(time_seconds=18 * 3600)
+    assert with_limits("sbatch -t 720 train.sh", longer) == ["--time=1080"]
+    assert with_limits("sbatch train.sh", longer, "#SBATCH --time=12:00:00") == ["--time=1080"]
+
+
+def test_more_memory_is_asked_for_by_the_option_that_the_job_used() -> None:
+    """sbatch refuses --mem beside a --mem-per-cpu of the script."""
+    more, eight = NewLimits(memory_bytes=64 << 30), {"tres-alloc": "cpu=16,mem=32G,node=2,gres/gpu=8", "numnodes": "2"}
+    eight |= {"numcpus": "16"}
+    assert with_limits("sbatch --mem=16G train.sh", more, **eight) == ["--mem=65536M"]
+    assert with_limits("sbatch train.sh", more, **eight) == ["--mem=65536M"]
+    assert with_limits("sbatch train.sh", more, "#SBATCH --mem-per-cpu=2G", **eight) == ["--mem-per-cpu=8192M"]
+    assert with_limits("sbatch --mem-per-gpu=4G train.sh", more, **eight) == ["--mem-per-gpu=16384M"]

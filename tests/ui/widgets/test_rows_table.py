@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -511,3 +512,48 @@ async def test_the_titles_count_the_columns_that_did_not_fit() -> None:
         assert lines(rows)[0].rstrip().endswith(f" +{hidden}")
         await pilot.resize_terminal(220, 10)
         await until(pilot, lambda: "+" not in lines(rows)[0])
+
+
+async def test_a_range_of_marks_grows_and_shrinks_with_the_cursor_and_leaves_earlier_marks() -> None:
+    app = TableApp()
+    async with app.run_test(size=(60, 12)) as pilot:
+        rows = await shown(pilot, jobs(range(9)))
+        rows.mark_all(["7"])
+        await pilot.press("down", "shift+down", "shift+down", "shift+down")
+        assert rows.marked == {"1", "2", "3", "4", "7"}
+        await pilot.press("shift+up")
+        assert rows.marked == {"1", "2", "3", "7"}
+        rows.show(jobs([8, 5, 3, 2, 1, 0]), COLUMNS)
+        assert rows.cursor_id == "3"
+        await pilot.press("shift+up")
+        assert rows.marked == {"1", "2", "3", "5", "7"}
+        await pilot.press("home", "shift+down")
+        assert rows.marked == {"1", "2", "3", "5", "7", "8"}
+        await pilot.press("shift+up", "shift+up")
+        assert (rows.cursor_id, rows.marked) == ("8", {"1", "2", "3", "5", "7", "8"})
+
+
+async def test_a_range_whose_first_row_is_gone_begins_anew_at_the_cursor() -> None:
+    app = TableApp()
+    async with app.run_test(size=(60, 12)) as pilot:
+        rows = await shown(pilot, jobs(range(5)))
+        await pilot.press("shift+down", "shift+down")
+        rows.show(jobs([2, 3, 4]), COLUMNS)
+        await pilot.press("shift+down")
+        assert rows.marked == {"2", "3"}
+
+
+async def test_marking_and_inverting_a_hundred_thousand_rows_takes_a_moment() -> None:
+    app = TableApp()
+    async with app.run_test(size=(60, 12)) as pilot:
+        rows = await shown(pilot, jobs(range(MANY)))
+        begun = time.perf_counter()
+        rows.toggle_all_marks()
+        assert len(rows.marked) == MANY
+        rows.toggle_mark("17")
+        rows.invert_marks()
+        assert rows.marked == {"17"}
+        rows.toggle_all_marks()
+        rows.toggle_all_marks()
+        assert time.perf_counter() - begun < 2.0
+        assert rows.marked == frozenset()

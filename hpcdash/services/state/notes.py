@@ -1,0 +1,118 @@
+"""What a person keeps of a cluster's jobs and filters: pins and notes by job, bookmarks of filters by view."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdash.domain.text import visible
+from hpcdash.services.state.database import StateDatabase, StateUnusable
+
+if TYPE_CHECKING:
+    from hpcdash.services.state.records import Statement
+
+# Of all clusters together; pinned ones go last.
+MOST_KEPT = 10_000
+MOST_BOOKMARKS = 20
+LONGEST_NOTE = 500
+# Made by the first write: an older version that shares the file does not mind them.
+_TABLES = (
+    (
+        "CREATE TABLE IF NOT EXISTS job_notes (cluster TEXT NOT NULL, job_id TEXT NOT NULL, is_pinned INTEGER NOT NULL,"
+        " note TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, job_id))",
+        (),
+    ),
+    (
+        "CREATE TABLE IF NOT EXISTS bookmarks (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, view TEXT NOT NULL,"
+        " filter TEXT NOT NULL, UNIQUE (cluster, view, filter))",
+        (),
+    ),
+)
+_NO_MORE = (
+    "DELETE FROM job_notes WHERE rowid NOT IN"
+    " (SELECT rowid FROM job_notes ORDER BY is_pinned DESC, at DESC, rowid DESC LIMIT ?)",
+    (MOST_KEPT,),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNotes:
+    """The pinned jobs of a cluster, the notes by job, and the bookmarked filters by view, oldest first."""
+
+    pinned: frozenset[str] = frozenset()
+    notes: dict[str, str] = field(default_factory=dict)
+    bookmarks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class JobNotes:
+    """Those of one cluster, in the state database of a folder. Jobs are known by id, a whole array by its number."""
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        self._database = StateDatabase(folder)
+        self._cluster = cluster
+        self._stamp: tuple[int, int] | None = None
+        self._kept = KeptNotes()
+
+    def kept(self) -> KeptNotes:
+        """As the file has them now; nothing where it cannot be read."""
+        stamp = self._database.stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            with contextlib.suppress(StateUnusable):
+                self._kept = self._read()
+        return self._kept
+
+    def _read(self) -> KeptNotes:
+        named = "SELECT name FROM sqlite_master WHERE name = 'job_notes'"
+        if not self._database.read(named):
+            return KeptNotes()
+        sql = "SELECT job_id, is_pinned, note FROM job_notes WHERE cluster = ?"
+        jobs = self._database.read(sql, self._cluster)
+        marked: dict[str, tuple[str, ...]] = {}
+        sql = "SELECT view, filter FROM bookmarks WHERE cluster = ? ORDER BY id"
+        for view, text in self._database.read(sql, self._cluster):
+            marked[view] = (*marked.get(view, ()), text)
+        return KeptNotes(
+            frozenset(job_id for job_id, is_pinned, _ in jobs if is_pinned),
+            {job_id: note for job_id, _, note in jobs if note},
+            marked,
+        )
+
+    def pin(self, job_ids: Iterable[str], is_pinned: bool, at: float) -> None:
+        """Pin jobs, or let them go. Raises StateUnusable."""
+        notes = self.kept().notes
+        self._note([(job_id, is_pinned, notes.get(job_id, "")) for job_id in job_ids], at)
+
+    def write(self, job_id: str, note: str, at: float) -> None:
+        """Note something on a job in the place of what was noted, '' for nothing. Raises StateUnusable."""
+        self._note([(job_id, job_id in self.kept().pinned, visible(note.strip())[:LONGEST_NOTE])], at)
+
+    def _note(self, jobs: Sequence[tuple[str, bool, str]], at: float) -> None:
+        sql = "INSERT OR REPLACE INTO job_notes VALUES (?, ?, ?, ?, ?)"
+        inserts = [(sql, (self._cluster, job_id, int(is_pinned), note, at)) for job_id, is_pinned, note in jobs]
+        self._write(*inserts, ("DELETE FROM job_notes WHERE is_pinned = 0 AND note = ''", ()), _NO_MORE)
+
+    def _write(self, *statements: Statement) -> None:
+        self._database.write(*_TABLES, *statements)
+        self._stamp = None
+
+    def bookmark(self, view: str, text: str) -> None:
+        """Keep a filter of a view, the last MOST_BOOKMARKS of them. Raises StateUnusable."""
+        insert = (
+            "INSERT OR IGNORE INTO bookmarks (cluster, view, filter) VALUES (?, ?, ?)",
+            (self._cluster, view, text),
+        )
+        of_view = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
+        no_more = (
+            f"DELETE FROM bookmarks WHERE id IN ({of_view} ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            (self._cluster, view, MOST_BOOKMARKS),
+        )
+        self._write(insert, no_more)
+
+    def forget_bookmark(self, view: str, text: str) -> None:
+        """Keep a filter no longer. Raises StateUnusable."""
+        sql = "DELETE FROM bookmarks WHERE cluster = ? AND view = ? AND filter = ?"
+        self._write((sql, (self._cluster, view, text)))

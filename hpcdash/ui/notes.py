@@ -1,0 +1,148 @@
+"""Pins and notes on jobs, and bookmarks of filters: kept on this machine, told in tables and on a job's page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input
+
+from hpcdash.domain.text import visible
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.database import StateUnusable
+from hpcdash.services.state.notes import LONGEST_NOTE, JobNotes, KeptNotes
+from hpcdash.ui.dialogs import Dialog
+from hpcdash.ui.screen import DashboardScreen
+
+COLUMNS = (("pinned", pa.bool_()), ("note", pa.string()))
+_of_clusters: dict[tuple[str, str], JobNotes] = {}
+
+
+def notes_of(session: ClusterSession) -> JobNotes:
+    """Those of a cluster, the same for every view."""
+    folder = session.actions.journal.path.parent
+    return _of_clusters.setdefault((str(folder), session.name), JobNotes(folder, session.name))
+
+
+def listed_filters(
+    session: ClusterSession, view: str, configured: Mapping[str, str] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """(label, filter) of the filters there are for a view: those `configured` by name, then the bookmarks."""
+    named = tuple((configured or {}).items())
+    bookmarks = notes_of(session).kept().bookmarks.get(view, ())
+    return (*named, *((text, text) for text in bookmarks if text not in {text for _, text in named}))
+
+
+def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
+    """Bookmark a view's filter, or no longer."""
+    notes = notes_of(screen.session)
+    if text in notes.kept().bookmarks.get(view, ()):
+        keep(screen, lambda: notes.forget_bookmark(view, text), f"no bookmark any more: {visible(text)}")
+    else:
+        keep(screen, lambda: notes.bookmark(view, text), f"bookmarked {visible(text)}")
+
+
+def with_notes(table: pa.Table, kept: KeptNotes) -> pa.Table:
+    """Rows of domain.schema.JOBS with `pinned` and `note`; what is kept of an array is that of its tasks too."""
+    count = table.num_rows
+    pinned: pa.Array = pa.repeat(pa.scalar(False), count)
+    if kept.pinned:
+        ids = pa.array(sorted(kept.pinned), pa.string())
+        pinned = pc.or_(pc.is_in(table["id"], ids), pc.is_in(table["array_id"], ids))
+    note: pa.Array = pa.nulls(count, pa.string())
+    if kept.notes:
+        ids = pa.array(list(kept.notes), pa.string())
+        texts = pa.array(list(kept.notes.values()), pa.string())
+        found = pc.coalesce(pc.index_in(table["id"], ids), pc.index_in(table["array_id"], ids))
+        note = texts.take(found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found)
+    return table.append_column("pinned", pinned).append_column("note", note)
+
+
+def pinned_first(rows: pa.Table, kept: KeptNotes) -> pa.Table:
+    """Folded rows with the pinned ones in front; a pinned task of an open array stays below its array."""
+    if not kept.pinned:
+        return rows
+    is_of_array = pc.fill_null(pc.is_in(rows["array_id"], pa.array(sorted(kept.pinned), pa.string())), False)
+    is_child = pc.equal(rows["_fold"], 3)
+    is_first = pc.and_(pc.fill_null(rows["pinned"], False), pc.or_(is_of_array, pc.invert(is_child)))
+    if not pc.any(is_first).as_py():
+        return rows
+    return pa.concat_tables([rows.filter(is_first), rows.filter(pc.invert(is_first))])
+
+
+class NoteDialog(Dialog[str | None]):
+    """One line on a job; an empty one takes the note away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+u", "clear", show=False, priority=True)]
+
+    def __init__(self, heading: str, note: str) -> None:
+        super().__init__(heading)
+        self.note = note
+
+    def compose_body(self) -> ComposeResult:
+        yield Input(self.note, max_length=LONGEST_NOTE, compact=True, select_on_focus=False)
+
+    def format_keys(self) -> str:
+        return "enter keep · ctrl+u clear · esc cancel"
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def action_clear(self) -> None:
+        self.query_one(Input).value = ""
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)
+
+
+def toggle_pins(screen: DashboardScreen) -> None:
+    """Pin the marked jobs, or the one that is pointed at; where all are pinned let them go."""
+    view, notes = screen.view, notes_of(screen.session)
+    job_ids = view.targets().job_ids if view.marks() else tuple(filter(None, [view.pointed_job()]))
+    if not job_ids:
+        screen.notify("no job is pointed at", severity="warning", timeout=3)
+        return
+    is_wanted = not notes.kept().pinned.issuperset(job_ids)
+    what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
+    now = screen.session.store.clock.now()
+    done = f"{what} {'pinned' if is_wanted else 'no longer pinned'}"
+    keep(screen, lambda: notes.pin(job_ids, is_wanted, now), done)
+
+
+def write_note(screen: DashboardScreen) -> None:
+    """Ask for a note on the job that is pointed at."""
+    job_id, notes = screen.view.pointed_job(), notes_of(screen.session)
+    if job_id is None:
+        screen.notify("no job is pointed at", severity="warning", timeout=3)
+        return
+    now = screen.session.store.clock.now()
+
+    def take(note: str | None) -> None:
+        if note is not None:
+            keep(screen, lambda: notes.write(job_id, note, now), "noted" if note.strip() else "no note any more")
+
+    screen.app.push_screen(NoteDialog(f"note on job {job_id}", notes.kept().notes.get(job_id, "")), take)
+
+
+def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:
+    """Write beside the screen, and say what was done or why not."""
+    view = screen.view
+
+    async def run() -> None:
+        try:
+            await asyncio.to_thread(write)
+        except StateUnusable as error:
+            screen.notify(f"not kept: {error.message}", severity="error", timeout=8, markup=False)
+            return
+        screen.notify(done, timeout=2, markup=False)
+        view.notes_changed()
+
+    screen.run_worker(run(), group="notes")

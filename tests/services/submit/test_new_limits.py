@@ -1,0 +1,98 @@
+"""More of what a job was ended for want of is proposed, in round amounts, and no more than its queue gives."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hpcdash.backends.job_detail import Usage
+from hpcdash.backends.submissions import NewLimits
+from hpcdash.domain.units import HOUR
+from hpcdash.errors import SchedulerRefused, UsageError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.submit.new_limits import propose, read_limits
+
+GIB = 1 << 30
+BOTH = frozenset({"time_seconds", "memory_bytes"})
+
+
+def row(state: str, **fields: Any) -> dict[str, Any]:
+    had = {"limit_seconds": 12 * HOUR, "memory_bytes": 32 * GIB, "nodes": 2, "queue": "gpu"}
+    return {"state": state, **had, **fields}
+
+
+def store(
+    usage: Usage | None = None, offered: frozenset[str] = BOTH, most_seconds: int | None = None, most: int = 512
+) -> Any:
+    queues = pa.table({"name": ["gpu"], "limit_seconds": pa.array([most_seconds], pa.int64())})
+    nodes = pa.table({"queues": [["gpu"], ["cpu"]], "memory_bytes": [most * GIB, 4096 * GIB]})
+
+    async def ask(query: Any) -> Usage:
+        if usage is None:
+            raise SchedulerRefused("no accounting")
+        return usage
+
+    return SimpleNamespace(
+        backend=SimpleNamespace(
+            submit=SimpleNamespace(new_limits=offered), detail=SimpleNamespace(usage=lambda row: "sacct")
+        ),
+        table={Kind.QUEUES: queues, Kind.NODES: nodes}.get,
+        ask=ask,
+    )
+
+
+async def test_after_a_timeout_half_as_much_time_again_is_proposed() -> None:
+    found = await propose(store(), [row("timeout")])
+    assert found is not None
+    assert (found.before, found.proposed) == (NewLimits(12 * HOUR), NewLimits(18 * HOUR))
+    odd = await propose(store(), [row("timeout", limit_seconds=70 * 60)])
+    assert odd is not None
+    assert odd.proposed.time_seconds == 105 * 60
+
+
+async def test_no_more_time_is_proposed_than_the_queue_gives() -> None:
+    found = await propose(store(most_seconds=16 * HOUR), [row("timeout")])
+    assert found is not None
+    assert found.proposed == NewLimits(16 * HOUR)
+    assert "queue gpu gives at most 16 h" in found.notes
+
+
+async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_used() -> None:
+    sampled_low = Usage(memory_peak_bytes=3 * GIB, memory_asked_bytes=16 * GIB)
+    found = await propose(store(sampled_low), [row("out_of_memory")])
+    assert found is not None
+    assert (found.before.memory_bytes, found.proposed.memory_bytes) == (16 * GIB, 24 * GIB)
+    over = Usage(memory_peak_bytes=20 * GIB, memory_asked_bytes=16 * GIB)
+    found = await propose(store(over), [row("out_of_memory")])
+    assert found is not None
+    assert found.proposed.memory_bytes == 28 * GIB
+    assert found.notes == ("it ran out of memory: of the 16G it had on a node, it was seen to use 20G",)
+
+
+async def test_without_accounting_the_row_says_what_a_node_had() -> None:
+    found = await propose(store(None), [row("out_of_memory")])
+    assert found is not None
+    assert (found.before.memory_bytes, found.proposed.memory_bytes) == (16 * GIB, 24 * GIB)
+
+
+async def test_no_more_memory_is_proposed_than_a_node_of_the_queue_has() -> None:
+    found = await propose(store(None, most=20), [row("out_of_memory")])
+    assert found is not None
+    assert found.proposed.memory_bytes == 20 * GIB
+    assert "no node of gpu has more than 20G" in found.notes
+
+
+async def test_nothing_is_proposed_for_other_ends_or_for_what_a_scheduler_cannot_change() -> None:
+    assert await propose(store(), [row("failed")]) is None
+    assert await propose(store(), [row("timeout"), row("failed")]) is None
+    assert await propose(store(offered=frozenset({"time_seconds"})), [row("out_of_memory")]) is None
+
+
+def test_limits_are_read_as_people_write_them() -> None:
+    assert read_limits({"time": "90m", "memory": "24G"}) == NewLimits(5400, 24 * GIB)
+    for typed in ({"time": "unlimited"}, {"time": "soon"}, {"memory": "0"}, {"memory": "much"}):
+        with pytest.raises(UsageError):
+            read_limits(typed)
