@@ -155,7 +155,7 @@ def list_cases() -> None:
     width = max(map(len, cases))
     for name, about in cases.items():
         print(f"{name:<{width}}  {about}")
-    print("\nOpen one: hpcdash replay slurm/training")
+    print(f"\nOpen one: hpcdash replay {max(cases)}")
 
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:

@@ -288,6 +288,9 @@ _EXAMPLE = """\
 #fold_arrays = true
 # "local" or "utc".
 #clock = "local"
+# When a job of yours ends while the terminal has no focus: "osc9" or "osc777" (a desktop notification, and the bell),
+# "bell" or "none".
+#notify = "osc9"
 """
 
 

@@ -85,7 +85,10 @@ class HelpDialog(Dialog[None]):
         with self.prevent(OptionList.OptionHighlighted):
             listed.clear_options()
             listed.add_options(options or [Option("nothing matches", disabled=True)])
-        listed.highlighted = next((at for at, option in enumerate(options) if not option.disabled), None)
+        known = {one.name: one.words.lower() for _, group in self.groups for one in group}
+        places = [at for at, option in enumerate(options) if not option.disabled]
+        begins = [at for at in places if known[str(options[at].id)].startswith(wanted)]
+        listed.highlighted = next(iter(begins or places), None)
 
     @on(Input.Submitted)
     def _chosen(self, event: Input.Submitted) -> None:

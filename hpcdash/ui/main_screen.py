@@ -353,6 +353,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def key_sign_of(self, name: str) -> str:
         return self.offered.key_sign_of(self.session, name)
 
+    def open_line(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
+        self.command_line.open(mode, value, proposed=proposed)
+
     @on(CommandBar.Typed)
     def _typed(self, event: CommandBar.Typed) -> None:
         self.command_line.typed(event)

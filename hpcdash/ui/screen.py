@@ -16,7 +16,6 @@ from hpcdash.ui.view import View
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.watch.alerts import AlertEvent
-    from hpcdash.ui.command_line import CommandLine
 
 
 class DashboardApp(App[None]):
@@ -52,7 +51,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     sessions: list[ClusterSession]
     offered: OfferedActions
-    command_line: CommandLine
 
     @property
     def session(self) -> ClusterSession:
@@ -95,6 +93,10 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
             self.notify("no job is pointed at", severity="warning", timeout=3)
         else:
             await self.push(name, job_id=job_id, **arguments)
+
+    def open_line(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
+        """Have a filter ('/') or a command (':') typed, with a list of what it may be; typing replaces `proposed`."""
+        raise NotImplementedError
 
     async def show_last(self) -> None:
         """The view that was shown before this one."""

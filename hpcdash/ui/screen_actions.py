@@ -15,6 +15,7 @@ from hpcdash.ui.status import explanation
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import View
 from hpcdash.ui.watch.announcer import UNWATCHED
+from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.hints import Notice, Tour
 
 if TYPE_CHECKING:
@@ -72,10 +73,9 @@ class ScreenActions:
     def do_filter(self) -> None:
         view = self.screen.view
         if isinstance(view, TableView):
-            line = self.screen.command_line
             # One that stands is refined; the last one, recalled, makes way for what is typed.
-            text = view.filter_text or line.bar.last_filter
-            line.open("/", text, proposed=not view.filter_text)
+            text = view.filter_text or self.screen.query_one(CommandBar).last_filter
+            self.screen.open_line("/", text, proposed=not view.filter_text)
             view.begin_typing()
             view.try_filter(text)
 
@@ -121,7 +121,7 @@ class ScreenActions:
     # -- asking and being told
 
     def do_command(self) -> None:
-        self.screen.command_line.open(":")
+        self.screen.open_line(":")
 
     def do_palette(self) -> None:
         self.screen.app.action_command_palette()

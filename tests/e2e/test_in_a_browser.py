@@ -54,7 +54,7 @@ async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(program: Program, tm
         await tab.press("q")
         await tab.until("▸ running")
         await tab.press("g")
-        text = await tab.until(lambda text: all(part in text for part in ("newest 0.2012", "⠉⠉⠉", "└──", "1 800")))
+        text = await tab.until(lambda text: all(part in text for part in ("newest 0.2012", "⠉⠉⠉", "└──", "1 000")))
         pictures.append(await tab.screenshot(tmp_path / "chart.png"))
 
         columns, rows = max(map(len, text.split("\n"))), len(text.split("\n"))

@@ -245,6 +245,8 @@ def job_facts(
 ) -> Content:
     """State and time, what it has and uses, why it waits or how it ended, its loss. `width` is in cells."""
     lines = [_state_line(session, row, now), _resources(row), _reason(session, row)]
+    if row.get("note"):
+        lines.append(Content.assemble(("note: ", "$text-muted"), visible(str(row["note"]))))
     if usage is not None and row["state"] == JobState.RUNNING:
         lines.append(_usage(usage, row))
     if tail is not None:

@@ -102,9 +102,9 @@ async def test_keys_hide_it_change_its_size_and_move_the_focus() -> None:
         await settled(pilot)
         pane = overview_of(pilot)
         lines = pane.size.height
-        await press(pilot, ">", ">")
+        await press(pilot, "plus", "plus")
         assert pane.size.height > lines
-        await press(pilot, "<", "<", "<")
+        await press(pilot, *["underscore"] * 3)
         assert pane.size.height < lines
         await press(pilot, "ctrl+w")
         assert pane.has_focus_within

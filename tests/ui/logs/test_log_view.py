@@ -76,7 +76,7 @@ async def test_scrolling_up_stays_where_it_is_while_the_log_grows(log: Path) -> 
         size = size_of(log)
         await until(pilot, lambda: pane_of(pilot).window.look.size == size)
         assert top_line(pilot) == before
-        assert "stopped" in screen_text(pilot.app)
+        assert "paused" in screen_text(pilot.app)
         await pilot.press("end")
         await shows(pilot, "line 0004999")
 

@@ -174,7 +174,7 @@ async def test_zoom_and_pan_stay_within_what_there_is_and_escape_shows_all_again
         await press_drawn(pilot, "left")
         assert view.picture.panels[0].x[1] < 1000.0
         assert not view.state.follows
-        assert "stays here; end follows again" in screen_text(pilot.app)
+        assert "paused; end follows again" in screen_text(pilot.app)
         await press_drawn(pilot, *["left"] * 30)
         assert view.picture.panels[0].x[0] == 1.0
         await press_drawn(pilot, "end")
@@ -336,7 +336,7 @@ async def test_how_much_of_a_large_log_is_read_is_said(log: Path, monkeypatch: p
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await settled(pilot)
         await pilot.app.main.push("chart", job_id=RUNNING)
-        await shows(pilot, "reading backwards")
+        await shows(pilot, "loading older points")
 
 
 async def test_a_chart_that_is_not_shown_reads_nothing(log: Path) -> None:
