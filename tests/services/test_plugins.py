@@ -82,6 +82,7 @@ def test_no_program_that_hands_its_words_to_a_shell_gets_what_a_shell_acts_on(pr
         built(program, "host", "grep", "--", "x{name}", name=name)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_name_reaches_a_program_as_it_is_or_not_at_all(name: str) -> None:
     try:
@@ -110,22 +111,26 @@ def test_no_variable_of_a_row_is_one_that_hpcdash_reads() -> None:
     assert not {"HPCDASH_STATE", "HPCDASH_QUEUE", "HPCDASH_CONFIG", "HPCDASH_CACHE"} & command.variables.keys()
 
 
+@pytest.mark.system
 async def test_output_has_both_streams_and_the_status_and_nothing_that_a_terminal_obeys() -> None:
     script = r"printf 'out\033[31mred\033[0m\033]0;t\007\n'; printf 'err\n' >&2; exit 3"
     assert await output_of(built("sh", "-c", script)) == (3, "outred\nerr")
 
 
+@pytest.mark.system
 async def test_a_program_that_is_not_there_says_so() -> None:
     with pytest.raises(CommandError, match="no-such-program cannot be run: No such file"):
         await output_of(built("no-such-program"))
 
 
+@pytest.mark.system
 async def test_a_command_is_ended_at_its_limit() -> None:
     plugin = Plugin("mine", ("sleep", "600"), limit_seconds=0.1)
     with pytest.raises(CommandError, match=r"sleep did not end within 0.1 s"):
         await output_of(build_command(plugin, {}, "job", "12"))
 
 
+@pytest.mark.system
 async def test_a_command_that_is_given_up_ends_with_what_it_started() -> None:
     started = asyncio.Event()
     command = built("sh", "-c", "sleep 600.4711 & echo begun; wait")
@@ -138,6 +143,7 @@ async def test_a_command_that_is_given_up_ends_with_what_it_started() -> None:
     assert await until_gone("600.4711") == []
 
 
+@pytest.mark.system
 async def test_on_the_cluster_words_and_variables_are_the_row_s_too() -> None:
     command = built(
         "sh",

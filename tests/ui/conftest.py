@@ -17,6 +17,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pilot looks whether the program is idle every 5 ms instead of every 20, twice for each key."""
     monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 0.005, raising=False)
     monkeypatch.setattr("textual._wait.SLEEP_IDLE", 0.0025, raising=False)
+    # What a row rested on shows is there at once.
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.REST_SECONDS", 0.01)
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets.table import RowsTable
 from tests.support.scripted_transport import EVERYONE, MINE, PROBED, ScriptedTransport
@@ -77,13 +78,14 @@ async def settled(pilot: Pilot[Any]) -> None:
 
     def quiet() -> bool:
         view = pilot.app.main.view
-        kinds = view.kinds | {view.main_kind} - {None}
+        kinds = session.poller.shown | view.kinds | {view.main_kind} - {None}
         known = all(kind in store.snapshots or kind in store.errors for kind in kinds)
         arranging = isinstance(view, TableView) and view._arranging is not None and not view._arranging.done()
         fetching = any(not task.done() for task in store._fetching.values())
         # A log is watched for as long as it is shown.
         working = any(not worker.is_finished for worker in pilot.app.workers if worker.group != "watch")
-        return (known or store.connection_error is not None) and not (arranging or fetching or working)
+        moving = not all(overview.is_settled for overview in view.query(JobOverview))
+        return (known or store.connection_error is not None) and not (arranging or fetching or working or moving)
 
     await until(pilot, quiet, "settled")
     await pilot.pause()

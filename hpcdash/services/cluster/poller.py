@@ -73,6 +73,11 @@ class Poller:
         self._wanted_now &= self._interest
         self._wake.set()
 
+    @property
+    def shown(self) -> frozenset[Kind]:
+        """What is asked for now."""
+        return self._interest
+
     def focus(self, focused: bool) -> None:
         """Whether a person looks; without focus each kind is asked `unfocused_factor` times less often."""
         self.focused = focused

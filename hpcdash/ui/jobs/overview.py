@@ -105,6 +105,11 @@ class JobOverview(Vertical):
             self._resting.stop()
         self._resting = self.set_timer(REST_SECONDS, self._rested)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it shows the row that the cursor is on."""
+        return not self.display or self._resting is None
+
     def tick(self) -> None:
         """A second went by."""
         if self._row is None or self._resting is not None:
@@ -187,7 +192,7 @@ class JobOverview(Vertical):
         if not width:
             return
         if row is None:
-            self._show("", Content(), Content())
+            self._show("", Content.styled("No job under the cursor", "$text-muted"), Content())
             return
         tail = self._tail
         usage, _ = self._usages.get(str(row["id"]), (None, 0.0))

@@ -326,7 +326,7 @@ def failed_transport(row: Fields = FAILED) -> ScriptedTransport:
 async def test_a_failed_job_shows_the_line_of_its_log_that_says_why() -> None:
     transport = failed_transport()
     app = app_on(transport)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=(120, 26)) as pilot:
         await opened(pilot)
         await until(pilot, has(app, "log says"))
         assert "rank 3: ValueError: batch 41 has no labels" in line_with(app, "log says")
@@ -339,7 +339,7 @@ async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
     transport = failed_transport()
     transport.hangs[LOG] = asyncio.Event()
     app = app_on(transport)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=(120, 26)) as pilot:
         await settled(pilot)
         assert rows_of(app).move_to("88")
         await pilot.press("d")
