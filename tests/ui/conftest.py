@@ -6,9 +6,11 @@ import locale
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.ui.widgets import cells
 
 
@@ -19,6 +21,15 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual._wait.SLEEP_IDLE", 0.0025, raising=False)
     # What a row rested on shows is there at once.
     monkeypatch.setattr("hpcdash.ui.jobs.overview.REST_SECONDS", 0.01)
+
+
+@pytest.fixture
+def snap_compare(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Pictures have one rate of commands and one time of an answer: how many were asked by then is chance."""
+    monkeypatch.setattr(CommandBudget, "per_minute", property(lambda budget: 3))
+    answered = property(lambda budget: 0.012, lambda budget, seconds: None)
+    monkeypatch.setattr(CommandBudget, "last_seconds", answered, raising=False)
+    return snap_compare
 
 
 @pytest.fixture(autouse=True)
