@@ -155,7 +155,7 @@ def list_cases() -> None:
     width = max(map(len, cases))
     for name, about in cases.items():
         print(f"{name:<{width}}  {about}")
-    print(f"\nOpen one: hpcdash replay {max(cases)}")
+    print(f"\nOpen one: hpcdash replay {max(name for name in cases if name.endswith('training'))}")
 
 
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:

@@ -224,7 +224,7 @@ async def test_who_gives_a_prompt_up_is_told_so_and_may_try_again(scene: Scene, 
         async with dashboard(program) as screen:
             await screen.until("Password")
             screen.type("\x1b")
-            await screen.until(lambda text: "asks" not in text and "ctrl+r" in text)
+            await screen.until(lambda text: "Password" not in text and "ctrl+r tries again" in text)
             assert gate.responses == []
             screen.type("\x12")
             await screen.until("Welcome to gate")

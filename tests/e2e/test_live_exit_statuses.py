@@ -43,7 +43,7 @@ def test_a_job_nobody_knows_is_status_1_and_named(over_ssh: Program, locally: Pr
 def test_what_is_no_job_id_at_all_is_refused_without_a_traceback(over_ssh: Program) -> None:
     words = ("abc", "$(id)", "-5", "--", "1;id", "1,2", "1.batch", "\udcff")
     for run in together(over_ssh, *(("show", "--", word) for word in words)):
-        assert "is not a job ID" in run.refused(2)
+        assert "is not a Slurm job ID" in run.refused(2)
     assert "JOB is empty" in over_ssh("show", "--", " ").refused(2)
 
 

@@ -43,7 +43,7 @@ async def until(what: str, look: object, seconds: float = 20.0) -> None:
 
 
 async def write_a_draft(screen: Screen) -> None:
-    await screen.until("no jobs of yours")
+    await screen.until("You have no jobs")
     screen.type("n")
     await screen.until("train.py")
     screen.type("half-done")
@@ -56,7 +56,7 @@ def drafts(program: Program) -> list[tuple[str]]:
 
 async def the_draft_is_there(program: Program) -> None:
     async with dashboard(program) as screen:
-        await screen.until("no jobs of yours")
+        await screen.until("You have no jobs")
         screen.type("n")
         await screen.until("--job-name=half-done")
         await screen.until("is here again")
@@ -137,7 +137,7 @@ async def shell(program: Program) -> AsyncIterator[Screen]:
     async with dashboard(_Shell(program.home, (), program.variables)) as screen:
         await screen.until("shell>")
         screen.type(f"{' '.join(program.argv())}\r")
-        await screen.until("no jobs of yours")
+        await screen.until("You have no jobs")
         yield screen
 
 
@@ -171,7 +171,7 @@ async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_all_of_it_ba
     shell.type("-again")
     await shell.until("--job-name=half-done-again")
     shell.type("\x1b")
-    await shell.until("no jobs of yours")
+    await shell.until("You have no jobs")
     # In a dialog, too.
     shell.type("?")
     await shell.until("╰")
@@ -180,7 +180,7 @@ async def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_brings_all_of_it_ba
     shell.type("fg\r")
     await shell.until("╰")
     shell.type("\x1b")
-    await shell.until("no jobs of yours")
+    await shell.until("You have no jobs")
     await leave_from_shell(shell)
 
 
@@ -192,7 +192,7 @@ async def test_in_the_background_it_stays_stopped_until_fg(shell: Screen) -> Non
     await shell.until("&")
     await until("it is stopped again", lambda: app.status() == psutil.STATUS_STOPPED)
     shell.type("fg\r")
-    await shell.until("no jobs of yours")
+    await shell.until("You have no jobs")
     await leave_from_shell(shell)
 
 
@@ -201,18 +201,18 @@ async def test_what_started_it_is_stopped_along_as_make_is(program: Program) -> 
     async with dashboard(_Shell(program.home, (), program.variables)) as screen:
         await screen.until("shell>")
         screen.type("make\r")
-        await screen.until("no jobs of yours")
+        await screen.until("You have no jobs")
         screen.type("\x1a")
         await to_shell(screen)
         screen.type("fg\r")
-        await screen.until("no jobs of yours")
+        await screen.until("You have no jobs")
         await leave_from_shell(screen)
 
 
 async def test_a_program_that_a_stop_caught_gives_the_terminal_back_at_its_end(program: Program) -> None:
     async with dashboard(program) as screen:
         before = screen.attributes
-        await screen.until("no jobs of yours")
+        await screen.until("You have no jobs")
         screen.process.send_signal(signal.SIGSTOP)
         await until("it stops", lambda: psutil.Process(screen.process.pid).status() == psutil.STATUS_STOPPED)
         screen.process.send_signal(signal.SIGCONT)
@@ -229,7 +229,7 @@ async def test_a_program_that_a_stop_caught_gives_the_terminal_back_at_its_end(p
 
 async def test_without_a_shell_to_go_back_to_it_is_not_stopped(program: Program) -> None:
     async with dashboard(program) as screen:
-        await screen.until("no jobs of yours")
+        await screen.until("You have no jobs")
         screen.type("\x1a")
         await screen.until("not started from a shell")
         screen.type("m")
