@@ -214,9 +214,6 @@ class ProbePart:
     of_dialect: Callable[[str], Backend] | None = None
     """The backend for a Probe's `dialect`. None: there is one kind, which can be asked before its probe is answered."""
 
-    local_configuration: LocalConfiguration | None = None
-    """None where it is of no configuration."""
-
     usual_folder: str = ""
     """Where its commands are on most clusters."""
 

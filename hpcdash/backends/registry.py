@@ -1,27 +1,36 @@
 """The schedulers that are driven over any transport, by name, the one to be tried first before the others.
 
-A backend is loaded when one is asked for: the command line needs their names alone.
+A backend is loaded when it is asked for: the command line needs the names alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcdash.backends.base import Backend, RequestField
+    from hpcdash.backends.base import Backend, LocalConfiguration, RequestField
 
-# Each is the folder of a backend, whose module `backend` has the BACKEND.
+# Each is the folder of a backend: its module `backend` has the BACKEND, `probe` its LOCAL_CONFIGURATION.
 NAMES = ("slurm", "pbs")
-BACKENDS: dict[str, Backend]
-# What requests can hold for one of them alone, by their keys.
-REQUEST_FIELDS: dict[str, RequestField]
 
 
-def __getattr__(name: str) -> object:
-    if name not in ("BACKENDS", "REQUEST_FIELDS"):
-        raise AttributeError(name)
-    loaded: list[Backend] = [import_module(f"hpcdash.backends.{folder}.backend").BACKEND for folder in NAMES]
-    fields = {field.name: field for backend in loaded for field in backend.scripts.request_fields}
-    globals().update(BACKENDS={backend.name: backend for backend in loaded}, REQUEST_FIELDS=fields)
-    return globals()[name]
+@cache
+def load_backend(name: str) -> Backend:
+    """One of NAMES."""
+    backend: Backend = import_module(f"hpcdash.backends.{name}.backend").BACKEND
+    return backend
+
+
+@cache
+def request_fields() -> Mapping[str, RequestField]:
+    """What requests can hold for one of the schedulers alone, by their keys."""
+    return {field.name: field for name in NAMES for field in load_backend(name).scripts.request_fields}
+
+
+def local_configuration(name: str) -> LocalConfiguration:
+    """How this machine's configuration names the scheduler's server; the rest of the backend is not loaded."""
+    found: LocalConfiguration = import_module(f"hpcdash.backends.{name}.probe").LOCAL_CONFIGURATION
+    return found

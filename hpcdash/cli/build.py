@@ -16,8 +16,7 @@ from pathlib import Path
 import platformdirs
 
 from hpcdash.backends.base import Backend, LocalConfiguration, ServerFiles
-from hpcdash.backends.embedded.backend import SCRIPTS_OF, embedded_backend
-from hpcdash.backends.registry import BACKENDS
+from hpcdash.backends.registry import NAMES, load_backend, local_configuration
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.config.problems import did_you_mean
@@ -52,8 +51,8 @@ EMBEDDED = "local"
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
-    f"Write {' or '.join(f'--for {name}' for name in BACKENDS)}, or set backend = "
-    f"{' or '.join(json.dumps(name) for name in BACKENDS)} in its table."
+    f"Write {' or '.join(f'--for {name}' for name in NAMES)}, or set backend = "
+    f"{' or '.join(json.dumps(name) for name in NAMES)} in its table."
 )
 
 
@@ -63,21 +62,15 @@ def found_here() -> dict[str, str]:
     Commands without a configuration are packages that were installed, and no cluster; a configuration that names no
     server is of none either. Whether the commands are there is not looked at.
     """
-    servers = {name: next(_servers(one), "") for name, one in _configurations()}
+    servers = {name: next(_servers(local_configuration(name)), "") for name in NAMES}
     return {name: server for name, server in servers.items() if server}
 
 
 def why_none_here() -> str:
     """Why `found_here` finds none, and how to ask all the same."""
-    there = (one.unconfigured for _, one in _configurations() if shutil.which(one.command))
-    titles = " nor ".join(backend.title for backend in BACKENDS.values())
+    there = (one.unconfigured for one in map(local_configuration, NAMES) if shutil.which(one.command))
+    titles = " nor ".join(load_backend(name).title for name in NAMES)
     return next(there, f"neither {titles} is here")
-
-
-def _configurations() -> Iterator[tuple[str, LocalConfiguration]]:
-    for name, backend in BACKENDS.items():
-        if (configuration := backend.probe.local_configuration) is not None:
-            yield name, configuration
 
 
 def _servers(configuration: LocalConfiguration) -> Iterator[str]:
@@ -204,20 +197,26 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
     The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is refused later.
     """
     is_here = cluster.transport == "local"
-    names = [cluster.backend] if cluster.backend else list(found_here() if is_here else BACKENDS)
+    names = [cluster.backend] if cluster.backend else list(found_here() if is_here else NAMES)
     if names in ([], [EMBEDDED]):
         if not is_here:
             raise UsageError(
                 f"cluster {cluster.name}: the embedded queue is this machine's own, and not behind {cluster.transport}",
                 "Run hpcdash there, or leave the backend out to have its scheduler found.",
             )
-        return (embedded_backend(queue_program(queue_folder())),)
-    if unknown := [name for name in names if name not in BACKENDS]:
+        return (_embedded_backend(queue_folder()),)
+    if unknown := [name for name in names if name not in NAMES]:
         raise UsageError(
             f"cluster {cluster.name}: this version has no backend {unknown[0]!r}",
-            f"It has: {', '.join((*BACKENDS, EMBEDDED))}.",
+            f"It has: {', '.join((*NAMES, EMBEDDED))}.",
         )
-    return tuple(BACKENDS[name] for name in names)
+    return tuple(load_backend(name) for name in names)
+
+
+def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
+    from hpcdash.backends.embedded.backend import embedded_backend
+
+    return embedded_backend(queue_program(folder), ended_seconds=ended_seconds)
 
 
 def why_this(common: CommonOptions, settings: Settings) -> str:
@@ -226,7 +225,7 @@ def why_this(common: CommonOptions, settings: Settings) -> str:
         return ""
     here = found_here()
     if here:
-        chosen = f"this machine's {BACKENDS[next(iter(here))].title}"
+        chosen = f"this machine's {load_backend(next(iter(here))).title}"
     else:
         chosen = f"this machine's embedded queue ({why_none_here()})"
     return f"No cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
@@ -328,7 +327,7 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
     store = ClusterStore(
         name,
         LocalTransport(),
-        (embedded_backend(queue_program(folder), ended_seconds=3600),),
+        (_embedded_backend(folder, ended_seconds=3600),),
         clock=ClusterClock(),
         budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
     )
@@ -351,7 +350,7 @@ def build_replay(case_directory: Path) -> ClusterSession:
     from hpcdash.transport.replay import ReplayTransport
 
     transport = ReplayTransport(case_directory, file_readers=(READ_SCRIPT, COUNT_SCRIPT, FIND_SCRIPT))
-    backend = BACKENDS.get(transport.backend, next(iter(BACKENDS.values())))
+    backend = load_backend(transport.backend if transport.backend in NAMES else NAMES[0])
     store = ClusterStore(
         transport.name,
         transport,
@@ -383,9 +382,11 @@ def chosen_site(common: CommonOptions) -> ChosenSite:
 
 def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
     """The one that is said, else the cluster's configured one; raises UsageError where neither tells."""
+    from hpcdash.backends.embedded.backend import SCRIPTS_OF
+
     name = said or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)
     if name:
-        return BACKENDS[name]
+        return load_backend(name)
     raise UsageError(
         f"which scheduler is it for? The configuration does not say what {cluster.name} has",
         _NEXT_STEP,

@@ -7,7 +7,7 @@ import io
 import sys
 from typing import Any
 
-from hpcdash.backends.registry import BACKENDS
+from hpcdash.backends.registry import NAMES
 from hpcdash.cli.build import EMBEDDED, build_session, connection_pool, found_here
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
@@ -116,7 +116,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
             raise
         print(f"hpcdash: {visible(error.message.rstrip('.'))}; it is written all the same", file=sys.stderr)
     else:
-        if backend in BACKENDS:
+        if backend in NAMES:
             fields.setdefault("backend", backend)
     write_cluster(path, name, fields)
     print(f"{name} is in {path}")

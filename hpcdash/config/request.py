@@ -317,7 +317,7 @@ def _callback(value: object) -> str:
     return ":".join(_function(value))
 
 
-_OWN_KEYS = {name: _own_reader(field) for name, field in registry.REQUEST_FIELDS.items()}
+_OWN_KEYS = {name: _own_reader(field) for name, field in registry.request_fields().items()}
 _BY_TYPE: Mapping[Any, Reader] = {"str": line_of_text, "bool": flag, "tuple[str, ...]": text_list}
 _count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from hpcdash.backends.registry import NAMES
 from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
 from hpcdash.config.model import Key, TableReader, ValidationError, build, record_keys
@@ -32,9 +33,7 @@ PollSeconds = Annotated[float, in_range(3, 86_400, "seconds", " (schedulers must
 
 
 def _backend(value: object) -> str:
-    from hpcdash.backends.registry import BACKENDS
-
-    return values.one_of(*BACKENDS, "local")(value)
+    return values.one_of(*NAMES, "local")(value)
 
 
 def _launch_program(value: object) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
-from hpcdash.backends.registry import BACKENDS
+from hpcdash.backends.registry import load_backend
 from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError, NotRecorded
@@ -43,7 +43,7 @@ def play(transport: ReplayTransport, query: Query[T]) -> T:
 
 def backend_of(transport: ReplayTransport) -> Backend:
     """The backend of a case as its probe tells, where this answered."""
-    backend = BACKENDS[transport.backend]
+    backend = load_backend(transport.backend)
     try:
         return backend.for_probe(play(transport, backend.probe.query()))
     except NotRecorded:

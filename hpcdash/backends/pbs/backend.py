@@ -79,7 +79,6 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         probe=ProbePart(
             query=probe.probe_query,
             of_dialect=None if dialect else lambda found: pbs_backend(Dialect(found)),
-            local_configuration=probe.LOCAL_CONFIGURATION,
             usual_folder="/opt/pbs/bin",
             delegated_commands=("qsub", "qstat", "qdel", "pbsnodes"),
         ),

@@ -76,7 +76,6 @@ BACKEND = Backend(
     capabilities=frozenset(Capability),
     probe=ProbePart(
         query=probe.probe_query,
-        local_configuration=probe.LOCAL_CONFIGURATION,
         usual_folder="/usr/bin",
         delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
     ),
