@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from hpcdash.backends.script.body import SECRET_NAME
 from hpcdash.child_process import ChildProcess
 from hpcdash.config.plugins import CLUSTER, FIELD, NODE, Plugin, joins_words
 from hpcdash.domain import nodelist
@@ -143,6 +142,8 @@ def environment_here(command: PluginCommand, withheld: frozenset[str] = frozense
 
     Secrets are what a name says (…_TOKEN, …_PASSWORD, …_API_KEY) and `withheld`.
     """
+    from hpcdash.backends.script.body import SECRET_NAME
+
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from textual.widget import Widget
+from typing import TYPE_CHECKING
 
 from hpcdash.backends.base import Capability
 from hpcdash.config.plugins import Plugin
@@ -14,7 +13,12 @@ from hpcdash.config.settings import Settings
 from hpcdash.errors import ConfigError, readable_command
 from hpcdash.services.jobs.action_text import format_changeable
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.view import View
+
+# The command line reads the actions, and needs no Textual for it.
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from hpcdash.ui.view import View
 
 TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})
 ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})

@@ -115,7 +115,7 @@ class CommandLine:
 
     def _commands(self) -> dict[str, str]:
         """What can stand first after ':', and what it means."""
-        commands = {name: f"{spec.title} view" for name, spec in SPECS.items() if spec.root}
+        commands = {name: f"{spec.title or name} view" for name, spec in SPECS.items() if spec.root}
         commands |= {name: f"alias: {line}" for name, line in self._aliases.items() if name not in OLD_NAMES}
         return commands | {action.name: action.words for action in self._screen.actions()}
 

@@ -483,7 +483,7 @@ class ViewStacks:
 
     @property
     def view_name(self) -> str:
-        return next(name for name, spec in SPECS.items() if type(self.view) is spec.make)
+        return next(name for name, spec in SPECS.items() if spec.is_of(self.view))
 
     @property
     def next_position(self) -> int:

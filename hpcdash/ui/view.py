@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +12,6 @@ from textual.await_remove import AwaitRemove
 from textual.message import Message
 from textual.widget import Widget
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.errors import HpcdashError
@@ -200,14 +199,3 @@ def _row_actions(row: Mapping[str, Any], is_training: bool) -> tuple[str, ...]:
     if state in _FAILED:
         return ("log", "error_log", *failures, "submit_again", *charts)
     return ("log", *charts, "detail", "submit_again")
-
-
-@dataclass(frozen=True, slots=True)
-class ViewSpec:
-    """How a view is made: `make` takes a session and the arguments of View.Wanted."""
-
-    name: str
-    title: str
-    make: Callable[..., View]
-    capability: Capability | None = None
-    root: bool = True

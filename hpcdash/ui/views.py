@@ -1,36 +1,52 @@
-"""Every view there is, by its name."""
+"""Every view there is, by its name. A view is loaded when it is first opened."""
 
 from __future__ import annotations
 
-from hpcdash.ui.chains import view as chain
-from hpcdash.ui.cluster import clusters, node, nodes, queues
-from hpcdash.ui.jobs import history, job, journal, script, triage
-from hpcdash.ui.jobs import table as jobs
-from hpcdash.ui.logs import view as log
-from hpcdash.ui.metrics import view as chart
-from hpcdash.ui.plugins import view as output
-from hpcdash.ui.submit import view as submit
-from hpcdash.ui.view import ViewSpec
-from hpcdash.ui.watch import view as alerts
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
+
+from hpcdash.ui.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """`place` is MODULE:CLASS below hpcdash.ui; a `root` view has no view below it, and is a command after ':'."""
+
+    name: str
+    place: str
+    title: str = ""
+    root: bool = False
+
+    @property
+    def make(self) -> Callable[..., View]:
+        """Its class, which takes a session and the arguments of View.Wanted."""
+        module, _, name = self.place.partition(":")
+        return cast("Callable[..., View]", getattr(import_module(f"hpcdash.ui.{module}"), name))
+
+    def is_of(self, view: View) -> bool:
+        return self.place == f"{type(view).__module__.removeprefix('hpcdash.ui.')}:{type(view).__name__}"
+
 
 SPECS: dict[str, ViewSpec] = {
     spec.name: spec
     for spec in (
-        jobs.VIEW,
-        nodes.VIEW,
-        queues.VIEW,
-        history.VIEW,
-        alerts.VIEW,
-        clusters.VIEW,
-        job.VIEW,
-        node.VIEW,
-        log.VIEW,
-        chart.VIEW,
-        script.VIEW,
-        triage.VIEW,
-        chain.VIEW,
-        journal.VIEW,
-        submit.VIEW,
-        output.VIEW,
+        ViewSpec("jobs", "jobs.table:JobsView", root=True),
+        ViewSpec("nodes", "cluster.nodes:NodesView", root=True),
+        ViewSpec("queues", "cluster.queues:QueuesView", root=True),
+        ViewSpec("history", "jobs.history:HistoryView", root=True),
+        ViewSpec("alerts", "watch.view:AlertsView", root=True),
+        ViewSpec("clusters", "cluster.clusters:ClustersView", root=True),
+        ViewSpec("submit", "submit.view:SubmitView", "new submission", root=True),
+        ViewSpec("job", "jobs.job:JobView"),
+        ViewSpec("node", "cluster.node:NodeView"),
+        ViewSpec("log", "logs.view:LogView"),
+        ViewSpec("chart", "metrics.view:ChartView"),
+        ViewSpec("script", "jobs.script:ScriptView"),
+        ViewSpec("triage", "jobs.triage:TriageView"),
+        ViewSpec("chain", "chains.view:ChainView"),
+        ViewSpec("journal", "jobs.journal:JournalView"),
+        ViewSpec("output", "plugins.view:OutputView"),
     )
 }

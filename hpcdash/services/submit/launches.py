@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, JobScope, Query
-from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, BatchScript, Place, has_library
-from hpcdash.backends.script.call import call_files
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
@@ -403,6 +401,8 @@ def build_launch_plan(
 
     Raises UsageError for what cannot be staged or submitted.
     """
+    from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, has_library
+    from hpcdash.backends.script.call import call_files
     from hpcdash.services.submit.staging import staged_files, staging_command
 
     run_as = request.site.run_as

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hpcdash.backends.job_detail import Script
 from hpcdash.domain.chains import AppendWish, Unit, read_append
@@ -17,10 +17,12 @@ from hpcdash.services.chains import MOST_LINKS, Appendix, format_chain, plan_app
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.plan import SubmissionPlan
-from hpcdash.ui.chains.view import APPEND, ChainView
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.widgets.command_bar import CommandBar
+
+if TYPE_CHECKING:
+    from hpcdash.ui.chains.view import ChainView
 
 _MOST_BYTES = 4 << 20
 
@@ -38,6 +40,8 @@ class ChainActions:
 
     def do_append(self) -> None:
         """Ask how many, or which tasks, and of which script; the same number of the same again is proposed."""
+        from hpcdash.ui.chains.view import APPEND, ChainView
+
         view = self.screen.view
         if not isinstance(view, ChainView) or self._is_appending:
             return
@@ -98,6 +102,8 @@ class ChainActions:
 
     def do_edit_next(self) -> None:
         """Open in one's editor what the next element's stub will read, and put what is saved in its place."""
+        from hpcdash.ui.chains.view import ChainView
+
         view, session = self.screen.view, self.screen.session
         job_id = view.next_job() if isinstance(view, ChainView) else None
         if job_id is None:

@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.timer import Timer
 from textual.widgets import Static
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain import chains
 from hpcdash.domain.chains import JobChain, Unit, living_targets
 from hpcdash.domain.columns import STATE_ORDER, shared_ending
@@ -28,7 +27,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import elapsed_cell, job_hint
 from hpcdash.ui.table_view import ReadTableView
-from hpcdash.ui.view import Targets, ViewSpec
+from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -312,6 +311,3 @@ class ChainView(ReadTableView):
         waiting = [str(row["id"]) for row in rows if row["state"] in WAITING]
         pointed = self.pointed_job()
         return pointed if pointed in waiting else next(iter(waiting), None)
-
-
-VIEW = ViewSpec("chain", "chain", ChainView, Capability.JOBS, root=False)

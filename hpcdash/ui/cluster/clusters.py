@@ -14,7 +14,6 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -146,6 +145,3 @@ class ClustersView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("cluster", name=row_id))
-
-
-VIEW = ViewSpec("clusters", "clusters", ClustersView)

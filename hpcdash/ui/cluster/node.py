@@ -12,7 +12,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Static
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain import schema
 from hpcdash.domain.nodelist import contains
 from hpcdash.domain.states import ACTIVE
@@ -22,7 +21,6 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import JobsView
-from hpcdash.ui.view import ViewSpec
 
 _VNODE = re.compile(r"\[[0-9]+\]$")
 
@@ -136,6 +134,3 @@ def _active(jobs: pa.Table) -> pa.Table:
 def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:
     """Which rows stand for tasks of an array on nodes that are not told."""
     return pc.and_(pc.is_valid(jobs["array_id"]), pc.is_null(jobs["node_list"]))
-
-
-VIEW = ViewSpec("node", "node", NodeView, Capability.NODES, root=False)

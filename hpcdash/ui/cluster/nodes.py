@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain.units import format_age
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -92,6 +90,3 @@ def node_hint(row: Mapping[str, Any], now: float) -> str:
     elif row["features"]:
         parts.append(", ".join(row["features"]))
     return "  ·  ".join(parts)
-
-
-VIEW = ViewSpec("nodes", "nodes", NodesView, Capability.NODES)

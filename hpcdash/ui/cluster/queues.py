@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.states import REFUSING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -93,6 +91,3 @@ class QueuesView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))
-
-
-VIEW = ViewSpec("queues", "queues", QueuesView, Capability.QUEUES)

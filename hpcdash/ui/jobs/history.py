@@ -8,14 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_text import format_end
 from hpcdash.domain.states import JobState
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.ui.jobs.table import JobsView
-from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -80,6 +78,3 @@ class HistoryView(JobsView):
     def store_changed(self, changed: Changed) -> None:
         if changed.kind in (None, self.kind):
             self.reload()
-
-
-VIEW = ViewSpec("history", "history", HistoryView, Capability.HISTORY)

@@ -16,7 +16,6 @@ from textual.containers import VerticalScroll
 from textual.events import Resize
 from textual.widgets import Static
 
-from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.text import clip, visible
@@ -29,7 +28,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import job_hint
 from hpcdash.ui.notes import notes_of
 from hpcdash.ui.themes import STATE_STYLES, style_name
-from hpcdash.ui.view import Targets, View, ViewSpec, row_ranks
+from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
 
 # A terminal of 130, without what is around the page.
@@ -249,9 +248,6 @@ class JobView(View):
         if name == "title":
             return Style(bold=True)
         return self.get_component_rich_style(f"job--{style_name(name)}", partial=True)
-
-
-VIEW = ViewSpec("job", "job", JobView, Capability.DETAIL, root=False)
 
 
 def label_cells(labels: Iterable[str]) -> int:

@@ -21,7 +21,6 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -236,6 +235,3 @@ def table_of(entries: Sequence[JournalEntry]) -> pa.Table:
         for entry in entries
     ]
     return pa.Table.from_pylist(rows, ENTRIES)
-
-
-VIEW = ViewSpec("journal", "journal", JournalView, root=False)

@@ -23,7 +23,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.view import Targets, View, ViewSpec
+from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, language_of
 
@@ -328,6 +328,3 @@ def _as_utf8(text: str) -> str:
 
 def _file_word(text: str) -> str:
     return "".join(letter for letter in text if letter.isascii() and (letter.isalnum() or letter in "_-"))[:40]
-
-
-VIEW = ViewSpec("script", "script", ScriptView, Capability.SCRIPT, root=False)

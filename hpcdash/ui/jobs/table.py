@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from textual import on
 from textual.app import ComposeResult
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain import arrays
 from hpcdash.domain.columns import shared_ending
 from hpcdash.domain.job_text import format_end, state_word
@@ -26,7 +25,7 @@ from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.notes import COLUMNS, notes_of, pinned_first, with_notes
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import Targets, ViewSpec, row_ranks
+from hpcdash.ui.view import Targets, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
@@ -468,6 +467,3 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
         if row["ends_at"] is not None:
             parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
     return "  ·  ".join(dict.fromkeys(parts))
-
-
-VIEW = ViewSpec("jobs", "jobs", JobsView, Capability.JOBS)

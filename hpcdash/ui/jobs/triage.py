@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Capability
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.impact import count_jobs, state_counts
 from hpcdash.domain.job_ids import array_of, with_tasks
@@ -22,7 +21,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.triage import Row, Triage, TriageReader
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import ReadTableView
-from hpcdash.ui.view import Targets, ViewSpec
+from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -334,6 +333,3 @@ def _task_row(member: EndedTask) -> dict[str, Any]:
         "_fold": TASK,
         "_problem": member.line_problem,
     }
-
-
-VIEW = ViewSpec("triage", "triage", TriageView, Capability.HISTORY, root=False)

@@ -13,7 +13,6 @@ from textual.events import DescendantFocus
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
@@ -25,7 +24,7 @@ from hpcdash.services.jobs.lookup import known_row, known_tasks
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.pane import LogPane
-from hpcdash.ui.view import CHART_RANK, Targets, View, ViewSpec, row_ranks
+from hpcdash.ui.view import CHART_RANK, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 if TYPE_CHECKING:
@@ -365,9 +364,6 @@ class LogView(View):
         if self._said:
             self._say("")
         return self.pane is not None and self.pane.clear()
-
-
-VIEW = ViewSpec("log", "log", LogView, Capability.LOGS, root=False)
 
 
 def nothing_there(pane: LogPane | None) -> str:

@@ -31,7 +31,7 @@ from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, SEVERAL, S
 from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
-from hpcdash.ui.view import Targets, View, ViewSpec
+from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.lines import Line
 
 if TYPE_CHECKING:
@@ -586,6 +586,3 @@ def _near(table: pa.Table, row: Mapping[str, Any], marked: Collection[str]) -> p
     if row["array_id"] is not None:
         wanted = pc.or_kleene(wanted, pc.equal(table["array_id"], row["array_id"]))
     return table.filter(wanted)
-
-
-VIEW = ViewSpec("chart", "chart", ChartView, Capability.LOGS, root=False)

@@ -26,7 +26,6 @@ from hpcdash.services.plugins import (
     with_cluster,
 )
 from hpcdash.ui.dialogs import AnswerButton, Dialog
-from hpcdash.ui.plugins.view import OutputView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 
@@ -107,6 +106,8 @@ class PluginActions:
         self._ask_or(command, partial(self._start, command))
 
     def do_run_again(self) -> None:
+        from hpcdash.ui.plugins.view import OutputView
+
         view = self.screen.view
         if isinstance(view, OutputView):
             self._ask_or(view.command, view.start)

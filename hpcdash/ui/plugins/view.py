@@ -11,7 +11,7 @@ from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.plugins import OutputLines, PluginCommand, run_plugin
 from hpcdash.services.session import ClusterSession
-from hpcdash.ui.view import View, ViewSpec
+from hpcdash.ui.view import View
 from hpcdash.ui.widgets.script_page import ScriptPage
 
 _DRAWN_EVERY_SECONDS = 0.25
@@ -139,6 +139,3 @@ class OutputView(View):
             state = f"exit {self.status} after {seconds:.1f} s"
         left_out = f"the last {counted(len(self.page.lines), 'line')}" if self._output.left_out else ""
         return "  ·  ".join(part for part in (state, left_out, visible(self.command.words)) if part)
-
-
-VIEW = ViewSpec("output", "output", OutputView, root=False)

@@ -21,13 +21,13 @@ from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
-from hpcdash.ui.submit.view import SubmitView
 
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.submit.form import Draft
     from hpcdash.services.submit.plan import SubmissionPlan
     from hpcdash.ui.submit.preview import FormPreview
+    from hpcdash.ui.submit.view import SubmitView
 
 
 # How often the list is looked into for a new job, and how many times.
@@ -67,15 +67,19 @@ class SubmitActions:
     async def do_new(self) -> None:
         """The form, as it was left; a job that is pointed at and has not ended is offered to be waited for."""
         from hpcdash.ui.submit.choices import format_job
+        from hpcdash.ui.submit.view import SubmitView
 
         job_id = self.screen.view.pointed_job()
         row = None if job_id is None else known_row(self.screen.session.store, job_id)
         await self.screen.go("submit")
-        if isinstance(self.screen.view, SubmitView):
+        view = self.screen.view
+        if isinstance(view, SubmitView):
             is_living = row is not None and row["state"] in ACTIVE | WAITING
-            self.screen.view.offer_after(str(job_id) if is_living else "", format_job(row) if row is not None else "")
+            view.offer_after(str(job_id) if is_living else "", format_job(row) if row is not None else "")
 
     def do_submit_form(self) -> None:
+        from hpcdash.ui.submit.view import SubmitView
+
         view = self.screen.view
         if isinstance(view, SubmitView) and not view.is_being_submitted:
             view.is_being_submitted = True

@@ -17,7 +17,6 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.base import Capability
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
@@ -29,7 +28,6 @@ from hpcdash.services.submit.form import Draft, draft_of, read_form
 from hpcdash.services.submit.form_fields import HERE, THERE
 from hpcdash.ui.dialogs import Choice
 from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT, SubmitPage
-from hpcdash.ui.view import ViewSpec
 from hpcdash.ui.widgets.script_page import ScriptPage
 
 if TYPE_CHECKING:
@@ -317,9 +315,6 @@ class SubmitView(SubmitPage):
             job_id, words = self._offered_after
             return f"jobs whose end it waits for; enter offers {job_id} ({words})"
         return field_hint(name, self.form.texts(), self.offers, self._choices(name), self.seen.queue)
-
-
-VIEW = ViewSpec("submit", "new submission", SubmitView, capability=Capability.SUBMIT)
 
 
 @dataclass(frozen=True, slots=True)

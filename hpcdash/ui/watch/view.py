@@ -21,7 +21,7 @@ from hpcdash.services.watch.alerts import is_of_job, title_of
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.view import CHART_RANK, ViewSpec
+from hpcdash.ui.view import CHART_RANK
 from hpcdash.ui.watch.announcer import UNWATCHED
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
@@ -304,6 +304,3 @@ def table_of(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, ALERTS)
-
-
-VIEW = ViewSpec("alerts", "alerts", AlertsView)
