@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import os
 import shlex
 import shutil
@@ -12,7 +14,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import platformdirs
@@ -39,6 +43,11 @@ from hpcdash.services.state.choices import Choices, choices_file, read_choices, 
 from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
+if TYPE_CHECKING:
+    from hpcdash.ui.app import HpcdashApp
+
+# By then the first table is on the screen.
+_START_SECONDS = 2.0
 _FALLBACKS = {"pager": ("less", "more"), "editor": ("nano", "vi")}
 _VARIABLES = {"pager": ("PAGER",), "editor": ("VISUAL", "EDITOR")}
 
@@ -191,37 +200,35 @@ def run_app(
 ) -> None:
     """The app, until the person leaves it; `notice` is said once it is there, `tour` begins with hints."""
     require_terminal()
-    from hpcdash.ui.app import HpcdashApp
 
-    app = HpcdashApp(
-        sessions,
-        actions=configured(settings),
-        theme=settings.theme,
-        theme_folders=[platformdirs.user_config_path("hpcdash") / "themes"],
-        read_only=common.read_only or settings.read_only,
-        columns=settings.ui.columns,
-        sort=settings.ui.sort,
-        fold_arrays=settings.ui.fold_arrays,
-        prompter=prompter,
-        choices=_kept_choices(settings),
-        first_view=view,
-        aliases=settings.aliases,
-        filters=settings.filters,
-        withheld=frozenset(secret.variable for one in settings.watch.notices for secret in one.secrets.values()),
-        settings=settings,
-        reread=_ConfigFile(common.config).settings,
-        metric_patterns=settings.metrics.patterns,
-        run_outside=run_outside,
-        notice=notice,
-        tour=tour,
-        tour_ended=tour_ended,
-        note_error=_noted if common.debug else lambda error: None,
-        notify=settings.ui.notify,
-    )
-    # stderr is the screen now.
-    database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))
-    with ends_with_signals(app):
-        app.run()
+    def make(app: type[HpcdashApp]) -> HpcdashApp:
+        return app(
+            sessions,
+            actions=configured(settings),
+            theme=settings.theme,
+            theme_folders=[platformdirs.user_config_path("hpcdash") / "themes"],
+            read_only=common.read_only or settings.read_only,
+            columns=settings.ui.columns,
+            sort=settings.ui.sort,
+            fold_arrays=settings.ui.fold_arrays,
+            prompter=prompter,
+            choices=_kept_choices(settings),
+            first_view=view,
+            aliases=settings.aliases,
+            filters=settings.filters,
+            withheld=frozenset(secret.variable for one in settings.watch.notices for secret in one.secrets.values()),
+            settings=settings,
+            reread=_ConfigFile(common.config).settings,
+            metric_patterns=settings.metrics.patterns,
+            run_outside=run_outside,
+            notice=notice,
+            tour=tour,
+            tour_ended=tour_ended,
+            note_error=_noted if common.debug else lambda error: None,
+            notify=settings.ui.notify,
+        )
+
+    app = asyncio.run(_run(sessions[0], make))
     write_choices(state_root(), app.choices)
     if app.ended_by is not None:
         if app.ended_by == signal.SIGHUP:
@@ -229,6 +236,26 @@ def run_app(
         raise EndedBySignal(app.ended_by)
     if app.crash is not None:
         raise app.crash
+
+
+async def _run(first: ClusterSession, make: Callable[[type[HpcdashApp]], HpcdashApp]) -> HpcdashApp:
+    """The app, once it has ended."""
+    if Kind.MINE not in first.store.snapshots:
+        # There is nothing to show: the cluster answers while the interface is imported.
+        first.poller.start()
+    app = make((await asyncio.to_thread(import_module, "hpcdash.ui.app")).HpcdashApp)
+    asyncio.get_running_loop().call_later(_START_SECONDS, _collect_garbage)
+    # stderr is the screen now.
+    database.listen(lambda words: app.notify(words, severity="warning", markup=False, timeout=15))
+    with ends_with_signals(app):
+        await app.run_async()
+    return app
+
+
+def _collect_garbage() -> None:
+    """From now on, and none of what is loaded, which stays for as long as the app."""
+    gc.freeze()
+    gc.enable()
 
 
 def _kept_choices(settings: Settings) -> Choices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdash.transport.base import HostKeyQuestion, Prompt
@@ -21,9 +22,13 @@ class UiPrompter:
         self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._attached: App[Any] | None = None
+        # The app's: who asks may have begun before it was there.
+        self._context: contextvars.Context | None = None
 
     def attach(self, app: App[Any]) -> None:
+        """Called by the app, in its own context."""
         self._attached = app
+        self._context = contextvars.copy_context()
         if self._app is not None and not self._app.done():
             self._app.set_result(app)
 
@@ -43,8 +48,11 @@ class UiPrompter:
                 if not answered.done():
                     answered.set_result(result)
 
-            await app.push_screen(dialog, settle)
+            async def push() -> None:
+                await app.push_screen(dialog, settle)
+
             try:
+                await asyncio.create_task(push(), context=self._context)
                 return await answered
             except asyncio.CancelledError:
                 if dialog.is_current:

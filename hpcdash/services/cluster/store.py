@@ -112,6 +112,8 @@ class ClusterStore:
         self._cache_read: set[Kind] = set()
         self._user = user
         self._listeners: list[Listener] = []
+        # What the first one to listen is told: a poll may be answered before the screen is there.
+        self._untold: dict[Kind | None, Changed] = {}
         self._cache_written: dict[Kind, float] = {}
         # As the scheduler told them, without the counts of jobs that everyone's queue adds.
         self._unjoined: dict[Kind, pa.Table] = {}
@@ -146,11 +148,21 @@ class ClusterStore:
         return self._departures.reasons
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` in the event loop's next turn after each change; returns how to stop that."""
+        """Call `listener` in the event loop's next turn after each change; returns how to stop that.
+
+        The first one also hears of what changed before.
+        """
         self._listeners.append(listener)
+        for changed in self._untold.values():
+            asyncio.get_running_loop().call_soon(self._call, listener, changed)
+        self._untold.clear()
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def _tell(self, changed: Changed) -> None:
+        if not self._listeners:
+            earlier = self._untold.get(changed.kind, changed)
+            events = changed.events if earlier is changed else earlier.events + changed.events
+            self._untold[changed.kind] = replace(changed, events=events)
         # Each in a turn of its own: one that raises is reported by the loop, and stops neither the others nor us.
         for listener in self._listeners:
             asyncio.get_running_loop().call_soon(self._call, listener, changed)

@@ -488,3 +488,20 @@ async def test_counts_that_are_joined_again_go_down_as_well(cluster: Cluster) ->
     after = cluster.store.snapshots[Kind.NODES].table["jobs"].to_pylist()
     assert sum(before) == 1
     assert sum(after) == 0
+
+
+async def test_the_first_to_listen_hears_once_of_what_changed_before(cluster: Cluster) -> None:
+    store = ClusterStore(
+        "lab", cluster.transport, (BACKEND,), clock=cluster.clock, budget=CommandBudget(600, cluster.clock)
+    )
+    first: list[Kind | None] = []
+    second: list[Kind | None] = []
+    await store.fetch(Kind.MINE)
+    await store.fetch(Kind.MINE)
+    store.listen(lambda changed: first.append(changed.kind))
+    store.listen(lambda changed: second.append(changed.kind))
+    await until(lambda: first)
+    await store.fetch(Kind.NODES)
+    await until(lambda: second)
+    assert first == [Kind.MINE, Kind.NODES]
+    assert second == [Kind.NODES]
