@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hpcdash.domain import nodelist
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks
-from hpcdash.domain.root_cause import root_cause
 from hpcdash.domain.states import ENDED_BADLY, JobState
 
 # Where the scheduler ends a job, its exit code says nothing: sacct and scontrol tell different ones.
@@ -182,5 +181,7 @@ def last_meaningful(lines: Sequence[str]) -> str:
 
     What domain.root_cause finds, without the rank: tasks of which other ranks failed first ended alike.
     """
+    from hpcdash.domain.root_cause import root_cause
+
     cause = root_cause(lines)
     return "" if cause is None else cause.line
