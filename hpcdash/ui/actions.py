@@ -436,7 +436,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             own.append(action)
     # What few views have says most of the view; the rest stays in the order of the registry.
     own.sort(key=lambda action: action.views is not None and action.views >= TABLES and view not in JOB_TABLES)
-    groups = [("", own), ("your own", configured_here), ("the job", of_a_job), ("everywhere", everywhere)]
+    groups = [("", own), ("Your own", configured_here), ("Job", of_a_job), ("Everywhere", everywhere)]
     return [(heading, group) for heading, group in groups if group]
 
 

@@ -41,6 +41,8 @@ class View(Widget):
 
     DEFAULT_CSS = """
     View { height: 1fr; width: 1fr; layout: vertical; }
+    View .panel { border: round $scrollbar; border-title-color: $table-dim; border-title-style: bold; }
+    View .panel:focus-within, View .panel.-active { border: round $primary; border-title-color: $primary; }
     """
 
     class CrumbsChanged(Message):

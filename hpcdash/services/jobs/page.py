@@ -97,17 +97,17 @@ def job_groups(
     job[place:place] = [*_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
     groups = [
-        Group("job", tuple(job)),
+        Group("Job", tuple(job)),
         *_waits_for(picture, signs),
-        Group("time", tuple(time)),
-        Group("resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
-        Group("priority", _priority(picture), is_aside=True),
+        Group("Time", tuple(time)),
+        Group("Resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
+        Group("Priority", _priority(picture), is_aside=True),
         Group(_rules_title(row), _rules(picture), is_aside=True),
-        Group("dependent jobs", _dependents(picture, signs), is_aside=True),
+        Group("Dependent jobs", _dependents(picture, signs), is_aside=True),
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
-        Group("files", tuple(own.get("files", ())), is_broad=True),
-        Group("launched from here", _launched(picture), is_broad=True),
-        Group("what happened", _events(picture, now, zone)),
+        Group("Files", tuple(own.get("files", ())), is_broad=True),
+        Group("Launched from here", _launched(picture), is_broad=True),
+        Group("What happened", _events(picture, now, zone)),
     ]
     return [group for group in groups if group.entries]
 
@@ -203,7 +203,7 @@ def _priority(picture: JobPicture) -> tuple[Entry, ...]:
 
 
 def _rules_title(row: Mapping[str, Any]) -> str:
-    return f"QoS {row['qos']}" if row["qos"] else f"queue {row['queue'] or ''}".strip()
+    return f"QoS {row['qos']}" if row["qos"] else f"Queue {row['queue'] or ''}".strip()
 
 
 def _rules(picture: JobPicture) -> tuple[Entry, ...]:
@@ -233,7 +233,7 @@ def _waits_for(picture: JobPicture, signs: Mapping[str, str]) -> list[Group]:
     entries = [_branch(branch, signs) for branch in branches] or [Entry(value=str(row["dependency"]))]
     if never := format_never(branches, dependency.is_any):
         entries.append(Entry("→", never))
-    which = "waits for" if len(branches) < 2 else "waits for any of" if dependency.is_any else "waits for all of"
+    which = "Waits for" if len(branches) < 2 else "Waits for any of" if dependency.is_any else "Waits for all of"
     return [Group(which, (*entries, *_remarks(picture, Part.RELATED)), is_aside=True)]
 
 
@@ -259,7 +259,7 @@ def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
 
 
 def _array_title(picture: JobPicture) -> str:
-    return f"array {picture.array_id}"
+    return f"Array {picture.array_id}"
 
 
 def _array(picture: JobPicture, signs: Mapping[str, str], sign_cells: int) -> tuple[Entry, ...]:

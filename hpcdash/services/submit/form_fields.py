@@ -64,7 +64,7 @@ class FormGroup:
 
 
 _RUNS = FormGroup(
-    "command",
+    "Command",
     (
         FormField("name", "name", "the job's name; empty: generated", example="train-llm"),
         FormField(
@@ -102,7 +102,7 @@ _RUNS = FormGroup(
     is_open=True,
 )
 _GETS = FormGroup(
-    "resources",
+    "Resources",
     (
         FormField("queue", "queue", "partition or queue; empty: the default one", ways=BOTH_WAYS),
         FormField("slots", "slots", "GPUs (or CPUs) in total; 0 is one core", FieldKind.COUNT, "1"),
@@ -121,7 +121,7 @@ _GETS = FormGroup(
     is_open=True,
 )
 _WHEN = FormGroup(
-    "when: array, chain, after another",
+    "Array, chain and dependencies",
     (
         FormField(
             "array",
@@ -143,7 +143,7 @@ _WHEN = FormGroup(
     ),
 )
 _ACCOUNT = FormGroup(
-    "account and priority",
+    "Account & priority",
     (
         FormField("account", "account", "who pays; empty: your default account"),
         FormField("qos", "QoS", "quality of service: limits and priority"),
@@ -151,14 +151,14 @@ _ACCOUNT = FormGroup(
     ),
 )
 _WHERE = FormGroup(
-    "directory and environment",
+    "Directory & environment",
     (
         FormField("work_dir", "work folder", "the folder there it runs in; empty: home", example="/scratch/me/run"),
         FormField("environment", "environment", "NAME=value, one a line", FieldKind.PAIRS, "NCCL_DEBUG=INFO"),
     ),
 )
 _CONTAINER = FormGroup(
-    "container",
+    "Container",
     (
         FormField("container.image", "image", "empty: no container", example="docker://python:3.12, /images/torch.sif"),
         FormField("container.runtime", "runtime", "what runs it; empty: apptainer", choices=tuple(Runtime)),
@@ -172,7 +172,7 @@ _CONTAINER = FormGroup(
     ),
 )
 _ENDS = FormGroup(
-    "signals, requeue and switches",
+    "Signals & requeue",
     (
         FormField("signal", "signal", "USR1@600: USR1 so many seconds before its time is up", example="USR1@600"),
         FormField("requeue", "requeue", "it may be started again after preemption or a node's failure", FieldKind.FLAG),
@@ -193,7 +193,7 @@ _ENDS = FormGroup(
     ),
 )
 _MORE = FormGroup(
-    "more",
+    "More",
     (
         FormField("launcher", "launcher", "what starts the command's processes", choices=tuple(Launcher)),
         FormField(

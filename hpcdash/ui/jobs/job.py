@@ -50,6 +50,7 @@ class JobView(View):
         "job--label",
         "job--bar",
         "job--advice",
+        "job--rule",
         *(f"job--{name}" for name in STATE_STYLES),
     }
     DEFAULT_CSS = (
@@ -60,6 +61,7 @@ class JobView(View):
         & > .job--label { color: $table-dim; }
         & > .job--bar { color: $primary; }
         & > .job--advice { color: $warning; }
+        & > .job--rule { color: $scrollbar; }
     """
         + "\n".join(f"& > .job--{name} {{ color: $state-{name}; }}" for name in STATE_STYLES)
         + "\n}"
@@ -239,7 +241,7 @@ class JobView(View):
         if detail is None:
             words = "asking …" if Part.DETAIL in self.picture.asking else ""
             return [Text(words, self._style("label"))]
-        return pair_lines("raw scheduler output", detail.native, width, self._style, self.app.console)
+        return pair_lines("Raw scheduler output", detail.native, width, self._style, self.app.console)
 
     def _style(self, name: str) -> Style:
         """The style of a label, a bar, advice, or a state; none for ''."""
@@ -259,7 +261,7 @@ def label_cells(labels: Iterable[str]) -> int:
 def entry_lines(group: Group, width: int, style_of: StyleOf, console: Console) -> list[Text]:
     """A title, the entries, and an empty line."""
     beside = label_cells(visible(entry.label) for entry in group.entries)
-    lines = [Text(clip(visible(group.title), width), style_of("title"))]
+    lines = [_title(group.title, width, style_of)]
     room = width - beside - _BAR_CELLS - _INDENT
     with_bar = [cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None]
     # Where the longest of them leaves no room none has a bar.
@@ -270,6 +272,12 @@ def entry_lines(group: Group, width: int, style_of: StyleOf, console: Console) -
             continue
         lines += _beside(entry.label, _value(entry, style_of, bar_at), beside, width, style_of, console)
     return [*lines, Text()]
+
+
+def _title(words: str, width: int, style_of: StyleOf) -> Text:
+    line = Text.assemble((clip(visible(words), width), style_of("title")), " ")
+    rule = "-" if cells.signs() is cells.ASCII_SIGNS else "─"
+    return line.append(rule * (width - line.cell_len), style_of("rule"))
 
 
 def pair_lines(title: str, pairs: Mapping[str, str], width: int, style_of: StyleOf, console: Console) -> list[Text]:

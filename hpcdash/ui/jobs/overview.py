@@ -49,18 +49,14 @@ class JobOverview(Vertical):
     """What matters of one job. Nothing is asked while the cursor moves; of a job that waits, nothing at all."""
 
     DEFAULT_CSS = """
-    JobOverview {
-        display: none; border: round $table-dim; padding: 0 1;
-        border-title-color: $foreground;
-    }
-    JobOverview:focus-within { border: round $primary; }
+    JobOverview { display: none; padding: 0 1; }
     JobOverview > #facts { height: auto; }
     JobOverview > #log { height: 1fr; scrollbar-size-vertical: 1; }
     JobOverview > #log > Static { height: auto; }
     """
 
     def __init__(self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()) -> None:
-        super().__init__()
+        super().__init__(classes="panel")
         self._session = session
         self._now = now
         self._patterns = patterns

@@ -436,10 +436,6 @@ class LogStreams(Horizontal):
     DEFAULT_CSS = """
     LogStreams { height: 1fr; width: 1fr; }
     LogStreams > #asking { padding: 0 1; color: $table-dim; }
-    LogStreams.-framed > LogReading {
-        border: round $scrollbar; border-title-color: $table-dim; border-title-style: bold;
-        &.-active { border: round $primary; border-title-color: $primary; }
-    }
     """
 
     def __init__(self, session: ClusterSession, stream: str, row: Callable[[], Mapping[str, Any] | None]) -> None:
@@ -514,7 +510,9 @@ class LogStreams(Horizontal):
 
     def _frame(self) -> None:
         """Frames around both streams, where there is room for the rows they take."""
-        self.set_class(self.is_beside and self.app.size.height >= _FRAMED_ROWS, "-framed")
+        is_framed = self.is_beside and self.app.size.height >= _FRAMED_ROWS
+        for pane in self._panes.values():
+            pane.set_class(is_framed, "panel")
 
     def _made(self, stream: str, files: LogFiles) -> LogPane:
         path = files.stdout if stream == "stdout" else files.stderr

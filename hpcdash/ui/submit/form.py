@@ -345,7 +345,8 @@ class FormPage(VerticalScroll, can_focus=False):
             self.name = name
 
     def __init__(self, values: Values, ask: Callable[[str], bool], way: Way) -> None:
-        super().__init__()
+        super().__init__(classes="panel")
+        self.border_title = "Request"
         self._ask = ask
         self._last: Widget | None = None
         self.way = way

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
+from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -166,21 +167,21 @@ class SubmitPage(View):
         self.set_class(self._is_narrow and self.page_shown != FORM, "-reading")
         looked = self.seen
         if self.page_shown == DIFFERENCE:
-            words = "what changed since it was submitted last" if looked.difference else self._no_difference()
+            words = "What changed since it was submitted last" if looked.difference else self._no_difference()
         elif not looked.script:
-            words = "the script comes here"
+            words = "Generated script"
         else:
-            file = looked.as_it_is.file if looked.as_it_is is not None else "generated script"
+            file = looked.as_it_is.file if looked.as_it_is is not None else "Generated script"
             is_of_before = looked.as_it_is is None and looked.request is None and set(looked.problems) != {"command"}
-            words = "as it was before something was wrong" if is_of_before else f"{file}, {len(looked.lines)} lines"
+            words = "Last valid script" if is_of_before else f"{file} ({len(looked.lines)} lines)"
             if looked.difference:
-                words += "; it differs from the last of its name"
-        self.query_one("#about", Static).update(visible(words))
+                words += "; differs from the last one submitted"
+        self.query_one("#beside").border_title = Content(visible(words))
 
     def _no_difference(self) -> str:
         if self.seen.before is not None:
-            return "the same as it was submitted last"
-        return "nothing of this name was submitted from here"
+            return "No changes since it was last submitted"
+        return "Nothing with this name was submitted from here"
 
     def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
         """What it comes to and all that is odd about it, for who is asked whether to submit; None: of `seen`."""

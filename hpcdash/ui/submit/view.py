@@ -14,6 +14,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 # Below this many columns the script takes the place of the form, and not a part of its room.
 _WIDE_COLUMNS = 110
+# Below this many lines a panel has its title, and no line under it.
+_HIGH_LINES = 26
 # Terminals take no more over OSC 52.
 _MOST_COPIED_LETTERS = 70_000
 _MOST_RECENT = 40
@@ -50,10 +53,13 @@ class SubmitView(SubmitPage):
 
     DEFAULT_CSS = """
     SubmitView > #body { height: 1fr; }
-    SubmitView #beside { width: 1fr; height: 1fr; border-left: solid $panel; }
-    SubmitView #beside > Static { height: 1; width: 1fr; padding: 0 1; color: $table-dim; }
+    SubmitView #beside { width: 1fr; height: 1fr; }
+    SubmitView.-low .panel, SubmitView.-low .panel:focus-within {
+        border-left: none; border-right: none; border-bottom: none;
+    }
     SubmitView > #verdict { height: auto; max-height: 6; width: 1fr; padding: 0 1; background: $boost; }
-    SubmitView.-narrow #beside { display: none; border-left: none; }
+    SubmitView.-narrow FormPage, SubmitView.-narrow FormPage:focus-within { border: none; }
+    SubmitView.-narrow #beside { display: none; }
     SubmitView.-narrow.-reading #beside { display: block; }
     SubmitView.-narrow.-reading FormPage { display: none; }
     """
@@ -82,11 +88,10 @@ class SubmitView(SubmitPage):
         from hpcdash.services.submit.form_fields import Way
         from hpcdash.ui.submit.form import FormPage
 
-        self.set_class(self.app.size.width < _WIDE_COLUMNS, "-narrow")
+        self._fit(self.app.size)
         with Horizontal(id="body"):
             yield FormPage(self._values, self._ask_for, Way.REQUEST)
-            with Vertical(id="beside"):
-                yield Static("", id="about", markup=False)
+            with Vertical(id="beside", classes="panel"):
                 yield ScriptPage()
         yield Static("", id="verdict", markup=False)
 
@@ -96,8 +101,12 @@ class SubmitView(SubmitPage):
         self.call_after_refresh(self._restore_draft)
 
     def on_resize(self, event: events.Resize) -> None:
-        self.set_class(event.size.width < _WIDE_COLUMNS, "-narrow")
+        self._fit(event.size)
         self._arrange()
+
+    def _fit(self, size: Size) -> None:
+        self.set_class(size.width < _WIDE_COLUMNS, "-narrow")
+        self.set_class(size.height < _HIGH_LINES, "-low")
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (

@@ -83,7 +83,7 @@ async def test_the_line_that_says_why_stands_under_how_it_ended(tmp_path: Path) 
     watched = Watched(transport)
     await watched.picture.fetch()
     assert watched.says("stderr says") == "ValueError: nan in the loss"
-    [job] = [group for group in job_groups(watched.picture, watched.clock_time, signs={}) if group.title == "job"]
+    [job] = [group for group in job_groups(watched.picture, watched.clock_time, signs={}) if group.title == "Job"]
     labels = [entry.label for entry in job.entries]
     assert labels[labels.index("ended with") + 1] == "stderr says"
 

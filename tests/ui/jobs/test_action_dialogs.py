@@ -600,7 +600,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
     async with app.run_test(size=(160, 60)) as pilot:
         await settled(pilot)
         await press(pilot, "d")
-        await until(pilot, lambda: "launched from here" in screen_text(app), "what is remembered of its launch")
+        await until(pilot, lambda: "Launched from here" in screen_text(app), "what is remembered of its launch")
         for words in ("a.b:main", "/jobs/night/result.pkl", "/saved", str(switch)):
             assert words in screen_text(app)
         for is_there in (True, False):

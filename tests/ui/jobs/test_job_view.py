@@ -282,7 +282,7 @@ async def test_one_stays_where_one_has_scrolled_to_and_the_page_repaints_in_plac
         # d goes to the scheduler's words from the top, and back to the top from anywhere.
         await press(pilot, "d", "d")
         await until(pilot, has(app, "JobState"))
-        assert screen_text(app).splitlines()[1].strip().startswith("raw scheduler output")
+        assert screen_text(app).splitlines()[1].strip().startswith("Raw scheduler output")
 
 
 async def test_no_line_is_lost_of_a_key_that_is_held() -> None:
@@ -363,15 +363,15 @@ async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
     app = app_on(speaking(RUNNING))
     async with app.run_test(size=WIDE) as pilot:
         await opened(pilot)
-        assert line_with(app, "resources").split() == ["job", "resources"]
+        assert [word for word in line_with(app, "Resources").split() if "─" not in word] == ["Job", "Resources"]
         beside_a_title = next(
-            line for line in view_of(app)._format_page().split("\n") if line.plain.startswith("files")
+            line for line in view_of(app)._format_page().split("\n") if line.plain.startswith("Files")
         )
         bold = [beside_a_title.plain[span.start : span.end] for span in beside_a_title.spans if span.style.bold]
-        assert bold == ["files"]
+        assert bold == ["Files"]
         await pilot.resize_terminal(*SIZE)
         await settled(pilot)
-        assert line_with(app, "resources").split() == ["resources"]
+        assert line_with(app, "Resources").split()[0] == "Resources"
 
 
 async def test_a_job_nobody_knows_is_said_to_be_unknown() -> None:
