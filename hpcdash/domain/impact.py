@@ -215,37 +215,37 @@ def _cancelled(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Ro
 
 def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if active:
-        yield _lost(active, "unless {they} {go} on from a checkpoint")
+        yield _lost(active, "unless {they} {resume} from a checkpoint")
     count = count_jobs(active)
     if count:
         whose = _one(count, "its", "their")
-        yield f"{count} {_one(count, 'starts', 'start')} over from the beginning of {whose} script"
+        yield f"{count} {_one(count, 'starts', 'start')} {whose} script from the beginning"
     count = count_jobs(ended)
     if count:
-        yield f"{count} that ended {_one(count, 'runs', 'run')} again, under the same {_one(count, 'id', 'ids')}"
+        yield f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same {_one(count, 'ID', 'IDs')}"
 
 
 def _going_on(rows: Sequence[Row], checkpoints: Mapping[str, str]) -> Iterable[str]:
     for folder in dict.fromkeys(checkpoints[str(row["id"])] for row in rows):
         there = [row for row in rows if checkpoints[str(row["id"])] == folder]
-        whence = f"from the newest whole checkpoint in {folder}"
+        whence = f"from the newest complete checkpoint in {folder}"
         if count := count_jobs(row for row in there if row["state"] in ENDED):
-            ids = _one(count, "id", "ids")
-            yield f"{count} that ended {_one(count, 'runs', 'run')} again, under the same {ids}, {whence}"
+            ids = _one(count, "ID", "IDs")
+            yield f"{count} ended {_one(count, 'job runs', 'jobs run')} again under the same {ids}, {whence}"
         if count := count_jobs(row for row in there if row["state"] not in ENDED):
-            yield f"{count} {_one(count, 'goes', 'go')} on {whence}; what was computed since it is lost"
+            yield f"{count} {_one(count, 'resumes', 'resume')} {whence}; work since then is lost"
 
 
 def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(waiting):
-        yield f"{count} waiting {_one(count, 'does', 'do')} not start until released"
+        yield f"{count} waiting will not start until released"
     if count := count_jobs(active):
-        yield f"{count} running {_one(count, 'is', 'are')} not stopped: a hold counts only once requeued"
+        yield f"{count} running {_one(count, 'keeps', 'keep')} running: the hold takes effect if requeued"
 
 
 def _released(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(waiting):
-        yield f"{count} held may start once {_one(count, 'its', 'their')} turn comes"
+        yield f"{count} held can start when {_one(count, 'its', 'their')} turn comes"
 
 
 def _suspended(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
@@ -256,7 +256,7 @@ def _suspended(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Ro
 
 def _resumed(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
     if count := count_jobs(active):
-        yield f"{count} suspended {_one(count, 'goes', 'go')} on where {_one(count, 'it', 'they')} stopped"
+        yield f"{count} suspended {_one(count, 'continues', 'continue')} where {_one(count, 'it', 'they')} stopped"
 
 
 _TELLERS: dict[str, Callable[[Sequence[Row], Sequence[Row], Sequence[Row]], Iterable[str]]] = {
@@ -273,12 +273,12 @@ def _lost(active: Sequence[Row], unless: str) -> str:
     count = count_jobs(active)
     is_one = count == 1
     unless = unless.format(
-        they="it" if is_one else "they", save="saves" if is_one else "save", go="goes" if is_one else "go"
+        they="it" if is_one else "they", save="saves" if is_one else "save", resume="resumes" if is_one else "resume"
     )
     spent = format_spent(active)
     suspended = sum(_tasks(row) for row in active if row["state"] == JobState.SUSPENDED)
     word = "suspended" if suspended == count else "running" if not suspended else "running or suspended"
-    return f"{count} {word}: {f'{spent} so far are' if spent else 'what was computed is'} lost {unless}"
+    return f"{count} {word}: {spent or 'all work so far'} will be lost {unless}"
 
 
 def _one(count: int, singular: str, plural: str) -> str:

@@ -183,7 +183,7 @@ class HostKeyDialog(Dialog[bool]):
     ]
 
     def __init__(self, question: HostKeyQuestion) -> None:
-        super().__init__(f"{visible(question.hop)} is not known yet")
+        super().__init__(f"Unknown host {visible(question.hop)}")
         self.question = question
 
     def compose_body(self) -> ComposeResult:

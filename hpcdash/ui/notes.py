@@ -129,7 +129,7 @@ def write_note(screen: DashboardScreen) -> None:
         if note is not None:
             keep(screen, lambda: notes.write(job_id, note, now), "noted" if note.strip() else "no note any more")
 
-    screen.app.push_screen(NoteDialog(f"note on job {job_id}", notes.kept().notes.get(job_id, "")), take)
+    screen.app.push_screen(NoteDialog(f"Note on job {job_id}", notes.kept().notes.get(job_id, "")), take)
 
 
 def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:

@@ -84,7 +84,7 @@ def test_of_an_array_that_partly_runs_the_held_tasks_are_released() -> None:
 def test_jobs_that_all_run_can_be_held_and_it_says_that_they_go_on() -> None:
     choice = choose("hold", ("1",), (row("1", "running"),))
     assert (choice.verb, choice.job_ids) == ("hold", ("1",))
-    assert describe_impact("hold", choice.rows) == ("1 running is not stopped: a hold counts only once requeued",)
+    assert describe_impact("hold", choice.rows) == ("1 running keeps running: the hold takes effect if requeued",)
 
 
 def test_a_suspend_of_what_is_suspended_resumes_it() -> None:
@@ -121,7 +121,7 @@ def test_cancelling_tells_what_is_lost() -> None:
         row("3_[1-10]", "pending", _tasks=10),
     )
     assert describe_impact("cancel", rows) == (
-        "2 running: 14 h 20 min of run time, 115 GPU-hours so far are lost unless they save checkpoints",
+        "2 running: 14 h 20 min of run time, 115 GPU-hours will be lost unless they save checkpoints",
         "10 waiting lose their place in the queue",
     )
 
@@ -129,19 +129,19 @@ def test_cancelling_tells_what_is_lost() -> None:
 def test_requeueing_starts_over() -> None:
     words = describe_impact("requeue", (row("1", "running", elapsed_seconds=7200), row("2", "failed")))
     assert words == (
-        "1 running: 2 h of run time, 16 CPU-hours so far are lost unless it goes on from a checkpoint",
-        "1 starts over from the beginning of its script",
-        "1 that ended runs again, under the same id",
+        "1 running: 2 h of run time, 16 CPU-hours will be lost unless it resumes from a checkpoint",
+        "1 starts its script from the beginning",
+        "1 ended job runs again under the same ID",
     )
 
 
 def test_requeueing_goes_on_from_checkpoints_where_jobs_have_them() -> None:
     rows = (row("1", "running", elapsed_seconds=7200), row("2_1", "failed"), row("2_2", "failed"), row("3", "running"))
     assert describe_impact("requeue", rows, {"1": "/c/a", "2_1": "/c/%a", "2_2": "/c/%a"}) == (
-        "1 goes on from the newest whole checkpoint in /c/a; what was computed since it is lost",
-        "2 that ended run again, under the same ids, from the newest whole checkpoint in /c/%a",
-        "1 running: what was computed is lost unless it goes on from a checkpoint",
-        "1 starts over from the beginning of its script",
+        "1 resumes from the newest complete checkpoint in /c/a; work since then is lost",
+        "2 ended jobs run again under the same IDs, from the newest complete checkpoint in /c/%a",
+        "1 running: all work so far will be lost unless it resumes from a checkpoint",
+        "1 starts its script from the beginning",
     )
 
 

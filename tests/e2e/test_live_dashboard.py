@@ -109,13 +109,13 @@ async def test_an_unknown_host_key_is_asked_for_remembered_and_not_asked_again(
     program = Program(home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice"))
     shown = key_fingerprint(small_lab.run_dir / "ssh" / "host_ed25519.pub")
     async with dashboard(program) as screen:
-        text = await screen.until(lambda text: "is not known yet" in text and shown in text)
+        text = await screen.until(lambda text: "Unknown host" in text and shown in text)
         assert "behind the key" not in text
         screen.type("n")
-        await screen.until(lambda text: "was not accepted" in text and "is not known yet" not in text)
+        await screen.until(lambda text: "was not accepted" in text and "Unknown host" not in text)
         assert not known.exists()
         screen.type("\x12")
-        await screen.until("is not known yet")
+        await screen.until("Unknown host")
         screen.type("y")
         await screen.until("behind the key")
         assert known.read_text() == small_lab.ssh_known_hosts.read_text().replace(" lab\n", "\n")
@@ -123,7 +123,7 @@ async def test_an_unknown_host_key_is_asked_for_remembered_and_not_asked_again(
         assert await screen.ended() == 0
     async with dashboard(program) as screen:
         await screen.until(lambda text: "behind the key" in text and "connected" in text)
-        assert "is not known yet" not in screen.text
+        assert "Unknown host" not in screen.text
         screen.type("q")
         assert await screen.ended() == 0
     small_lab.reset()
@@ -137,7 +137,7 @@ async def test_a_changed_host_key_is_refused_without_a_question(small_lab: Slurm
     program = Program(home_with(tmp_path / "home", asking_config(small_lab, known)), ("--ssh", "lab-alice"))
     async with dashboard(program) as screen:
         text = await screen.until("has changed")
-        assert "is not known yet" not in text
+        assert "Unknown host" not in text
         screen.type("!")
         text = await screen.until(lambda text: "what went wrong" in text and "ssh-keygen -R" in text)
         assert key_fingerprint(small_lab.run_dir / "ssh" / "host_ed25519.pub") in text.replace("\n", "")

@@ -248,7 +248,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         await screen.until("1 CPU for 30 min")
         await screen.until("the scheduler's estimate")
         screen.type("\x0a")
-        await screen.until("commands to run (2)")
+        await screen.until("Commands to run (2)")
         screen.type("y")
         await screen.until(f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-")
         await screen.until(

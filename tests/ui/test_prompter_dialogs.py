@@ -69,7 +69,7 @@ async def test_hostile_words_of_a_login_node_are_made_visible() -> None:
         shown = screen_text(pilot.app)
         assert hidden_letters(shown) == []
         for words in (
-            "login.example␛]0;owned␇ is not known",
+            "Unknown host login.example␛]0;owned␇",
             "ssh-ed25519",
             "SHA256:abc",
             "/home/maya/.ssh/known_hosts",

@@ -58,7 +58,7 @@ CHANGED = {
     "nice": "nice",
     "throttle": "tasks at once",
 }
-_ASKED = {Verb.ALTER: "change", Verb.SUBMIT: "submit again:"}
+_ASKED = {Verb.ALTER: "Change", Verb.SUBMIT: "Submit again:"}
 
 
 def format_changeable(names: Sequence[str]) -> str:
@@ -80,15 +80,15 @@ def signal_name(signal: str) -> str:
 
 
 def title(plan: Plan) -> str:
-    """`cancel 12 jobs of alice?`"""
+    """`Cancel job 12 (train, alice)?`, `Cancel 12 jobs of alice?`"""
     request = plan.request
-    whose = _format_owners(plan.rows)
-    what = subject(request.job_ids, plan.rows) + (f" of {whose}" if whose else "")
+    what = subject(request.job_ids, plan.rows, _format_owners(plan.rows))
     if request.verb is Verb.SIGNAL:
-        return f"send {visible(signal_name(request.signal))} to {what}?"
+        return f"Send {visible(signal_name(request.signal))} to {what}?"
     if request.verb is Verb.SUBMIT and not plan.rows:
-        return f"submit {' and '.join(map(visible, request.job_ids))}?"
-    return f"{_ASKED.get(request.verb, request.verb)} {what}{' by force' if request.force else ''}?"
+        return f"Submit {' and '.join(map(visible, request.job_ids))}?"
+    asked = _ASKED.get(request.verb, request.verb.capitalize())
+    return f"{asked} {what}{' by force' if request.force else ''}?"
 
 
 def format_running(plan: Plan) -> str:
@@ -104,16 +104,16 @@ def _jobs(count: int) -> str:
     return "1 job" if count == 1 else f"{count} jobs"
 
 
-def subject(job_ids: Sequence[str], rows: Sequence[Row]) -> str:
-    """`job 12_3 train`, `array 12 train, 10 jobs`, `12 jobs`."""
+def subject(job_ids: Sequence[str], rows: Sequence[Row], owners: str = "") -> str:
+    """`job 12_3 (train)`, `array 12 (train, 10 jobs)`, `12 jobs`; of `owners`, where they are named."""
     count = _jobs(impact.count_jobs(rows) or len(job_ids))
     if len(job_ids) != 1:
-        return count
+        return f"{count} of {owners}" if owners else count
     names = {str(row["name"] or "") for row in rows}
-    name = f" {clip(visible(names.pop()), _NAME_CELLS)}" if len(names) == 1 else ""
-    if any(row["array_id"] == job_ids[0] for row in rows):
-        return f"array {visible(job_ids[0])}{name}, {count}"
-    return f"job {visible(job_ids[0])}{name}"
+    name = clip(visible(names.pop()), _NAME_CELLS) if len(names) == 1 else ""
+    is_array = any(row["array_id"] == job_ids[0] for row in rows)
+    details = ", ".join(filter(None, (name, count if is_array else "", owners)))
+    return f"{'array' if is_array else 'job'} {visible(job_ids[0])}" + (f" ({details})" if details else "")
 
 
 def _format_owners(rows: Sequence[Row]) -> str:
@@ -137,7 +137,7 @@ def format_others(rows: Sequence[Row], user: str) -> str:
 
 
 def format_left_behind(rows: Sequence[Row], others: Iterable[Row]) -> str:
-    """`2 jobs wait for a good end of these and may never start: 15 16`; '' where none does."""
+    """`2 jobs wait for them to succeed, and may never start: 15 16`; '' where none does."""
     ids = impact.left_behind(rows, others)
     if not ids:
         return ""
@@ -146,7 +146,7 @@ def format_left_behind(rows: Sequence[Row], others: Iterable[Row]) -> str:
         " …" if len(ids) > _MOST_LEFT_BEHIND else ""
     )
     return (
-        f"{_jobs(len(ids))} {waits} for {'it' if len(rows) == 1 else 'them'} to end well, and may never start: {listed}"
+        f"{_jobs(len(ids))} {waits} for {'it' if len(rows) == 1 else 'them'} to succeed, and may never start: {listed}"
     )
 
 
@@ -155,7 +155,7 @@ def format_pause(plan: Plan) -> str:
     if not plan.pause_seconds:
         return ""
     span = format_span(plan.pause_seconds)
-    return f"It takes {span} or more: there are pauses, to leave the scheduler to others."
+    return f"Takes at least {span}: hpcdash pauses between commands to spare the scheduler."
 
 
 def format_impact(

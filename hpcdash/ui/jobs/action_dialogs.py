@@ -120,9 +120,9 @@ class ConfirmDialog(Dialog[None]):
         parts += [_line(visible(words), "noted" if at == 0 else "words") for at, words in enumerate(self.asides)]
         ids = plan.request.job_ids
         if len(ids) > 1:
-            parts += [_line(f"{len(ids)} ids", "label"), _line(_clipped_ids(ids), "under")]
+            parts += [_line(f"{len(ids)} job IDs", "label"), _line(_clipped_ids(ids), "under")]
         commands = plan.commands
-        parts.append(_line("command to run" if len(commands) == 1 else f"commands to run ({len(commands)})", "label"))
+        parts.append(_line("Command to run" if len(commands) == 1 else f"Commands to run ({len(commands)})", "label"))
         parts += [_line(words, "under") for words in _commands(plan)]
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
@@ -158,7 +158,7 @@ class ResultsDialog(Dialog[None]):
     ]
 
     def __init__(self, report: Report) -> None:
-        super().__init__(f"{report.plan.request.verb}: {action_text.outcome_counts(report.outcomes)}")
+        super().__init__(f"{report.plan.request.verb.capitalize()}: {action_text.outcome_counts(report.outcomes)}")
         self.report = report
 
     def compose_body(self) -> ComposeResult:

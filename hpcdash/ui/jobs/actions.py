@@ -162,7 +162,7 @@ class JobActions:
             if not answer.done():
                 answer.set_result(None)
 
-        title = f"submit {subject([choice.wanted[0].job_id], choice.wanted[0].rows)} again, with more"
+        title = f"Resubmit {subject([choice.wanted[0].job_id], choice.wanted[0].rows)} with more"
         dialog = AlterDialog(title, fields, proposal.notes, complaint, proceed, may_stay=True)
         self.screen.app.push_screen(dialog, left)
         return await answer
@@ -255,7 +255,7 @@ class JobActions:
             request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
             self.runner.begin(self.screen.session.actions.plan(request, choice.rows), choice.left_out, form)
 
-        title = f"signal {subject(choice.job_ids, choice.rows)}"
+        title = f"Signal {subject(choice.job_ids, choice.rows)}"
         has_recipients = self.screen.session.actions.can_signal_parts
         self.screen.app.push_screen(SignalDialog(title, choice.left_out, proceed, has_recipients=has_recipients))
 
@@ -278,7 +278,7 @@ class JobActions:
         def proceed(form: Dialog[None], changes: Mapping[str, str]) -> None:
             self.runner.begin(self.screen.session.actions.plan(request(changes), choice.rows), choice.left_out, form)
 
-        title = f"change {subject(choice.job_ids, choice.rows)}"
+        title = f"Change {subject(choice.job_ids, choice.rows)}"
         self.screen.app.push_screen(AlterDialog(title, fields, [*choice.left_out, *asides], complaint, proceed))
 
     def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:

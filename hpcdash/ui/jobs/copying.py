@@ -46,7 +46,7 @@ def offer_copies(screen: DashboardScreen) -> None:
 
     choices = [Choice(label, clip(visible(text), _SHOWN_CELLS)) for label, text in texts.items()]
     choices += [Choice(label, "asks the scheduler") for label in asked]
-    screen.app.push_screen(ChoiceDialog(f"job {job_id}: copy to the clipboard", choices, take))
+    screen.app.push_screen(ChoiceDialog(f"Copy from job {job_id}", choices, take))
 
 
 def copy(screen: DashboardScreen, text: str) -> None:

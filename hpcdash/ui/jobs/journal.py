@@ -180,7 +180,7 @@ class JournalView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         entry = self._entries.get(row_id)
         if entry is not None:
-            self.app.push_screen(TextDialog(f"{entry.verb} on {entry.cluster}", self.format_entry(entry)))
+            self.app.push_screen(TextDialog(f"{entry.verb.capitalize()} on {entry.cluster}", self.format_entry(entry)))
 
     def do_copy(self) -> None:
         """The ids of the jobs."""

@@ -471,7 +471,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
         shown = request.names
         names = [*shown, *(name for name in request.all_names if name not in shown)]
-        self.app.push_screen(ChecklistDialog("metrics", [(name, name) for name in names], shown), take)
+        self.app.push_screen(ChecklistDialog("Metrics", [(name, name) for name in names], shown), take)
 
     def do_overlay(self) -> None:
         self.run_worker(self._overlay(), exclusive=True, group="overlay")
@@ -499,7 +499,7 @@ class ChartView(ChartFollowing, can_focus=True):
         if not choices:
             self._say("no other run to show: none of its array, of its name, and none is marked")
             return
-        dialog = ChecklistDialog(f"over {self.job_id}", choices, shown, MOST_RUNS - 1)
+        dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MOST_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)
         if chosen is not None:
             await self.show_others(chosen)
@@ -531,7 +531,7 @@ class ChartView(ChartFollowing, can_focus=True):
             if not run.reading.found:
                 said = "too few points to tell" if run.reading.too_few else "no anomalies so far"
                 text.append(f"  {said}\n", "dim")
-        self.app.push_screen(TextDialog("how it goes", text if text.plain else Text("nothing is known yet")))
+        self.app.push_screen(TextDialog("Training status", text if text.plain else Text("nothing known yet")))
 
     def do_write_chart(self) -> None:
         if self._has_panels():

@@ -241,7 +241,7 @@ class SubmitView(SubmitPage):
         # Hundreds of files, in a home that may be far away.
         points = await asyncio.to_thread(starting_points, self)
         self.app.push_screen(
-            ChoiceDialog("start from", [point.choice for point in points], lambda value: points[int(value)].take())
+            ChoiceDialog("Start from", [point.choice for point in points], lambda value: points[int(value)].take())
         )
 
     def do_keep(self) -> None:

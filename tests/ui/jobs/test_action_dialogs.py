@@ -68,7 +68,7 @@ async def test_y_cancels_the_marked_and_unmarks_them(tmp_path: Path) -> None:
         await mark(pilot, "101", "302", "200[]")
         await asked(pilot, "x")
         shown = screen_text(app)
-        assert "cancel 7 jobs of alice?" in shown
+        assert "Cancel 7 jobs of alice?" in shown
         assert "2 running: 8 h 10 min of run time" in shown
         assert "5 waiting lose their place in the queue" in shown
         assert "scancel -v 101 200 302" in shown
@@ -87,7 +87,7 @@ async def test_jobs_that_would_wait_for_ever_are_named(tmp_path: Path) -> None:
         await settled(pilot)
         await point_at(pilot, "101")
         await asked(pilot, "x")
-        assert "1 job waits for it to end well, and may never start: 500" in screen_text(app)
+        assert "1 job waits for it to succeed, and may never start: 500" in screen_text(app)
         await press(pilot, "escape")
         await asked(pilot, "r")
         assert "may never start" not in screen_text(app)
@@ -137,7 +137,7 @@ async def test_requeue_asks_and_suspend_stops_what_runs(tmp_path: Path) -> None:
         await settled(pilot)
         await point_at(pilot, "101")
         await asked(pilot, "r")
-        assert "starts over from the beginning of its script" in screen_text(app)
+        assert "starts its script from the beginning" in screen_text(app)
         await press(pilot, "enter")
         assert transport.acted == []
         await asked(pilot, "r")
@@ -196,7 +196,7 @@ async def test_what_is_not_ones_own_is_said_and_enter_leaves_it_alone(tmp_path: 
         await settled(pilot)
         await mark(pilot, "400", "302")
         await asked(pilot, "h")
-        assert "hold 2 jobs of alice and bob?" in screen_text(app)
+        assert "Hold 2 jobs of alice and bob?" in screen_text(app)
         assert "! 1 of them is bob's, not yours" in screen_text(app)
         await press(pilot, "enter")
         assert app.screen is app.main
@@ -215,7 +215,7 @@ async def test_what_is_refused_is_told_job_by_job_first_and_stays_marked(tmp_pat
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
         lines = screen_text(app)
-        assert "cancel: 2 done, 1 refused" in lines
+        assert "Cancel: 2 done, 1 refused" in lines
         assert lines.index("Access/permission denied") < lines.index("done    101")
         await press(pilot, "escape")
         assert app.main.view.rows.marked == {"302"}
@@ -232,7 +232,7 @@ async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None
         await press(pilot, "y")
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
-        assert "cancel: 1 unknown" in screen_text(app)
+        assert "Cancel: 1 unknown" in screen_text(app)
         assert "look with ctrl+r: it was not repeated" in screen_text(app)
     assert len(transport.acted) == 1
 
@@ -304,7 +304,7 @@ async def test_a_task_that_waits_is_acted_on_alone_from_its_own_page(tmp_path: P
         await app.main.push("job", job_id="200_4")
         await settled(pilot)
         await asked(pilot, "h")
-        assert "hold job 200_4 train-200 of alice?" in screen_text(app)
+        assert "Hold job 200_4 (train-200, alice)?" in screen_text(app)
         await press(pilot, "y")
         await until(pilot, lambda: transport.acted)
     assert transport.acted == [("scontrol", "hold", "200_4")]
@@ -391,7 +391,7 @@ async def test_a_signal_is_chosen_with_its_recipient_then_asked(tmp_path: Path) 
         await press(pilot, "down", "tab", "tab", "down")
         await asked(pilot, "enter")
         shown = screen_text(app)
-        assert "send USR2 to job 101 train-101 of alice?" in shown
+        assert "Send USR2 to job 101 (train-101, alice)?" in shown
         assert "to batch script" in shown
         await press(pilot, "enter")
         assert isinstance(app.screen, SignalDialog), "no is back to the choice"
@@ -528,7 +528,7 @@ async def test_five_thousand_jobs_are_asked_about_at_once(tmp_path: Path) -> Non
         await mark(pilot, *(row["jobarrayid"] for row in rows))
         dialog = await asked(pilot, "x")
         shown = screen_text(app)
-        assert "cancel 5000 jobs of alice?" in shown
+        assert "Cancel 5000 jobs of alice?" in shown
         assert "No (n)" in shown
         assert len(dialog.plan.commands) == 5
         await press(pilot, "end", "pagedown", "j")
@@ -541,7 +541,7 @@ async def test_a_name_that_would_forge_the_question_is_shown_as_what_it_is(tmp_p
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await asked(pilot, "x")
-        assert "cancel job 7 x?␛[2J␊[bold]No, job 8 of alice?" in screen_text(app)
+        assert "Cancel job 7 (x?␛[2J␊[bold]No, job 8, alice)?" in screen_text(app)
 
 
 async def test_an_action_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
@@ -611,8 +611,8 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
             warned = f"the kill switch {switch} is there: the job ends at once. "
             told = (f"{warned}Clear it first: hpcdash kill-switch {job} --clear",)
             assert dialog.warnings == (told if is_there else ())
-            assert "goes on from the newest whole checkpoint in /saved" in screen_text(app)
-            assert "starts over" not in screen_text(app)
+            assert "resumes from the newest complete checkpoint in /saved" in screen_text(app)
+            assert "from the beginning" not in screen_text(app)
             await press(pilot, "n")
             await until(pilot, lambda: app.screen is app.main, "the page")
             switch.unlink(missing_ok=True)

@@ -132,7 +132,7 @@ async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> No
         await settled(pilot)
         await point_at(pilot, "12[3].pbs01")
         shown = await asked(pilot, "h")
-        assert "hold array 12[].pbs01 train-12, 5 jobs" in shown
+        assert "Hold array 12[].pbs01 (train-12, 5 jobs, alice)" in shown
         assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
         assert acted(transport) == []
         await press(pilot, "y")
@@ -148,7 +148,7 @@ async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(t
         await app.main.push("script", job_id="12[7].pbs01")
         await settled(pilot)
         shown = await asked(pilot, "h")
-        assert "hold array 12[].pbs01 train-12, 5 jobs" in shown
+        assert "Hold array 12[].pbs01 (train-12, 5 jobs, alice)" in shown
         assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
 
 
@@ -229,7 +229,7 @@ async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_fo
         await press(pilot, "y")
         await until(pilot, lambda: "by force?" in screen_text(app))
         shown = screen_text(app)
-        assert "cancel job 34.pbs01 train-34 of alice by force?" in shown
+        assert "Cancel job 34.pbs01 (train-34, alice) by force?" in shown
         assert "Server could not connect to MOM" in shown
         assert "qdel -W force 34.pbs01" in shown
         assert acted(transport) == ["qdel 34.pbs01"]
@@ -259,7 +259,7 @@ async def test_many_jobs_are_held_with_pauses_that_the_question_tells_of(
         await press(pilot, "h")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys"))
         told = [str(words.render()) for words in app.screen.query("Static").results(Static)]
-        assert "It takes 52 s or more: there are pauses, to leave the scheduler to others." in told
+        assert "Takes at least 52 s: hpcdash pauses between commands to spare the scheduler." in told
         await pilot.press("y")
         await until(pilot, lambda: waited)
         assert len(acted(transport)) == 1

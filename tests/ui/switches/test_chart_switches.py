@@ -41,7 +41,7 @@ async def test_a_spike_brings_the_save_switch_into_the_key_line_and_s_opens_that
             dialog = pilot.app.screen
             assert isinstance(dialog, SwitchDialog)
             assert (dialog.job_id, dialog.kind.words) == (RUNNING, words)
-            await until(pilot, lambda words=words: f"{words} of {RUNNING}" in screen_text(pilot.app))
+            await until(pilot, lambda words=words: f"{words.capitalize()} for job {RUNNING}" in screen_text(pilot.app))
             await pilot.press("escape")
             await until(pilot, lambda: not isinstance(pilot.app.screen, SwitchDialog), "the chart again")
 
