@@ -114,7 +114,7 @@ def load_case(directory: Path) -> Case:
         answers |= load_case(directory / _required(file, written, "extends", str)).answers
     commands = written.get("command", [])
     if not isinstance(commands, list):
-        raise ConfigError("is no list of [[command]]", file=str(file), key="command")
+        raise ConfigError("is not a list of [[command]]", file=str(file), key="command")
     for index, command in enumerate(commands, start=1):
         answer = _answer(file, f"command {index}", command)
         answers[answer.argv] = (*answers.get(answer.argv, ()), answer)
@@ -139,13 +139,13 @@ def _required(file: Path, written: dict[str, Any], key: str, kind: type) -> Any:
 
 def _answer(file: Path, key: str, command: Any) -> RecordedAnswer:
     if not isinstance(command, dict):
-        raise ConfigError("is no table", file=str(file), key=key)
+        raise ConfigError("is not a table", file=str(file), key=key)
     unknown = sorted(command.keys() - _COMMAND_KEYS)
     if unknown:
         raise ConfigError("not known here", file=str(file), key=f"{key}: {unknown[0]}")
     words = command.get("argv")
     if not isinstance(words, list) or not words:
-        raise ConfigError("is no list of words", file=str(file), key=f"{key}: argv")
+        raise ConfigError("is not a list of words", file=str(file), key=f"{key}: argv")
     try:
         return RecordedAnswer(
             argv=normalised_argv(tuple(_word(file, key, word) for word in words)),

@@ -22,7 +22,7 @@ _SCHEDULERS = click.Choice(registry.NAMES)
 def _table_command(name: Kind, words: str) -> click.Command:
     @click.command(name, help=words)
     @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
-    @click.option("--mine/--all", "mine", default=True, help="One's own (the default) or everyone's jobs.")
+    @click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's.")
     @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
@@ -38,7 +38,7 @@ def _table_command(name: Kind, words: str) -> click.Command:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def show(common: CommonOptions, job: str, form: str) -> None:
-    """Everything of one job."""
+    """Show everything known about one job."""
     from hpcdash.cli.jobs import run_show
 
     run_show(common, job, form)
@@ -46,13 +46,15 @@ def show(common: CommonOptions, job: str, form: str) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--err", is_flag=True, help="stderr's file.")
-@click.option("-n", "lines", type=click.IntRange(min=0), default=100, show_default=True, help="How many last lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as the file grows, until interrupted.")
-@click.option("--path", "path_only", is_flag=True, help="Print where the log is, and nothing else.")
+@click.option("--err", is_flag=True, help="Show stderr instead of stdout.")
+@click.option(
+    "-n", "lines", type=click.IntRange(min=0), default=100, show_default=True, help="Number of lines from the end."
+)
+@click.option("-f", "--follow", is_flag=True, help="Keep printing as the file grows, until interrupted.")
+@click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
-    """The last lines of a job's log, as they are in the file."""
+    """Print the last lines of a job's log, unchanged."""
     from hpcdash.cli.log import run_log
 
     run_log(common, **given)
@@ -62,7 +64,7 @@ def log(common: CommonOptions, **given: Any) -> None:
 @click.argument("job")
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
-    """Where the Python processes of a running job stand, on each of its nodes, by py-spy; the job goes on."""
+    """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps running."""
     from hpcdash.cli.jobs import run_stacks
 
     run_stacks(common, job)
@@ -73,21 +75,21 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.option(
     "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
 )
-@click.option("--metric", "wanted", metavar="NAME", multiple=True, help="Only this one; may be given again.")
-@click.option("--log", is_flag=True, help="A chart with a logarithmic scale.")
+@click.option("--metric", "wanted", metavar="NAME", multiple=True, help="Only this metric; may be repeated.")
+@click.option("--log", is_flag=True, help="Draw the chart with a logarithmic scale.")
 @click.option(
-    "--file", "file", metavar="PATH", default="", help="This file of the job, in place of its logs; without JOB any."
+    "--file", "file", metavar="PATH", default="", help="Read this file instead of the job's logs; any file without JOB."
 )
-@click.option("-f", "--follow", is_flag=True, help="Until the job ends: a chart is drawn anew, CSV grows.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the job ends: redraw the chart, or append to the CSV.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout.")
 @common_options
 def metrics(common: CommonOptions, **given: Any) -> None:
-    """The loss and other metrics of a job, or of an array's tasks joined, read from its log.
+    """Read the loss and other metrics from the log of a job, or of all tasks of an array.
 
-    A log or metrics file of no job, on the machine where the cluster's commands run: hpcdash metrics --file train.log
+    Without a job, read any log or metrics file on the cluster: hpcdash metrics --file train.log
 
-    In JSON a y that was nan or inf is null, and the x of each stands under "nan" and "inf". CSV has a column for the
-    step and one a metric; there they are nan, inf and -inf, and empty where a metric has no value at a step.
+    In JSON, a y that was nan or inf is null, and its x is listed under "nan" or "inf". CSV has a column for the step
+    and one for each metric; nan, inf and -inf are written as such, and a cell is empty where a metric has no value.
     """
     from hpcdash.cli.metrics import run_metrics
 
@@ -96,11 +98,11 @@ def metrics(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--diff", metavar="JOB", help="How it differs from another job's script.")
-@click.option("--explain", is_flag=True, help="Beside each directive, what it asks for.")
+@click.option("--diff", metavar="JOB", help="Show how it differs from another job's script.")
+@click.option("--explain", is_flag=True, help="Explain each directive.")
 @common_options
 def script(common: CommonOptions, **given: Any) -> None:
-    """The batch script of a job, as the scheduler has it."""
+    """Print a job's batch script, as the scheduler has it."""
     from hpcdash.cli.jobs import run_script
 
     run_script(common, **given)
@@ -128,7 +130,7 @@ def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
 
 def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
     """JOB..., or --filter for those that match."""
-    of_all = click.option("--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only your own.")
+    of_all = click.option("--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours.")
     words = "The jobs this filter matches, instead of JOB... (lists them and asks)."
     expression = click.option("--filter", "expression", default="", metavar="EXPR", help=words)
     return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(of_all(command)))
@@ -150,11 +152,11 @@ def _acting_command(verb: str, words: str) -> click.Command:
 @click.command()
 @_named_or_filtered
 @_whole_chain
-@click.option("--force", is_flag=True, help="Remove jobs whose node does not answer too (PBS).")
+@click.option("--force", is_flag=True, help="Also remove jobs whose node does not answer (PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def cancel(common: CommonOptions, **given: Any) -> None:
-    """End jobs, or take them from the queue: hpcdash cancel 41 88_[3-5]"""
+    """Cancel running or queued jobs: hpcdash cancel 41 88_[3-5]"""
     from hpcdash.cli.actions import run_action
 
     run_action(common, "cancel", **given)
@@ -177,7 +179,9 @@ def _chain_command(verb: str, words: str) -> click.Command:
 @click.command("signal")
 @click.argument("signal")
 @_named_or_filtered
-@click.option("--to", "recipient", metavar="WHOM", default="", help="batch, full, or a step's number; else the steps.")
+@click.option(
+    "--to", "recipient", metavar="WHOM", default="", help="batch, full or a step number; the job steps by default."
+)
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def signal_jobs(common: CommonOptions, **given: Any) -> None:
@@ -190,10 +194,15 @@ def signal_jobs(common: CommonOptions, **given: Any) -> None:
 def _switch_command(kind: str, words: str) -> click.Command:
     @click.command(f"{kind}-switch", help=words)
     @click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
-    @click.option("--path", default="", metavar="FILE", help="The file; else as launched, scripted or named before.")
-    @click.option("--clear", is_flag=True, help="Remove it; what may be no switch is asked about.")
-    @click.option("--status", is_flag=True, help="Only look: whether it is there, who made it, what came of it.")
-    @click.option("--forget", is_flag=True, help="Forget the path that was named for it before.")
+    @click.option(
+        "--path",
+        default="",
+        metavar="FILE",
+        help="The switch file; by default from the launch, the script or an earlier --path.",
+    )
+    @click.option("--clear", is_flag=True, help="Remove the file; asks if it may not be a switch.")
+    @click.option("--status", is_flag=True, help="Only report: whether it is set, by whom, and what happened.")
+    @click.option("--forget", is_flag=True, help="Forget the path given earlier.")
     @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
@@ -210,8 +219,8 @@ def _switch_command(kind: str, words: str) -> click.Command:
 @click.option("--time", metavar="LIMIT", help="Time limit: 90 (minutes), 2h, 1-12:00:00.")
 @click.option("--queue", metavar="NAME", help="Queue (partition).")
 @click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
-@click.option("--nice", metavar="N", help="Higher waits longer; on PBS -100 is its priority 100 (qalter -p).")
-@click.option("--throttle", metavar="N", help="How many tasks of an array may run at once; 0: all (not on PBS).")
+@click.option("--nice", metavar="N", help="Higher values wait longer; on PBS, -100 sets priority 100 (qalter -p).")
+@click.option("--throttle", metavar="N", help="Array tasks that may run at once; 0 means all (not on PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def alter(
@@ -222,7 +231,7 @@ def alter(
     form: str,
     **changes: str | None,
 ) -> None:
-    """Change waiting jobs (a running one's time limit, where the site allows it)."""
+    """Change pending jobs, or a running job's time limit where the site allows it."""
     from hpcdash.cli.actions import run_action
 
     given = {key: value for key, value in changes.items() if value}
@@ -230,12 +239,14 @@ def alter(
 
 
 @click.command()
-@click.option("-n", "newest", type=click.IntRange(min=1), default=50, show_default=True, help="How many actions.")
+@click.option(
+    "-n", "newest", type=click.IntRange(min=1), default=50, show_default=True, help="Number of actions to show."
+)
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--settle", "settles", is_flag=True, help="Look first for submissions whose outcome is unknown.")
+@click.option("--settle", "settles", is_flag=True, help="First look for submissions whose outcome is unknown.")
 @common_options
 def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> None:
-    """What was done from here, and how it ended."""
+    """List the actions taken from here and their results."""
     from hpcdash.cli.actions import run_journal
 
     run_journal(common, newest, form, settles=settles)
@@ -259,15 +270,21 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("script")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
-@click.option("--array", metavar="TASKS", help="As an array: 1-10, 0-15:4, 1-10%1.")
+@click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
 @click.option("--after", metavar="JOB[,JOB]", help="Start after these jobs end (afterany).")
 @click.option("--hold", is_flag=True, help="Submit held.")
-@click.option("--chain", type=click.IntRange(min=1), default=1, metavar="N", help="N jobs, one after the other's end.")
-@click.option("--dry-run", is_flag=True, help="Show the command, and a request's script; nothing is submitted.")
+@click.option(
+    "--chain",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Submit a chain of N jobs, each after the one before it ends.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the command and the generated script; submit nothing.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def submit(common: CommonOptions, **given: Any) -> None:
-    """Submit a batch script of this machine (- is stdin) or a request (*.toml) and print the new job's number."""
+    """Submit a local batch script (- for stdin) or a request (*.toml), and print the new job ID."""
     from hpcdash.cli.submit import run_submit
 
     run_submit(common, **given)
@@ -275,11 +292,13 @@ def submit(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("request", metavar="REQUEST.toml")
-@click.option("--for", "scheduler", type=_SCHEDULERS, help="Whose script; the cluster's own when left out.")
-@click.option("--storage-root", metavar="DIR", help="Where the cluster keeps launches; else the configuration's.")
+@click.option("--for", "scheduler", type=_SCHEDULERS, help="Scheduler of the script; the cluster's by default.")
+@click.option(
+    "--storage-root", metavar="DIR", help="Folder for launches on the cluster; from the configuration by default."
+)
 @common_options
 def render(common: CommonOptions, **given: Any) -> None:
-    """Print the batch script of a request (- is stdin); nothing is submitted and no cluster is asked."""
+    """Print the batch script of a request (- for stdin), without contacting a cluster."""
     from hpcdash.cli.render import run_render
 
     run_render(common, **given)
@@ -290,7 +309,7 @@ def render(common: CommonOptions, **given: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def chain_of(common: CommonOptions, job: str, form: str) -> None:
-    """The chain a job belongs to: those before and after it, and when it would end."""
+    """Show the chain of a job: the jobs before and after it, and when it should end."""
     from hpcdash.cli.chains import run_chain
 
     run_chain(common, job=job, form=form)
@@ -298,38 +317,42 @@ def chain_of(common: CommonOptions, job: str, form: str) -> None:
 
 @click.command("stub")
 @click.argument("script")
-@click.option("--at", metavar="PATH", help="Where jobs will find the script; by default where it is.")
+@click.option("--at", metavar="PATH", help="Where jobs find the script; its current path by default.")
 def stub(script: str, at: str | None) -> None:
-    """Print a script with the same directives that reads SCRIPT when it starts, so that it can be edited until then."""
+    """Print a stub with the same directives that runs SCRIPT at start, so SCRIPT can be edited until then."""
     from hpcdash.cli.chains import run_stub
 
     run_stub(script, at)
 
 
 @click.command()
-@click.option("--account", metavar="NAME", help="Who submits for others; who one is when left out.")
-@click.option("--group", metavar="GROUP", help="Whose members it submits for, and can then run anything as.")
-@click.option("--for", "scheduler", type=_SCHEDULERS, help="Whose commands; the cluster's own when left out.")
-@click.option("--bin", "bin_folder", metavar="DIR", help="Where they are: /opt/slurm/bin")
-@click.option("--storage-root", metavar="DIR", help="Where launches are; else the configuration's.")
-@click.option("--env-file", metavar="FILE", help="Root's file of variables for these commands, such as SLURM_CONF.")
-@click.option("--program", is_flag=True, help="Print root's program, which makes, reads and removes launches.")
+@click.option("--account", metavar="NAME", help="The account that submits for others; yours by default.")
+@click.option("--group", metavar="GROUP", help="The group it submits for; it can run anything as its members.")
+@click.option(
+    "--for", "scheduler", type=_SCHEDULERS, help="Scheduler whose commands to allow; the cluster's by default."
+)
+@click.option("--bin", "bin_folder", metavar="DIR", help="Folder of those commands: /opt/slurm/bin")
+@click.option("--storage-root", metavar="DIR", help="Folder of launches; from the configuration by default.")
+@click.option(
+    "--env-file", metavar="FILE", help="File of root's with variables for these commands, such as SLURM_CONF."
+)
+@click.option("--program", is_flag=True, help="Print the program that creates, reads and removes launches as root.")
 @common_options
 def sudoers(common: CommonOptions, **given: Any) -> None:
-    """Print sudo rules with which one account submits jobs as the members of a group."""
+    """Print sudo rules that let one account submit jobs as members of a group."""
     from hpcdash.cli.sudoers import run_sudoers
 
     run_sudoers(common, **given)
 
 
 @click.command()
-@click.option("--days", type=float, metavar="N", help="How long the training takes.")
-@click.option("--every", metavar="TIME", help="From one save to the next: 3h, 90m; a number is hours.")
-@click.option("--save", metavar="TIME", help="How long one save takes: 40s, 2m; a number is seconds.")
-@click.option("--tb", type=float, metavar="TB", help="How much one save writes, in TB.")
+@click.option("--days", type=float, metavar="N", help="Length of the training in days.")
+@click.option("--every", metavar="TIME", help="Time between saves: 3h, 90m; a bare number is hours.")
+@click.option("--save", metavar="TIME", help="Duration of one save: 40s, 2m; a bare number is seconds.")
+@click.option("--tb", type=float, metavar="TB", help="Size of one save in TB.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def checkpoints(**given: Any) -> None:
-    """What saving checkpoints costs: hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"""
+    """Estimate checkpoint overhead: hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"""
     from hpcdash.cli.checkpoints import run_checkpoints
 
     run_checkpoints(**given)
@@ -346,18 +369,17 @@ SUBMIT_COMMANDS: tuple[click.Command, ...] = (
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="One round, for cron; what is known is kept for the next.")
-@click.option("--dry-run", is_flag=True, help="Tell nobody and write nothing; say who would be told what.")
-@click.option("--trial", is_flag=True, help="Send a message that nothing is wrong to all who would be told.")
-@click.option("--every", metavar="TIME", help="From one round to the next: 10m; a number is minutes.")
+@click.option("--once", is_flag=True, help="Run one round, for cron; state is kept for the next.")
+@click.option("--dry-run", is_flag=True, help="Send and write nothing; show who would be told what.")
+@click.option("--trial", is_flag=True, help="Send a test message to every recipient.")
+@click.option("--every", metavar="TIME", help="Time between rounds: 10m; a bare number is minutes.")
 @common_options
 def watch(common: CommonOptions, **given: Any) -> None:
-    """The watchdogs of the configuration's [watch], in the foreground: looks, tells, writes PULSE lines.
+    """Run the watchdogs of [watch] in the foreground: check, notify, write PULSE lines.
 
-    Each trouble is told once, and once that it is over; whoever could not be reached is tried again each round. --once
-    ends with 0 whatever it finds, with 1 where a round could not be done or kept or an alert was not delivered to
-    someone, with 2 where a secret that telling someone needs is missing, with 3 where a cluster could not be asked.
-    `hpcdash config example` has every key.
+    Each alert is sent once when it starts and once when it ends; failed deliveries are retried each round. --once exits
+    with 0 whatever it finds, 1 if a round failed or an alert was not delivered, 2 if a recipient's secret is missing,
+    3 if a cluster could not be reached. `hpcdash config example` lists every key.
     """
     from hpcdash.cli.watch import run_watch
 
@@ -365,16 +387,16 @@ def watch(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--install", "deed", flag_value="install", help="Write it to the cluster, and submit it.")
-@click.option("--remove", "deed", flag_value="remove", help="Move it away, cancel the one that waits (asks).")
-@click.option("--status", "deed", flag_value="status", help="What is there, and when it runs next.")
-@click.option("--every", metavar="TIME", help="From one run to the next: 1h (the default), 1d, 15m.")
-@click.option("--folder", metavar="DIR", help="Where on the cluster; hpcdash/cron in the home by default.")
-@click.option("--watch", "watches", is_flag=True, help="Have it run `hpcdash watch --once`.")
-@click.option("--option", "options", multiple=True, metavar="WORD", help="Of the scheduler: --option=--partition=cpu")
+@click.option("--install", "deed", flag_value="install", help="Write it to the cluster and submit it.")
+@click.option("--remove", "deed", flag_value="remove", help="Move it away and cancel the pending job (asks).")
+@click.option("--status", "deed", flag_value="status", help="Show what is installed and when it runs next.")
+@click.option("--every", metavar="TIME", help="Time between runs: 1h (the default), 1d, 15m.")
+@click.option("--folder", metavar="DIR", help="Folder on the cluster; ~/hpcdash/cron by default.")
+@click.option("--watch", "watches", is_flag=True, help="Run `hpcdash watch --once` in it.")
+@click.option("--option", "options", multiple=True, metavar="WORD", help="Scheduler option: --option=--partition=cpu")
 @common_options
 def cron(common: CommonOptions, **given: Any) -> None:
-    """Cron where there is none: a job that submits itself again and runs every script of a folder. Prints it."""
+    """Print a job that replaces cron: it resubmits itself and runs every script in a folder."""
     from hpcdash.cli.watch import run_cron
 
     run_cron(common, **given)
@@ -388,13 +410,13 @@ WATCH_COMMANDS: tuple[click.Command, ...] = (
 
 @click.group()
 def images() -> None:
-    """Container images on a cluster: fetch, take in from a file, list, and the login of their registry."""
+    """Manage container images on a cluster: pull, import, list, and log in to a registry."""
 
 
 def _image_options(function: Callable[..., None]) -> Callable[..., None]:
     runtimes = click.Choice(["apptainer", "podman", "enroot"])
     for option in (
-        click.option("--store", "folder", metavar="DIR", default="", help="Where images are there, from the root."),
+        click.option("--store", "folder", metavar="DIR", default="", help="Absolute path of the image store."),
         click.option("--runtime", type=runtimes, default="apptainer", show_default=True),
     ):
         function = option(function)
@@ -403,8 +425,8 @@ def _image_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--nocreate", is_flag=True, help="enroot: the image alone, no container of it on this node."),
-        click.option("--force", is_flag=True, help="Also where it is there already."),
+        click.option("--nocreate", is_flag=True, help="enroot: only the image, no container on this node."),
+        click.option("--force", is_flag=True, help="Replace an existing image."),
     ):
         function = option(function)
     return _image_options(function)
@@ -422,7 +444,7 @@ def _wanted_images(runtime: str, folder: str, *, force: bool = False, nocreate: 
 @_filling_options
 @common_options
 def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
-    """Fetch an image from its registry: hpcdash images pull nvcr.io/nvidia/pytorch:24.05-py3"""
+    """Pull an image from its registry: hpcdash images pull nvcr.io/nvidia/pytorch:24.05-py3"""
     from hpcdash.cli.images import run_pull
 
     run_pull(common, _wanted_images(**given), image)
@@ -434,7 +456,7 @@ def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
 @_filling_options
 @common_options
 def images_import(common: CommonOptions, file: str, reference: str, **given: Any) -> None:
-    """Take in a file of the cluster's as NAME:TAG: hpcdash images import /work/torch.sif torch:2.3"""
+    """Import a file on the cluster as NAME:TAG: hpcdash images import /work/torch.sif torch:2.3"""
     from hpcdash.cli.images import run_import
 
     run_import(common, _wanted_images(**given), file, reference)
@@ -444,7 +466,7 @@ def images_import(common: CommonOptions, file: str, reference: str, **given: Any
 @_image_options
 @common_options
 def images_list(common: CommonOptions, **given: Any) -> None:
-    """What is there."""
+    """List the images."""
     from hpcdash.cli.images import run_list
 
     run_list(common, _wanted_images(**given))
@@ -455,32 +477,32 @@ def images_list(common: CommonOptions, **given: Any) -> None:
 @click.option("--password-stdin", is_flag=True, help="Read the password from stdin instead of asking for it.")
 @common_options
 def images_login(common: CommonOptions, username: str | None, password_stdin: bool) -> None:
-    """Keep a registry's login on the cluster, mode 0600, for launches and for `images pull`."""
+    """Store a registry login on the cluster (mode 0600) for launches and `images pull`."""
     from hpcdash.cli.images import run_login
 
     run_login(common, username=username, password_stdin=password_stdin)
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="This port of 127.0.0.1; else any free one.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port on 127.0.0.1; any free one by default.")
 @click.option(
     "--socket",
     "socket_path",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="A unix socket, mode 0600, instead.",
+    help="Listen on a unix socket (mode 0600) instead.",
 )
-@click.option("--allow-actions", is_flag=True, help="With the keys that change something; else it is read-only.")
+@click.option("--allow-actions", is_flag=True, help="Allow actions; read-only by default.")
 @common_options
 def serve(common: CommonOptions, **given: Any) -> None:
-    """The dashboard in a browser, by a link that is printed; needs hpcdash[web].
+    """Serve the dashboard to a browser at the printed link; needs hpcdash[web].
 
-    Each link lets one browser in, once, within ten minutes; enter prints a new one. A browser that is in stays in until
-    this ends with ctrl+c. Each tab has a dashboard of its own, which ends as the tab is closed.
+    Each link admits one browser, once, within ten minutes; press enter for a new link. An admitted browser stays
+    admitted until ctrl+c ends the server. Each tab runs its own dashboard, which ends when the tab is closed.
 
-    It is reached from this machine alone. From another one: ssh -L PORT:127.0.0.1:PORT HOST, with --socket
-    ssh -L 8080:PATH HOST. Other users of this machine reach a port too, and only the link keeps them out; a
-    socket is closed to them.
+    The server accepts connections from this machine only. From another machine, use ssh -L PORT:127.0.0.1:PORT HOST, or
+    ssh -L 8080:PATH HOST with --socket. Other users of this machine can reach a port, and only the link keeps them out;
+    they cannot open a socket.
     """
     from hpcdash.cli.serve import run_serve
 
@@ -491,7 +513,7 @@ def serve(common: CommonOptions, **given: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:
-    """Can it work here? Connection, commands, versions, clock; each with a next step."""
+    """Check the setup: connection, commands, versions, clock; each problem with a next step."""
     from hpcdash.cli.doctor import run_doctor
 
     run_doctor(common, form)
@@ -502,7 +524,7 @@ def doctor(common: CommonOptions, form: str) -> None:
 @common_options
 @click.pass_context
 def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
-    """What is configured, and what was found here."""
+    """List configured clusters and schedulers found here."""
     if context.invoked_subcommand is None:
         from hpcdash.cli.clusters import run_clusters
 
@@ -511,13 +533,13 @@ def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
 
 @clusters.command("add")
 @click.argument("name")
-@click.option("--title", help="How it is shown.")
-@click.option("--path", help="Where its commands are, when not on the PATH: /opt/slurm/bin")
-@click.option("--user", help="Whose jobs are mine there.")
-@click.option("--force", is_flag=True, help="Write it even where it cannot be reached.")
+@click.option("--title", help="Display name.")
+@click.option("--path", help="Folder of its commands if not on the PATH: /opt/slurm/bin")
+@click.option("--user", help="Your user name there.")
+@click.option("--force", is_flag=True, help="Add it even if it cannot be reached.")
 @common_options
 def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | None) -> None:
-    """Try a cluster, and write it into the configuration: hpcdash clusters add juno --ssh me@juno.example.org"""
+    """Try a cluster and add it to the configuration: hpcdash clusters add juno --ssh me@juno.example.org"""
     from hpcdash.cli.clusters import run_add
 
     run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
@@ -525,13 +547,13 @@ def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | N
 
 @click.group()
 def config() -> None:
-    """The configuration file."""
+    """Check the configuration file, or print an example."""
 
 
 @config.command("check")
 @common_options
 def config_check(common: CommonOptions) -> None:
-    """Read the configuration and say what is wrong with it."""
+    """Report problems in the configuration."""
     from hpcdash.cli.clusters import run_config_check
 
     run_config_check(common)
@@ -539,7 +561,7 @@ def config_check(common: CommonOptions) -> None:
 
 @config.command("example")
 def config_example() -> None:
-    """Print a configuration with every key explained."""
+    """Print an example configuration with every key explained."""
     from hpcdash.config.example import default_config_text
 
     click.echo(default_config_text(), nl=False)

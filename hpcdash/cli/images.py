@@ -77,7 +77,7 @@ def _run(
     if not wanted.create and wanted.runtime is not Runtime.ENROOT:
         raise UsageError("--nocreate is enroot's alone", "Leave it out: only enroot makes containers of images.")
     if wanted.folder and not wanted.folder.startswith("/"):
-        raise UsageError(f"--store {wanted.folder!r} is no folder there", "Write it from the root: /work/images")
+        raise UsageError(f"--store {wanted.folder!r} is not a folder there", "Write it from the root: /work/images")
 
     async def work(session: ClusterSession) -> int:
         transport = session.store.transport

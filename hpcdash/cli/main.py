@@ -56,7 +56,7 @@ class _Commands(click.Group):
 @common_options
 @click.pass_context
 def cli(context: click.Context, common: CommonOptions) -> None:
-    """One terminal over all of your clusters. Without a command: the dashboard."""
+    """One terminal for all your clusters. Without a command: open the dashboard."""
     context.obj = common
     if context.invoked_subcommand in (None, "replay", "demo"):
         # Collections while all is loaded take a tenth of the start; the app turns them on.
@@ -72,7 +72,7 @@ def cli(context: click.Context, common: CommonOptions) -> None:
 @click.option("--view", default="jobs", hidden=True)
 @common_options
 def replay(common: CommonOptions, case_dir: Path | None, view: str) -> None:
-    """The dashboard on a recorded case of fixtures/."""
+    """Open the dashboard on a recording; without CASE_DIR, list the recordings."""
     from hpcdash.cli.dashboard import list_cases, run_replay
 
     if case_dir is None:
@@ -84,7 +84,7 @@ def replay(common: CommonOptions, case_dir: Path | None, view: str) -> None:
 @cli.command()
 @common_options
 def demo(common: CommonOptions) -> None:
-    """The dashboard on a throw-away queue of this machine, where sample trainings run for real."""
+    """Open the dashboard on a temporary queue on this machine, running real sample trainings."""
     from hpcdash.cli.demo import run_demo
 
     run_demo(common)

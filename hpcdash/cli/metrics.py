@@ -226,7 +226,7 @@ def _require_job(job: str, file: str) -> None:
         looks_like_a_path = not file and any(sign in job for sign in "./~")
         if looks_like_a_path:
             words = shlex.join(("hpcdash", "metrics", "--file", job))
-            raise UsageError(f"{job!r} is no job", f"For the metrics in a file: {words}") from None
+            raise UsageError(f"{job!r} is not a job", f"For the metrics in a file: {words}") from None
 
 
 def _named(word: str, names: tuple[str, ...]) -> str:

@@ -51,16 +51,16 @@ class CommonOptions:
 def common_options(function: F) -> F:
     """Adds the common options to a click command; its function takes them as one CommonOptions, `common`."""
     options = [
-        click.option("--cluster", metavar="NAME", help="A cluster of the configuration."),
-        click.option("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or its Host in ~/.ssh/config."),
-        click.option("--local", is_flag=True, help="This machine's own scheduler."),
+        click.option("--cluster", metavar="NAME", help="A cluster from the configuration."),
+        click.option("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or a Host from ~/.ssh/config."),
+        click.option("--local", is_flag=True, help="This machine's scheduler."),
         click.option(
             "--backend",
             type=click.Choice([*registry.NAMES, "local"]),
-            help="The scheduler; found by itself when left out.",
+            help="The scheduler; detected by default.",
         ),
-        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Another configuration."),
-        click.option("--yes", is_flag=True, help="Ask no question."),
+        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this configuration file."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         click.option("--read-only", is_flag=True, help="Refuse every action that changes something."),
         click.option("--debug", is_flag=True, help="Write tracebacks to the log file."),
     ]

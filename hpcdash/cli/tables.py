@@ -136,7 +136,7 @@ def write_table(
     known = (*contract_columns(kind), *joined)
     for name in wanted:
         if name not in known:
-            raise UsageError(f"{visible(name)} is no column of {kind}{did_you_mean(name, known)}")
+            raise UsageError(f"{visible(name)} is not a column of {kind}{did_you_mean(name, known)}")
     if width is not None and kind in ("jobs", "history") and "id" in table.column_names:
         table = table.set_column(table.column_names.index("id"), "id", shortened(table["id"]))
     whole = [_column(table, name, now_epoch, joined.get(name)) for name in wanted]

@@ -94,7 +94,7 @@ def _every(text: str) -> float:
     except ValueError as error:
         raise UsageError(f"--every: {error}", "Write 10m or 1h; a number is minutes.") from None
     if seconds is None or seconds < _SHORTEST_ROUND_SECONDS:
-        raise UsageError(f"--every: {text!r} is no interval", "Write 10m or 1h; a number is minutes.")
+        raise UsageError(f"--every: {text!r} is not an interval", "Write 10m or 1h; a number is minutes.")
     return float(seconds)
 
 
@@ -279,13 +279,13 @@ def _every_seconds(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--every: {error}", "Write 1h, 1d or 15m; a number is minutes.") from None
     if seconds is None or not 1 <= seconds <= 366 * DAY or len(label_of(seconds)) > 7:
-        raise UsageError(f"--every: {text!r} is no interval", "Write 1h, 1d or 15m; a number is minutes.")
+        raise UsageError(f"--every: {text!r} is not an interval", "Write 1h, 1d or 15m; a number is minutes.")
     return seconds
 
 
 def _folder(text: str | None) -> str:
     if text is not None and not text.startswith("/"):
-        raise UsageError(f"--folder: {text!r} is no path from the root", "It is a folder of the cluster.")
+        raise UsageError(f"--folder: {text!r} is not a path from the root", "It is a folder of the cluster.")
     return (text or "").rstrip("/")
 
 

@@ -37,7 +37,7 @@ def parse_ssh_destination(text: str) -> SshDestination:
         raise ValueError("a destination does not start with '-'")
     user, at, place = text.rpartition("@")
     if at and not USER_NAME.fullmatch(user):
-        raise ValueError("the part before '@' is no user name")
+        raise ValueError("the part before '@' is not a user name")
     host, port = _split_port(place)
     if not (_HOST.fullmatch(host) or (_IPV6.fullmatch(host) and host.count(":") > 1)):
         raise ValueError("no host name; expected [user@]host[:port]")

@@ -107,7 +107,7 @@ def _compiled(pattern: str) -> MetricPattern:
         compiled = MetricPattern(pattern)
     except (ValueError, re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"the pattern {pattern!r} is no regular expression: {error}", "Correct it; Python's `re` explains them."
+            f"the pattern {pattern!r} is not a regular expression: {error}", "Correct it; Python's `re` explains them."
         ) from None
     if not names - _PLACES:
         raise ConfigError(

@@ -52,7 +52,7 @@ def command_words(value: object) -> tuple[str, ...]:
     if FIELD.search(program):
         raise ValidationError("a field does not name the program")
     if not program.strip() or program.startswith("-") or "=" in program:
-        raise ValidationError(f"{shown(program)} is no program")
+        raise ValidationError(f"{shown(program)} is not a program")
     if "/" in program and not program.startswith(("/", "~/")):
         raise ValidationError(f"{shown(program)}: a program is a name on the PATH, or a path from the root or from ~/")
     for at in range(1, len(words)):
@@ -92,7 +92,7 @@ def fields_in(words: Collection[str]) -> list[str]:
 def _name(value: object) -> str:
     text = values.line_of_text(value)
     if not _NAME.fullmatch(text):
-        raise ValidationError(f"{shown(text)} is no name: small letters, digits, '_' and '-', a letter first")
+        raise ValidationError(f"{shown(text)} is not a name: small letters, digits, '_' and '-', a letter first")
     return text
 
 
@@ -184,4 +184,4 @@ def _filter(value: object) -> str:
             error = error or refused
         else:
             return text
-    raise ValidationError(f"{shown(text)} is no filter: {error.short if error else ''}")
+    raise ValidationError(f"{shown(text)} is not a filter: {error.short if error else ''}")

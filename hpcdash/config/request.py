@@ -150,7 +150,7 @@ def _signal(value: object) -> EarlySignal:
             f"or {quoted('B:USR1@600')} for the batch shell alone"
         )
     if match[2] not in SIGNALS:
-        raise ValidationError(f"{quoted(match[2])} is no signal's name{did_you_mean(match[2], SIGNALS)}")
+        raise ValidationError(f"{quoted(match[2])} is not a signal's name{did_you_mean(match[2], SIGNALS)}")
     seconds = int(match[3])
     if not 1 <= seconds <= LONGEST_SIGNAL_SECONDS:
         raise ValidationError(f"expected 1 to {LONGEST_SIGNAL_SECONDS} s before the end, not {seconds}")
@@ -171,7 +171,7 @@ def _bind(value: object) -> str:
     source, *rest = text.split(":")
     target, options = rest[0] if rest else "/", rest[1] if len(rest) > 1 else "rw"
     if len(rest) > 2 or not source.strip() or not _BIND_OPTIONS.fullmatch(options):
-        raise ValidationError(f"{shown(text)} is no bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
+        raise ValidationError(f"{shown(text)} is not a bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
     if not target.startswith("/"):
         raise ValidationError(f"{shown(text)}: the place in the container begins with '/'")
     return text
@@ -222,7 +222,7 @@ def _run_as(value: object) -> str:
         raise ValidationError("jobs are submitted as anyone but root")
     if not _ACCOUNT.fullmatch(text):
         raise ValidationError(
-            f"{shown(text)} is no login name that sudo rules can name: small letters, digits, '_' and '-'"
+            f"{shown(text)} is not a login name that sudo rules can name: small letters, digits, '_' and '-'"
         )
     return text
 
@@ -285,10 +285,10 @@ def _function(value: object) -> tuple[str, str]:
     if not colon:
         module, _, function = text.rpartition(".")
         meant = f"{module}:{function}" if module and function != "py" else "train:main"
-        raise ValidationError(f"{shown(text)} is no MODULE:FUNCTION: write it as in {quoted(meant)}")
+        raise ValidationError(f"{shown(text)} is not MODULE:FUNCTION: write it as in {quoted(meant)}")
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
-            raise ValidationError(f"{shown(text)} is no MODULE:FUNCTION: {shown(part)} is no name of Python's")
+            raise ValidationError(f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a name of Python's")
     if module == "__main__":
         raise ValidationError("__main__ is the runner itself in the job: move the function into a module")
     return module, function
@@ -495,7 +495,7 @@ class _RequestReader(TableReader):
             if name in REQUEST_KEYS:
                 self.problem(path, f"this is a key of the request; {_AT_THE_TOP}")
             elif not _VARIABLE.fullmatch(name):
-                self.problem(path, "no name of a variable: letters, digits and '_', no digit first")
+                self.problem(path, "not a variable name: letters, digits and '_', no digit first")
         return self.mapping(table, ("environment",), variable)
 
     def _call(self) -> Call | None:

@@ -40,7 +40,7 @@ def _launch_program(value: object) -> str:
     text = values.line_of_text(value)
     if not PLAIN_PATH.fullmatch(text):
         raise ValidationError(
-            f"{shown(text)} is no program's path: write it from the root, of letters, digits and ._@+- alone"
+            f"{shown(text)} is not a program's path: write it from the root, of letters, digits and ._@+- alone"
         )
     return text
 

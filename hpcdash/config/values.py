@@ -106,7 +106,7 @@ def ssh_destination(value: object) -> SshDestination:
     except ValidationError:
         raise
     except ValueError as error:
-        raise ValidationError(f"{shown(value)} is no ssh destination: {error}") from None
+        raise ValidationError(f"{shown(value)} is not an ssh destination: {error}") from None
 
 
 port = partial(whole, smallest=1, largest=65535)
@@ -116,7 +116,7 @@ def user_name(value: object) -> str:
     """Somebody's name on a cluster."""
     text = line_of_text(value)
     if not USER_NAME.fullmatch(text):
-        raise ValidationError(f"{shown(text)} is no user name")
+        raise ValidationError(f"{shown(text)} is not a user name")
     return text
 
 
@@ -138,7 +138,7 @@ def key_presses(value: object) -> str:
             raise ValidationError('a key is missing beside a comma (the key itself is called "comma")')
         if not _KEY_PRESS.fullmatch(key):
             raise ValidationError(
-                f"{shown(key)} is no key; keys look like {quoted('x')}, {quoted('ctrl+x')}, {quoted('f5')}"
+                f"{shown(key)} is not a key; keys look like {quoted('x')}, {quoted('ctrl+x')}, {quoted('f5')}"
             )
     return ",".join(keys)
 
@@ -181,7 +181,7 @@ def column(value: object, known: Iterable[str]) -> str:
     names = tuple(known)
     if not isinstance(value, str) or value not in names:
         hint = did_you_mean(value, names) if isinstance(value, str) else ""
-        raise ValidationError(f"{shown(value)} is no column{hint}")
+        raise ValidationError(f"{shown(value)} is not a column{hint}")
     return value
 
 
@@ -327,7 +327,7 @@ def zone_of(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        raise ConfigError(f"{name!r} is no time zone", "Write one such as Europe/Paris or UTC.") from None
+        raise ConfigError(f"{name!r} is not a time zone", "Write one such as Europe/Paris or UTC.") from None
 
 
 Flag = Annotated[bool, flag]

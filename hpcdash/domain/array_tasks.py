@@ -67,7 +67,7 @@ def parse_tasks(text: str) -> ArrayTasks:
     items = [item.strip() for item in wanted.split(",")]
     is_incomplete = is_cut or items[-1].endswith(_CUT)
     if is_incomplete and not _CUT_ITEM.fullmatch(items.pop()):
-        raise ValueError(f"{_excerpt(text)} is no list of array tasks")
+        raise ValueError(f"{_excerpt(text)} is not a list of array tasks")
     ranges = [_parse_item(item, text) for item in items]
     if not ranges and not is_incomplete:
         raise ValueError(f"{_excerpt(text)} names no array tasks")
@@ -79,7 +79,7 @@ def parse_tasks(text: str) -> ArrayTasks:
 def _parse_item(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise ValueError(f"{_named(item, text)} is no array task: write 3, 1-10, 0-15:4 or 1-10%2")
+        raise ValueError(f"{_named(item, text)} is not an array task: write 3, 1-10, 0-15:4 or 1-10%2")
     low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if high < low or step == 0:
         raise ValueError(f"{_named(item, text)} is an empty range")

@@ -212,7 +212,7 @@ def with_tasks(array_id: str, tasks: ArrayTasks) -> str:
 def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
     """An id as a person wrote it, in the manner of a row that it means: 12 is 12.server, or the array's 12[].server.
 
-    As it is where the row is another job's, or it is no id at all.
+    As it is where the row is another job's, or it is not an id at all.
     """
     if job_id in (row_id, array_id):
         return job_id

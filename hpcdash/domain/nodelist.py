@@ -140,7 +140,7 @@ def _parse(part: str) -> tuple[tuple[str, ...], list[list[tuple[int, int, int]]]
             match = _RANGE.fullmatch(item)
             low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
             if match is None or high < low:
-                raise ValueError(f"{item!r} in {_excerpt(part)} is no range of numbers")
+                raise ValueError(f"{item!r} in {_excerpt(part)} is not a range of numbers")
             ranges.append((low, high, len(match[1])))
         bodies.append(ranges)
     return tuple(pieces[::2]), bodies

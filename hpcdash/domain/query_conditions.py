@@ -82,7 +82,7 @@ def read_number(kind: ColumnKind, text: str) -> int | float | None:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"{text!r} is not a number") from None
 
 
 def read_switch(text: str) -> bool:

@@ -26,7 +26,7 @@ def parse_utc(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no RFC 3339 time") from None
+        raise ValueError(f"{text!r} is not an RFC 3339 time") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
 

@@ -204,7 +204,7 @@ def _format_odd(look: SwitchLook) -> str:
     whose = f"of {visible(look.file.owner or '?')}'s"
     if look.thing is Thing.LINK:
         return f"a link {whose}{f' to {visible(look.link_to)}' if look.link_to else ''}"
-    return f"{_SPECIAL.get(look.file.mode[:1], 'something that is no plain file')} {whose}"
+    return f"{_SPECIAL.get(look.file.mode[:1], 'something that is not a plain file')} {whose}"
 
 
 def format_folder(look: SwitchLook) -> str:

@@ -62,7 +62,7 @@ def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
         seconds += amount * _UNIT_SECONDS[unit]
         position = part.end()
     if not wanted or position < len(wanted):
-        raise ValueError(f"{text!r} is no duration: write 90m, 2h, 1d12h, 2:00:00 or 1-02:03:04")
+        raise ValueError(f"{text!r} is not a duration: write 90m, 2h, 1d12h, 2:00:00 or 1-02:03:04")
     return _whole(seconds, text)
 
 
@@ -115,7 +115,7 @@ def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
     """
     parts = _MEMORY.fullmatch(text.strip())
     if parts is None:
-        raise ValueError(f"{text!r} is no amount of memory: write 16G, 1.5T or 4000M")
+        raise ValueError(f"{text!r} is not an amount of memory: write 16G, 1.5T or 4000M")
     number, letter, byte = parts.groups()
     scale = KIB ** _MEMORY_POWERS[letter.upper()] if letter else 1 if byte else bare_unit_bytes
     return _whole(float(number) * scale if "." in number else int(number) * scale, text)
@@ -143,12 +143,12 @@ def parse_count(text: str, *, thousand: int = 1000) -> int:
     """
     parts = _COUNT.fullmatch(text.strip())
     if parts is None:
-        raise ValueError(f"{text!r} is no count: write 12, 1.5K or 2M")
+        raise ValueError(f"{text!r} is not a count: write 12, 1.5K or 2M")
     number, letter = parts.groups()
     scale = thousand ** ("kmg".index(letter.lower()) + 1) if letter else 1
     value = float(number) * scale if "." in number else int(number) * scale
     if value != int(value):
-        raise ValueError(f"{text!r} is no count: it is not a whole number")
+        raise ValueError(f"{text!r} is not a count: it is not a whole number")
     return _whole(value, text)
 
 
@@ -213,9 +213,9 @@ def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
             return _time_on(datetime.fromtimestamp(now_epoch, zone), wanted)
         shift = _shift_seconds(wanted)
     except (ValueError, OverflowError, OSError) as error:
-        raise ValueError(f"{text!r} is no time: {error}") from None
+        raise ValueError(f"{text!r} is not a time: {error}") from None
     if shift is None:
-        raise ValueError(f"{text!r} is no time: write 2026-11-20, 10:30, 2h ago or +30m")
+        raise ValueError(f"{text!r} is not a time: write 2026-11-20, 10:30, 2h ago or +30m")
     return Instant(int(now_epoch) + shift)
 
 
@@ -259,7 +259,7 @@ def _shift_seconds(wanted: str) -> int | None:
         return None
     seconds = parse_duration(amount)
     if seconds is None:
-        raise ValueError("forever is no moment")
+        raise ValueError("forever is not a moment")
     if seconds > 1000 * 366 * DAY:
         raise ValueError("that is too far away")
     return sign * seconds

@@ -156,7 +156,7 @@ def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> lis
         return [str(error)]
     for number in {job.number for job in jobs if job.task is not None}:
         store.set_throttle(number, throttle)
-    return ["it is no array" for job in jobs if job.task is None]
+    return ["it is not an array" for job in jobs if job.task is None]
 
 
 def _alter_limit(store: QueueStore, job: Job, value: str) -> str:

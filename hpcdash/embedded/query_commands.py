@@ -33,7 +33,7 @@ def find_jobs(store: QueueStore, text: str) -> list[Job]:
     """The jobs of an id, in order; raises UsageError for what is no id."""
     match = re.fullmatch(r"([0-9]{1,15})(?:_(.+))?", text)
     if match is None:
-        raise UsageError(f"{text!r} is no job: write 17, 17_3 or 17_[3-5]")
+        raise UsageError(f"{text!r} is not a job: write 17, 17_3 or 17_[3-5]")
     number, tasks = int(match[1]), match[2]
     if tasks is None:
         found = store.find(number)

@@ -56,7 +56,7 @@ def main() -> NoReturn:
         sys.exit("scancel: this machine's embedded queue knows only: [--signal=NAME] [--batch|--full] JOB[.STEP]…")
     folder = os.environ.get(MARK, "").partition(":")[2]
     if not folder:
-        sys.exit("scancel: this is no job of the embedded queue")
+        sys.exit("scancel: this is not a job of the embedded queue")
     from hpcdash.embedded.commands import main as run
 
     words = ["signal", asked.signal, asked.recipient] if asked.signal else ["cancel"]

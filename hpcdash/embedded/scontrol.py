@@ -29,7 +29,7 @@ def _requeue(jobs: list[str]) -> int:
 
     folder = os.environ.get(MARK, "").partition(":")[2]
     if not folder:
-        sys.exit("scontrol: this is no job of the embedded queue")
+        sys.exit("scontrol: this is not a job of the embedded queue")
     with redirect_stdout(StringIO()) as answers:
         status = run([folder, "requeue", *jobs])
     if status:

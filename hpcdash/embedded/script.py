@@ -106,7 +106,7 @@ def _chunks(name: str, text: str) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for first, parts in chunks(text):
         if not first and parts and not parts[0][1]:
-            raise ValueError(f"{parts[0][0]!r} is no number of {'chunks' if name == 'select' else 'nodes'}")
+            raise ValueError(f"{parts[0][0]!r} is not a number of {'chunks' if name == 'select' else 'nodes'}")
         count = _number(first or "1")
         chunk_cpus = 1
         for key, amount in parts:
@@ -131,7 +131,7 @@ def _chunks(name: str, text: str) -> list[tuple[str, str]]:
 
 def _number(text: str) -> int:
     if not re.fullmatch("[0-9]{1,6}", text):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(text)
 
 
@@ -150,12 +150,12 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
     """
     if not script.startswith("#!"):
         raise UsageError(
-            "this is no batch script: its first line does not begin with #!", "Let it begin with #!/bin/bash."
+            "this is not a batch script: its first line does not begin with #!", "Let it begin with #!/bin/bash."
         )
     if "\r\n" in script:
         raise UsageError("the script has DOS line ends (CR LF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
     if "\0" in script:
-        raise UsageError("the script holds NUL bytes: it is no text")
+        raise UsageError("the script holds NUL bytes: it is not text")
     given = sbatch.read_directives(script)
     is_pbs = not given.options and not given.problems and any(True for _ in sbatch.directive_lines(script, "#PBS"))
     if is_pbs:
@@ -338,7 +338,7 @@ class _Reader:
 
 def _whole(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return int(text)
 
 
@@ -357,7 +357,7 @@ def signal_number(name: str) -> int:
     try:
         return signal.Signals[f"SIG{wanted}"].value
     except KeyError:
-        raise ValueError(f"{name!r} is no signal: write USR1, TERM, 10 …") from None
+        raise ValueError(f"{name!r} is not a signal: write USR1, TERM, 10 …") from None
 
 
 def read_change_of_time(text: str) -> tuple[str, int | None]:
@@ -368,14 +368,14 @@ def read_change_of_time(text: str) -> tuple[str, int | None]:
     sign = text[:1] if text[:1] in ("+", "-") else ""
     seconds = parse_duration(text.removeprefix(sign), bare_unit_seconds=_MINUTE)
     if sign and seconds is None:
-        raise ValueError(f"{text!r} is no change of a limit: write +30 or -1:00:00")
+        raise ValueError(f"{text!r} is not a change of a limit: write +30 or -1:00:00")
     return sign, seconds
 
 
 def read_throttle(text: str) -> int | None:
     """How many tasks of an array may run at once; None (0 was written) for as many as fit. Raises ValueError."""
     if not re.fullmatch("[0-9]{1,9}", text):
-        raise ValueError(f"{text!r} is no number of tasks")
+        raise ValueError(f"{text!r} is not a number of tasks")
     return int(text) or None
 
 
@@ -411,7 +411,7 @@ def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
         for target in targets:
             match = re.fullmatch(r"([0-9]{1,15})(?:_([0-9]{1,9}|\*))?(?:\+([0-9]{1,9}))?", target)
             if match is None:
-                raise ValueError(f"{target!r} is no job: write 12 or 12_3")
+                raise ValueError(f"{target!r} is not a job: write 12 or 12_3")
             number, task, minutes = match.groups()
             one_task = int(task) if task and task != "*" else None
             found.append(JobDependency(kind, int(number), one_task, int(minutes or 0)))

@@ -102,7 +102,7 @@ class MetricsWriter:
             if name in ("step", "time"):
                 self._log.say(name, f"a metric cannot be called {name}: left out")
             elif number is None:
-                self._log.say(name, f"the metric {name} is no number but {type(value).__name__}: left out")
+                self._log.say(name, f"the metric {name} is not a number but {type(value).__name__}: left out")
             else:
                 record[name] = number
         record["time"] = round(time(), 3)

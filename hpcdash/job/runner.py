@@ -201,7 +201,7 @@ def imported(module: str, function: str) -> Callable[..., Any]:
     for name in function.split("."):
         found = getattr(found, name)
     if not callable(found):
-        raise TypeError(f"{module}.{function} is no function but {type(found).__name__}")
+        raise TypeError(f"{module}.{function} is not a function but {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
@@ -230,7 +230,7 @@ def _array_index(given: str | None) -> int | None:
     try:
         return None if text is None else int(text)
     except ValueError:
-        raise ValueError(f"--array-index: {text!r} is no number") from None
+        raise ValueError(f"--array-index: {text!r} is not a number") from None
 
 
 def _item(path: str, index: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -265,11 +265,11 @@ def _problem(kind: str, where: bytes, path: str) -> str:
         "folder": "this is a folder",
         "missing": "there is no such file",
         "no-folder": f"there is no folder {folder}",
-        "not-a-folder": f"{folder} is no folder",
+        "not-a-folder": f"{folder} is not a folder",
         "closed-folder": f"no permission to enter {folder}",
         "closed": "no permission to read it",
         "dangling": f"it is a link to {folder}, which is not there",
-        "special": "it is no regular file",
+        "special": "it is not a regular file",
         "no-stat": "this machine has no stat command to look at it with",
         "skipped": "",
     }

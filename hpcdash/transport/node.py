@@ -143,7 +143,7 @@ class ThroughNode:
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
         """The command for the login node; raises NodeUnreached for a name that no command is given."""
         if not _HOST.fullmatch(self._host):
-            raise NodeUnreached(ascii(self._host), "it is no name of a machine")
+            raise NodeUnreached(ascii(self._host), "it is not a name of a machine")
         seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS)
         return ("sh", "-c", _THROUGH_SCRIPT, "sh", self._host, seconds, command.text, "ssh", *_OPTIONS, "--")
 

@@ -22,7 +22,7 @@ class ConnectionPool:
         """The transport to that place, built when first asked for. Raises ConfigError for a kind unknown here."""
         if kind not in self._builders:
             known = ", ".join(sorted(self._builders))
-            raise ConfigError(f"{kind!r} is no transport.", f"Known are: {known}", key="transport")
+            raise ConfigError(f"{kind!r} is not a transport.", f"Known are: {known}", key="transport")
         place = (kind, destination, path)
         if place not in self._transports:
             self._transports[place] = self._builders[kind](destination, path)

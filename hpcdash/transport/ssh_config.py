@@ -112,7 +112,9 @@ def parse_destination(text: str) -> Destination:
     else:
         host, port = rest, ""
     if not host or host.startswith("-") or (at and not user) or (port and not port.isdecimal()):
-        raise ConfigError(f"{text!r} is no host to connect to.", "Write [user@]host[:port] or a Host of ~/.ssh/config.")
+        raise ConfigError(
+            f"{text!r} is not a host to connect to.", "Write [user@]host[:port] or a Host of ~/.ssh/config."
+        )
     return Destination(host, user or None, int(port) if port else None)
 
 

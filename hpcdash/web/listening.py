@@ -85,7 +85,7 @@ def _remove_dead_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise UsageError(f"{path} is there already and is no socket of yours", "Remove it, or name another path.")
+        raise UsageError(f"{path} is there already and is not a socket of yours", "Remove it, or name another path.")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         status = asking.connect_ex(str(path))
     if status != errno.ECONNREFUSED:

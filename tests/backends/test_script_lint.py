@@ -151,7 +151,7 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(line: str, 
     [
         ("-q nosuch@server", "there is no queue 'nosuch'"),
         ("-l walltime=72:00:00", "over the limit of queue main"),
-        ("-l walltime=3h", "is no time"),
+        ("-l walltime=3h", "is not a time"),
         ("-l nodes=5:ppn=2", "5 nodes are more"),
         ("-l select=1:ngpus=1", "queue main has no GPUs"),
         ("-q gpu -l select=2:ngpus=9:mem=1gb", "9 GPUs on a node are more"),

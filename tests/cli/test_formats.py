@@ -303,7 +303,7 @@ def test_a_terminal_is_spared_the_pbs_server_that_all_ids_name_and_a_pipe_is_not
 
 
 def test_an_unknown_column_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match=re.escape('queu is no column of jobs; did you mean "queue"?')) as raised:
+    with pytest.raises(UsageError, match=re.escape('queu is not a column of jobs; did you mean "queue"?')) as raised:
         lines_of("jobs", JOBS, columns=["id", "queu"])
     assert raised.value.exit_status == 2
     with pytest.raises(UsageError):

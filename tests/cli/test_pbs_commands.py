@@ -90,7 +90,7 @@ def test_a_job_to_wait_for_is_named_as_pbs_names_it(program: Program, script: st
         (("--array", "1-3,7"), "Submit these one after the other: 1-3, 7."),
         (("--", "-I"), "asks for a terminal"),
         (("--", "--", "first"), "-v NAME=VALUE"),
-        (("--", "--foo"), "--foo is no option of qsub"),
+        (("--", "--foo"), "--foo is not an option of qsub"),
     ],
 )
 def test_what_pbs_cannot_do_is_refused_before_it_is_asked(

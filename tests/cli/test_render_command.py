@@ -67,7 +67,7 @@ def test_the_default_cluster_s_site_and_queue_count(configured: Program, request
     folder = next(option for option in options if option.startswith("--output=")).removeprefix("--output=")
     assert folder.startswith("/work/ada/launches/trainllm-")
     assert f"{Path(folder).parent}/files/train.sh" in done.text
-    assert "hpcdash: the job is called trainllm: 'train llm' is no name here\n" in done.stderr
+    assert "hpcdash: the job is called trainllm: 'train llm' is not a name here\n" in done.stderr
     assert f"hpcdash: its files and logs are in {Path(folder).parent}: make that folder" in done.stderr
     assert configured("render", str(request_file)).stdout == done.stdout
 

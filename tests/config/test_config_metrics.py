@@ -33,7 +33,7 @@ def test_each_bad_pattern_is_named_with_its_place() -> None:
     )
     found = problems(text)
     assert [key for _, key, _ in found] == ["metrics.patterns[1]", "metrics.patterns[2]", "metrics.patterns[3]"]
-    assert "is no regular expression" in found[0][2]
+    assert "is not a regular expression" in found[0][2]
     assert "names no metric; Give it a named group" in found[1][2]
     assert found[2][2] == "expected text in quotes, not 7"
     assert all(line is not None and line >= 2 for line, _, _ in found)

@@ -64,7 +64,7 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
         ('command = "ssh {node}"', "command", "no shell splits it"),
         ("command = []", "command", "the program and its arguments"),
         ('command = ["{name}"]', "command", "a field does not name the program"),
-        ('command = ["-x"]', "command", "is no program"),
+        ('command = ["-x"]', "command", "is not a program"),
         ('command = ["./tool"]', "command", "a path from the root"),
         ('command = ["sh", "-c", "echo {name}"]', "command", 'in the text that "sh" runs'),
         ('command = ["ssh", "{node}", "bash", "-lc", "cd {work_dir}"]', "command", "a field in the text"),
@@ -128,7 +128,7 @@ def test_a_saved_filter_that_is_none_is_told_with_its_line() -> None:
     )
     (line, key, message), *_ = problems_of('[filters]\nok = "state:failed"\nbad = "state:"\n')
     assert (line, key) == (3, "filters.bad")
-    assert "is no filter" in message
+    assert "is not a filter" in message
 
 
 # Who may write the file.

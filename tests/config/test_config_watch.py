@@ -91,7 +91,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
         ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85 %"),
         ("[[watch.storage]]\npath = '/a'\nquota_of = 'group'", 3, "watch.storage[0].quota_of", "group:NAME"),
         ("[[watch.saves]]\nsave_seconds = 9", 1, "watch.saves[0]", "interval_seconds = … is missing"),
-        ("[watch.quiet]\nzone = 'Mars/X'", 2, "watch.quiet.zone", "is no time zone"),
+        ("[watch.quiet]\nzone = 'Mars/X'", 2, "watch.quiet.zone", "is not a time zone"),
         ("[watch]\nrunning = 3", 2, "watch.running", "expected tables: [[watch.running]]"),
         (f"[[watch.mail]]\npassword = '{SECRET}'", 2, "watch.mail[0].password", "password_file or password_env"),
         (f"[[watch.webhook]]\nurl_env = 'https://x.org/{SECRET}'", 2, "watch.webhook[0].url_env", "not its value"),

@@ -97,7 +97,7 @@ def test_a_training_that_is_over_before_its_first_save_is_warned_of(command: Cal
 def test_a_duration_that_cannot_be_read_names_its_option_and_ends_with_2(command: Callable[..., Run]) -> None:
     ended = command("--days", "90", "--every", "soon", "--save", "40s")
     assert ended.status == 2
-    assert "--every: 'soon' is no duration" in ended.stderr
+    assert "--every: 'soon' is not a duration" in ended.stderr
 
 
 @pytest.mark.system

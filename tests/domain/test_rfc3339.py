@@ -28,7 +28,7 @@ def test_a_time_with_any_offset_is_read() -> None:
         == parse_utc("2026-11-21 05:34:15")
         == NOW
     )
-    with pytest.raises(ValueError, match="'soon' is no RFC 3339 time"):
+    with pytest.raises(ValueError, match="'soon' is not an RFC 3339 time"):
         parse_utc("soon")
 
 

@@ -154,7 +154,7 @@ def test_a_count_printed_by_slurm_has_1024_in_a_k() -> None:
 
 @pytest.mark.parametrize("text", ["", "1.5", "-1", "k", "1_000", "12T"])
 def test_what_is_no_count_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no count"):
+    with pytest.raises(ValueError, match="is not a count"):
         parse_count(text)
 
 
@@ -240,7 +240,7 @@ def test_days_and_times_of_day_are_those_of_the_zone() -> None:
     ["", "2h", "2026-13-01", "2026-02-30", "25:00", "2026-11-20 foo", "ago", "infinite ago", "-", "9999999w ago"],
 )
 def test_what_is_no_instant_is_refused_by_name(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time") as refused:
+    with pytest.raises(ValueError, match="is not a time") as refused:
         parse_instant(text, NOW)
     assert repr(text) in str(refused.value)
 

@@ -47,7 +47,7 @@ def test_jobs_are_named_by_number_task_or_tasks(queue: QueueLab) -> None:
     for words, status in ((["jobs", "12"], 1), (["jobs", "1_77"], 1), (["show", "x;y"], 2), (["jobs", "²"], 2)):
         done = queue.run(*words)
         assert (done.returncode, done.stdout) == (status, b"")
-        assert b"no such job" in done.stderr if status == 1 else b"is no job" in done.stderr
+        assert b"no such job" in done.stderr if status == 1 else b"is not a job" in done.stderr
     assert queue.act("cancel", "12", "11") == [
         {"job_id": "12", "done": False, "words": "no such job in this queue"},
         {"job_id": "11", "done": True, "words": ""},

@@ -24,7 +24,7 @@ from tests.embedded.queue_lab import QueueLab
         (b"#!/bin/sh\necho \0\n", "NUL bytes"),
         (b"\x7fELF\x02\x01\x01\0", "its first line does not begin with #!"),
         (b"#!/bin/sh\n" + b"#" * (4 << 20), "more than 4 MiB"),
-        (b"#!/bin/sh\n#SBATCH --time=soon\n", "line 2 of the script: --time: 'soon' is no duration"),
+        (b"#!/bin/sh\n#SBATCH --time=soon\n", "line 2 of the script: --time: 'soon' is not a duration"),
         (b"#!/bin/sh\n#SBATCH --no-such\n", "line 2 of the script: --no-such: unknown"),
         (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are asked for; this machine is one"),
         (b"#!/bin/sh\n#SBATCH -c 64\n", "asks for 64 CPUs; this machine gives 4"),
@@ -48,8 +48,8 @@ def test_what_is_no_batch_script_is_refused_in_words(queue: QueueLab, script: by
         (["--wrap=true", "job.sh"], "--wrap stands in place of a script"),
         (["--token"], "--token needs a value"),
         (["--dependency=before:1", "job.sh"], "'before' is none of"),
-        (["--signal=XYZ@10", "job.sh"], "'XYZ' is no signal"),
-        (["--begin=someday", "job.sh"], "'someday' is no time"),
+        (["--signal=XYZ@10", "job.sh"], "'XYZ' is not a signal"),
+        (["--begin=someday", "job.sh"], "'someday' is not a time"),
     ],
 )
 def test_a_command_line_that_cannot_be_read_is_refused_in_words(

@@ -385,7 +385,7 @@ def test_a_limit_can_be_altered_while_a_job_waits(queue: QueueLab) -> None:
     assert queue.act("alter", "time=+10", "--", number)[0]["done"]
     assert queue.job(number).limit_seconds == 2400
     assert queue.act("alter", "time=-41", "--", number)[0]["words"] == "-41 leaves it no time"
-    assert queue.act("alter", "time=soon", "--", number)[0]["words"].startswith("'soon' is no duration")
+    assert queue.act("alter", "time=soon", "--", number)[0]["words"].startswith("'soon' is not a duration")
     assert queue.act("alter", "nice=3", "--", number)[0]["words"] == "this queue's jobs have no nice"
 
 
@@ -417,7 +417,7 @@ def test_a_signal_reaches_the_steps_the_shell_or_both(queue: QueueLab) -> None:
     queue.wait_for_output(number, "shell\n")
     assert queue.output(number).count("step") == 1
     bad = queue.run("signal", "NONSENSE", "full", number)
-    assert (bad.returncode, b"'NONSENSE' is no signal" in bad.stderr) == (2, True)
+    assert (bad.returncode, b"'NONSENSE' is not a signal" in bad.stderr) == (2, True)
 
 
 def test_a_requeued_job_runs_once_more(queue: QueueLab) -> None:

@@ -318,7 +318,7 @@ def test_a_person_that_interrupts_a_callback_takes_neither_the_result_nor_what_o
     ("words", "said"),
     [
         (["--module=functions", "--function=gone"], "AttributeError: module 'functions' has no attribute 'gone'"),
-        (["--module=functions", "--function=seven"], "TypeError: functions.seven is no function but int"),
+        (["--module=functions", "--function=seven"], "TypeError: functions.seven is not a function but int"),
         (["--module=nowhere", "--function=f"], "ModuleNotFoundError: No module named 'nowhere'"),
         (["--module=__main__", "--function=f"], "ImportError: a function of the program itself cannot be imported"),
         (["--module=functions", "--function=add", "--args-file=none"], "FileNotFoundError"),
@@ -435,7 +435,7 @@ def test_an_array_task_finds_its_index_in_the_environment(job: Job, variable: st
     [
         (["--array-index=2"], "the array's index 2 is none of the 2 items"),
         (["--array-index=-1"], "the array's index -1 is none of the 2 items"),
-        (["--array-index=x"], "--array-index: 'x' is no number"),
+        (["--array-index=x"], "--array-index: 'x' is not a number"),
         ([], "needs --array-index"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_chart_reads_step_metrics_and_time_of_each_line(tmp_path: Path) -> Non
     writer = MetricsWriter(path, rank=0)
     writer.write(500, loss=2.125, lr=3e-4, **{"eval/accuracy": 0.5, "grad_norm": math.nan, "perplexity": math.inf})
     (line,) = path.read_text().splitlines()
-    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     reading = read_json(line)
     assert reading is not None
     assert reading.step == 500

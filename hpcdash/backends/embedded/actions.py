@@ -41,7 +41,7 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
             raise UsageError(f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}")
         words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:
-        raise UsageError(f"{request.verb} is no action on a job of this queue")
+        raise UsageError(f"{request.verb} is not an action on a job of this queue")
     commands = []
     for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
         ids = request.job_ids[start : start + _IDS_A_COMMAND]

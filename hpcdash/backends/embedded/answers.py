@@ -72,7 +72,7 @@ def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
         with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException):
             return made(found)
     raise UnreadableOutput(
-        "the embedded queue printed something that is no answer",
+        "the embedded queue printed something that is not an answer",
         "Is another version of hpcdash on the PATH?",
         argv=answer.argv,
         status=answer.status,

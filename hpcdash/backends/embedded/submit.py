@@ -27,7 +27,9 @@ def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
         )
     line = read_command_line(wanted.options)
     if line.script:
-        raise UsageError(f"{line.script[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
+        raise UsageError(
+            f"{line.script[0]!r} is not an option of sbatch", "The script's own arguments follow another --."
+        )
     words = list(wanted.options)
     if wanted.array:
         words.append(f"--array={wanted.array}")

@@ -14,7 +14,7 @@ _JOB = re.compile(r"[0-9]{1,15}(?:_.+)?", re.DOTALL)
 def job_id(text: str) -> str:
     """The id as it is; raises UsageError for what can be none, before anything is asked."""
     if _JOB.fullmatch(text) is None:
-        raise UsageError(f"{text!r} is no job", "Write 17, 17_3 or 17_[3-5].")
+        raise UsageError(f"{text!r} is not a job", "Write 17, 17_3 or 17_[3-5].")
     return text
 
 

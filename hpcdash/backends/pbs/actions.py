@@ -266,7 +266,7 @@ def _time(value: str) -> str:
     if seconds is None:
         raise UsageError("time: PBS has no word for unlimited", "Write as much as the queue allows: 48h, 7-00:00:00.")
     if not 0 < seconds <= _LONGEST_SECONDS:
-        raise UsageError(f"time: {value!r} is no limit", "Write 90 (minutes), 2h or 1-12:00:00.")
+        raise UsageError(f"time: {value!r} is not a limit", "Write 90 (minutes), 2h or 1-12:00:00.")
     return format_walltime(seconds)
 
 
@@ -284,7 +284,7 @@ def _queue(value: str) -> str:
     if "," in value:
         raise UsageError("queue: a PBS job is in one queue", "Name one.")
     if not _QUEUE.fullmatch(value):
-        raise UsageError(f"queue: {value!r} is no name")
+        raise UsageError(f"queue: {value!r} is not a name")
     return value
 
 
@@ -292,7 +292,7 @@ def _throttle(value: str) -> int:
     tasks = _integer("throttle", value)
     if not 0 < tasks <= _MOST_TASKS:
         raise UsageError(
-            f"throttle: {value!r} is no number of tasks that may run",
+            f"throttle: {value!r} is not a number of tasks that may run",
             "PBS takes a limit away again for no array: as many as it has tasks are no limit either.",
         )
     return tasks
@@ -300,7 +300,7 @@ def _throttle(value: str) -> int:
 
 def _integer(field: str, value: str) -> int:
     if not _INTEGER.fullmatch(value):
-        raise UsageError(f"{field}: {value!r} is no whole number")
+        raise UsageError(f"{field}: {value!r} is not a whole number")
     return int(value)
 
 
@@ -408,7 +408,7 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
             targets = _targets(dialect, _WORDS[verb][0], jobs)
             return tuple(_commands(dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
         case _:
-            raise UsageError(f"{verb} is no action on jobs")
+            raise UsageError(f"{verb} is not an action on jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,7 +446,9 @@ def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
     wanted = signal.strip().upper().removeprefix("SIG")
     if wanted in _SIGNALS or (wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL):
         return wanted
-    raise UsageError(f"{signal!r} is no signal PBS sends", f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.")
+    raise UsageError(
+        f"{signal!r} is not a signal PBS sends", f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}."
+    )
 
 
 def _alter(dialect: Dialect, jobs: Sequence[Job], request: ActionRequest) -> Iterator[_Step]:

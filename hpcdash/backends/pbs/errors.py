@@ -280,7 +280,7 @@ def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> Unre
     argv = command or answer.argv
     name = program_name(argv)
     return UnreadableOutput(
-        f"{name} printed something that is no list of {what}",
+        f"{name} printed something that is not a list of {what}",
         f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
         argv=argv,
         status=answer.status,

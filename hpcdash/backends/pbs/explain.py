@@ -158,7 +158,7 @@ def _array(value: str) -> str:
 
 def _attributes(value: str) -> str:
     found = attributes(value)
-    return "; ".join(_attribute(name, text) for name, text in found) if found else f"-W {value} is no NAME=VALUE"
+    return "; ".join(_attribute(name, text) for name, text in found) if found else f"-W {value} is not NAME=VALUE"
 
 
 def _attribute(name: str, value: str) -> str:

@@ -124,7 +124,7 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
         return
     for name, amount in resources(option.value or ""):
         if name == "walltime" and not _is_time(amount):
-            yield LintFinding("error", place, f"walltime={amount} is no time", "Write hours:minutes:seconds.")
+            yield LintFinding("error", place, f"walltime={amount} is not a time", "Write hours:minutes:seconds.")
 
 
 def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:

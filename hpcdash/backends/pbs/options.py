@@ -92,7 +92,7 @@ def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     except ValueError as error:
         return ParsedCommandLine((Option("", None, text.strip(), (text.strip(),), line, str(error)),))
     read = read_command_line(words, line)
-    strays = [Option("", None, word, (word,), line, "no option of qsub") for word in read.script]
+    strays = [Option("", None, word, (word,), line, "not an option of qsub") for word in read.script]
     return ParsedCommandLine((*read.given, *strays))
 
 
@@ -292,6 +292,8 @@ def _one_range(tasks: ArrayTasks) -> range | None:
     if len(tasks.ranges) == 1:
         return tasks.ranges[0]
     ordered = sorted(set(tasks))
+    if len(ordered) < 2:
+        return range(ordered[0], ordered[0] + 1) if ordered else None
     step = ordered[1] - ordered[0]
     whole = range(ordered[0], ordered[-1] + 1, step)
     return whole if len(whole) == len(ordered) and list(whole) == ordered else None
@@ -344,7 +346,7 @@ def attribute_options(asked: Iterable[str], extra_args: Iterable[str]) -> tuple[
     for field, text in texts:
         named = attributes(text)
         if not named:
-            refused.append((f"{field}: -W {text} is no NAME=VALUE", "As in umask=027."))
+            refused.append((f"{field}: -W {text} is not NAME=VALUE", "As in umask=027."))
         for name, value in named:
             if name.lower() in _OWN_ATTRIBUTES:
                 place = _OWN_ATTRIBUTES[name.lower()]
@@ -383,6 +385,6 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
             elif option.name not in ("l", "W"):
                 kept[" ".join(directive_word("extra_args", word) for word in option.words)] = None
         if read.script:
-            refused.append((f"{read.script[0]!r} in extra_args is no option of qsub", "Write one option an item."))
+            refused.append((f"{read.script[0]!r} in extra_args is not an option of qsub", "Write one option an item."))
     raise_for(refused)
     return tuple(kept)

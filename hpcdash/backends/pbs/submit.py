@@ -216,7 +216,8 @@ def _refuse_long(options: Sequence[str]) -> None:
         if re.match(r"--[A-Za-z]", word):
             is_signal = word.startswith("--signal")
             raise UsageError(
-                f"{word} is no option of qsub" + (": PBS sends no signal ahead of the time limit" if is_signal else ""),
+                f"{word} is not an option of qsub"
+                + (": PBS sends no signal ahead of the time limit" if is_signal else ""),
                 "A timer in the script can send it: (sleep 3000; kill -USR1 $$) & with a trap on USR1."
                 if is_signal
                 else "Its options have one dash: man qsub.",
@@ -228,7 +229,9 @@ def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[
     for option in line.problems:
         raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
     if line.script:
-        raise UsageError(f"{line.script[0]!r} is no option of qsub", "The script comes first, its options after --.")
+        raise UsageError(
+            f"{line.script[0]!r} is not an option of qsub", "The script comes first, its options after --."
+        )
     for where, said, letters in (("", own, "IX"), (" of the script's #PBS lines", in_script, "I")):
         if found := next((letter for letter in letters if letter in said), ""):
             raise UsageError(f"-{found}{where} asks for a terminal, which a job from here has not", "Leave it out.")

@@ -158,7 +158,7 @@ def _safe(words: Sequence[str]) -> Iterator[str]:
         elif name in _FLAGS and not equals:
             yield word
         else:
-            raise UsageError(f"{word!r} is no option of Slurm's qsub", "Its options: qsub --help, or man qsub.")
+            raise UsageError(f"{word!r} is not an option of Slurm's qsub", "Its options: qsub --help, or man qsub.")
 
 
 def _values_after(name: str, rest: Sequence[str]) -> int:

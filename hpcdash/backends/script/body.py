@@ -43,7 +43,7 @@ def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[
         prefix = source.partition(":")[2]
         return sorted({label.removeprefix(prefix) for label in labels if label.startswith(prefix)} - {""})
     raise ConfigError(
-        f"{source!r} is no source of a job's project", f"Write {', '.join(SOURCES)}.", key="job_project_source"
+        f"{source!r} is not a source of a job's project", f"Write {', '.join(SOURCES)}.", key="job_project_source"
     )
 
 
@@ -82,7 +82,7 @@ def exports(environment: Mapping[str, str]) -> str:
 def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"environment: {name!r} is no name of a variable", "Letters, digits and _.")
+            raise UsageError(f"environment: {name!r} is not a variable name", "Letters, digits and _.")
         if "\0" in value:
             raise UsageError(f"environment.{name}: a variable holds no NUL byte", "Leave it out.")
     return list(environment.items())
@@ -195,7 +195,7 @@ def name_of(request: Request, uid: str, most_letters: int | None = None) -> tupl
     name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
     if not name:
         raise UsageError(f"name: {request.name!r} has none of the letters of a name", "Letters, digits, _ and -.")
-    return name, (() if name == request.name else (f"the job is called {name}: {request.name!r} is no name here",))
+    return name, (() if name == request.name else (f"the job is called {name}: {request.name!r} is not a name here",))
 
 
 def has_library(request: Request, place: Place) -> bool:

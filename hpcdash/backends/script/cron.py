@@ -95,7 +95,7 @@ class CronParts:
 def cron_script(job: CronJob, parts: CronParts) -> str:
     """The script; raises UsageError for what no script can hold."""
     if not job.folder.startswith("/"):
-        raise UsageError(f"{job.folder!r} is no path from the root", "A job may start in any folder.")
+        raise UsageError(f"{job.folder!r} is not a path from the root", "A job may start in any folder.")
     for word in (job.folder, *job.options, *job.program):
         if not word.isprintable():
             raise UsageError(f"{word!r} holds what does not print", "Choose another one.")

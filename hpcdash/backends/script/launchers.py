@@ -27,7 +27,7 @@ def signal_name(signal: EarlySignal) -> str:
     """`USR1`, however it was written. Raises UsageError for none that a command can act on."""
     name = signal.name.upper().removeprefix("SIG")
     if name not in SIGNALS:
-        raise UsageError(f"signal: {signal.name!r} is no signal a command can act on", ", ".join(SIGNALS))
+        raise UsageError(f"signal: {signal.name!r} is not a signal a command can act on", ", ".join(SIGNALS))
     if signal.seconds_before < 0:
         raise UsageError(f"signal: {signal.seconds_before} s before the limit is after it", "Write 0 or more.")
     return name

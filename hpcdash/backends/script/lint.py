@@ -89,7 +89,7 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
         yield LintFinding("error", "line 1", words, "Save it as UTF-8 without one.")
     elif b"\x00" in script:
         yield LintFinding(
-            "error", "", "it holds NUL bytes: it is no text", f"{rules.program} takes scripts, not programs."
+            "error", "", "it holds NUL bytes: it is not text", f"{rules.program} takes scripts, not programs."
         )
     elif not script.startswith(b"#!"):
         severity, words = rules.not_taken

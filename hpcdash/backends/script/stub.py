@@ -33,7 +33,7 @@ def stub_script(script_text: str, real_path: str) -> str:
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
         raise UsageError("the script's first line does not begin with #!", "Let it begin with #!/bin/bash.")
     if not PurePosixPath(real_path).is_absolute() or any(character in real_path for character in "\n\r\0"):
-        raise UsageError(f"{real_path!r} is no absolute path", "Name the script's file from / on.")
+        raise UsageError(f"{real_path!r} is not an absolute path", "Name the script's file from / on.")
     interpreter = lines[0][2:].split()
     shell = _shell_of(interpreter)
     path = shlex.quote(real_path)

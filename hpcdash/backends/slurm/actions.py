@@ -290,7 +290,7 @@ def alteration(changes: Mapping[str, str]) -> Alteration:
             case _:
                 throttle = _integer("throttle", value)
                 if not 0 <= throttle <= _MOST_TASKS:
-                    raise UsageError(f"throttle: {value!r} is no number of tasks", "0 lets all of them run at once.")
+                    raise UsageError(f"throttle: {value!r} is not a number of tasks", "0 lets all of them run at once.")
                 array.append(f"arraytaskthrottle={throttle}")
     return Alteration(tuple(fields), tuple(one_job), tuple(array))
 
@@ -304,22 +304,22 @@ def _time(value: str) -> str:
         raise UsageError(f"time: {error}", "A bare number is minutes; +30m and -1h change the limit by that.") from None
     if seconds is None:
         if sign:
-            raise UsageError(f"time: {value!r} is no amount of time")
+            raise UsageError(f"time: {value!r} is not an amount of time")
         return "UNLIMITED"
     if not 0 < seconds <= _LONGEST_SECONDS:
-        raise UsageError(f"time: {value!r} is no limit", "Write 90 (minutes), 2h, 1-12:00:00, or unlimited.")
+        raise UsageError(f"time: {value!r} is not a limit", "Write 90 (minutes), 2h, 1-12:00:00, or unlimited.")
     return sign + format_clock(seconds)
 
 
 def _name(field: str, value: str) -> str:
     if not _NAME.fullmatch(value):
-        raise UsageError(f"{field}: {value!r} is no name")
+        raise UsageError(f"{field}: {value!r} is not a name")
     return value
 
 
 def _integer(field: str, value: str) -> int:
     if not _INTEGER.fullmatch(value):
-        raise UsageError(f"{field}: {value!r} is no whole number")
+        raise UsageError(f"{field}: {value!r} is not a whole number")
     return int(value)
 
 
@@ -387,7 +387,7 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
             return tuple(_scontrol(_scontrol_targets(jobs), lambda ids: ("scontrol", word, ids), read))
         case _:
-            raise UsageError(f"{request.verb} is no action on jobs")
+            raise UsageError(f"{request.verb} is not an action on jobs")
 
 
 Job = tuple[str, JobId]
@@ -438,7 +438,9 @@ def _signal_word(text: str) -> str:
     wanted = text.strip().upper().removeprefix("SIG")
     if wanted in _SIGNALS or (wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL):
         return wanted
-    raise UsageError(f"{text!r} is no signal Slurm sends", f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.")
+    raise UsageError(
+        f"{text!r} is not a signal Slurm sends", f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}."
+    )
 
 
 def _recipient(text: str) -> str:

@@ -117,7 +117,7 @@ def unreadable(answer: Answer, what: str) -> UnreadableOutput:
     """The error of an answer that ended well but is not in the format asked for."""
     name = program_name(answer.argv)
     return UnreadableOutput(
-        f"{name} printed something that is no list of {what}",
+        f"{name} printed something that is not a list of {what}",
         f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
         argv=answer.argv,
         status=answer.status,

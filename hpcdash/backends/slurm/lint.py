@@ -135,7 +135,7 @@ def _unknown(option: Option, place: str) -> LintFinding:
 
 def _value(option: Option, place: str) -> Iterator[LintFinding]:
     if option.name == "time" and not _is_time(option.value or ""):
-        words = f"{option.value!r} is no time to sbatch: it takes no units"
+        words = f"{option.value!r} is not a time to sbatch: it takes no units"
         yield LintFinding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
     elif option.value and (found := _VARIABLE.search(option.value)):
         words = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"

@@ -235,7 +235,10 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
         if rest := _read(option).script:
             # sbatch leaves out what follows the first word that is no option.
             refused.append(
-                (f"{rest[0]!r} in extra_args is no option of sbatch", "Write one option an item, its value in quotes.")
+                (
+                    f"{rest[0]!r} in extra_args is not an option of sbatch",
+                    "Write one option an item, its value in quotes.",
+                )
             )
         if any(_is_gpu(entry) for entry in _gres(option)):
             words = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"

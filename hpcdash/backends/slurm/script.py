@@ -301,7 +301,7 @@ def _tasks(slots: Slots) -> tuple[str, ...]:
 def _typed(request: Request) -> str:
     if request.gpu_type and not _GPU_TYPE.fullmatch(request.gpu_type):
         raise UsageError(
-            f"gpu_type: {request.gpu_type!r} is no type of Slurm's", "Letters, digits and ._+- alone: a100"
+            f"gpu_type: {request.gpu_type!r} is not a type of Slurm's", "Letters, digits and ._+- alone: a100"
         )
     return f"{request.gpu_type}:" if request.gpu_type else ""
 

@@ -150,7 +150,9 @@ def submission(wanted: Submission) -> SubmitCommand:
         raise UsageError("a script on stdin is not submitted as another account", "Have it staged first.")
     line = read_command_line(wanted.options)
     if line.script:
-        raise UsageError(f"{line.script[0]!r} is no option of sbatch", "The script's own arguments follow another --.")
+        raise UsageError(
+            f"{line.script[0]!r} is not an option of sbatch", "The script's own arguments follow another --."
+        )
     given = (*line.options, *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options)
     words = list(wanted.options)
     if wanted.array:

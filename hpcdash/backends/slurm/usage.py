@@ -1,6 +1,6 @@
 """What a Slurm job uses: the samples of its running steps from sstat, those of its ended steps from sacct.
 
-Both print fields of Slurm's own only, so their `|` is no field of anybody's.
+Both print fields of Slurm's own only, so their `|` is not a field of anybody's.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
     number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
     rows = await asyncio.to_thread(_rows_of_array, tables, number)
     if not rows:
-        raise UsageError(f"job {number} is no array", "l shows its log.")
+        raise UsageError(f"job {number} is not an array", "l shows its log.")
     ended = tuple(row for row in rows if row["state"] in ENDED)
     living = tuple(row for row in rows if row["state"] not in ENDED)
     return Tasks(number, ended, living, problem)

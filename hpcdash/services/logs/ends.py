@@ -14,7 +14,7 @@ FILES_A_COMMAND = 50
 _LONGEST_LINE_BYTES = 2000
 _PROBLEMS: dict[Obstacle | None, str] = {
     Obstacle.CLOSED: "no permission to read its log",
-    Obstacle.SPECIAL: "its log is no regular file",
+    Obstacle.SPECIAL: "its log is not a regular file",
     Obstacle.MISSING: "its log is not there",
 }
 

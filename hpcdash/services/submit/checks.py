@@ -149,7 +149,7 @@ _CLOSED = {
     PathKind.WRITTEN: "may not be written to",
     PathKind.FILE: "may not be read",
 }
-_OTHER = {PathKind.FILE: "is no file", PathKind.FOLDER: "is no folder", PathKind.WRITTEN: "is no folder"}
+_OTHER = {PathKind.FILE: "is not a file", PathKind.FOLDER: "is not a folder", PathKind.WRITTEN: "is not a folder"}
 
 
 async def missing_paths(

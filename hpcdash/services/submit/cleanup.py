@@ -117,7 +117,7 @@ async def _removed(
     """'' once a folder is not there any more; else why it is."""
     root, _, name = folder.rpartition("/")
     if not root.startswith("/") or name in ("", ".", ".."):
-        return "that is no folder of a launch"
+        return "that is not a folder of a launch"
     argv = discard_argv(root, name, sums, has_run=has_run, run_as=run_as, launch_program=launch_program)
     try:
         await store.open()

@@ -138,7 +138,7 @@ def _name_of(image: str) -> str:
     scheme = next((one for one in SCHEMES if image.startswith(one)), "")
     name = posixpath.normpath(image.removeprefix(scheme).lstrip("/"))
     if name.startswith("..") or name == ".":
-        raise UsageError(f"{image!r} is no image's name", "Write NAME:TAG, as in pytorch:24.05.")
+        raise UsageError(f"{image!r} is not an image's name", "Write NAME:TAG, as in pytorch:24.05.")
     return name
 
 

@@ -121,7 +121,9 @@ def staged_files(
     more than MOST_STAGED_BYTES.
     """
     if run_as and (not _ACCOUNT.fullmatch(run_as) or run_as == "root"):
-        raise UsageError(f"run_as: {run_as!r} is no account that jobs are submitted as", "Write a login name: alice")
+        raise UsageError(
+            f"run_as: {run_as!r} is not an account that jobs are submitted as", "Write a login name: alice"
+        )
     total = sum(map(len, (*own.values(), *given.values())))
     if total > MOST_STAGED_BYTES:
         raise UsageError(

@@ -45,9 +45,9 @@ TRUST_SCRIPT = f"""\
 LC_ALL=C; export LC_ALL
 {_WEAK_SPOT}
 why=$(weak_spot "$1")
-[ "$why" ] || {{ [ -f "$1" ] && [ -x "$1" ]; }} || why="$1 is no program"
+[ "$why" ] || {{ [ -f "$1" ] && [ -x "$1" ]; }} || why="$1 is not a program"
 [ "$why" ] || why=$(weak_spot "$2" sticky)
-[ "$why" ] || [ -d "$2" ] || why="$2 is no folder"
+[ "$why" ] || [ -d "$2" ] || why="$2 is not a folder"
 printf '%s\\n' "$why"
 """
 _PROGRAM = r"""#!/bin/sh
@@ -101,7 +101,7 @@ number() {
 # sticky.
 enter() {
   [ -e "./$launch" ] || [ -L "./$launch" ] || fail "there is no launch $launch" 3
-  { [ ! -L "./$launch" ] && [ -d "./$launch" ]; } || fail "$launch is no launch: it is no folder" 5
+  { [ ! -L "./$launch" ] && [ -d "./$launch" ]; } || fail "$launch is not a launch: it is not a folder" 5
   { cd -P -- "./$launch" 2>/dev/null && [ "$(pwd -P)" = "$root/$launch" ]; } || fail "$launch cannot be entered" 5
   found=$(stat -c '%u %a' .) || fail "$launch cannot be looked at" 5
   [ "${found% *}" = "$user" ] || fail "$launch is another account's" 5
@@ -111,7 +111,7 @@ enter() {
 
 # A file of the launch's that is no link, or with `new` none at all.
 regular() {
-  if [ -L "./$file" ] || { [ -e "./$file" ] && [ ! -f "./$file" ]; }; then fail "$file is no regular file" 5; fi
+  if [ -L "./$file" ] || { [ -e "./$file" ] && [ ! -f "./$file" ]; }; then fail "$file is not a regular file" 5; fi
   [ -e "./$file" ] || [ "${1-}" = new ] || fail "there is no file $file" 3
 }
 
@@ -223,12 +223,12 @@ def sudoers_text(
     """
     if not _ACCOUNT.fullmatch(account):
         raise UsageError(
-            f"{account!r} is no account that sudo rules can name", "Write a login name: --account launcher"
+            f"{account!r} is not an account that sudo rules can name", "Write a login name: --account launcher"
         )
     if account == "root":
         raise UsageError("root needs no rules", "Name the account that hpcdash runs as: --account launcher")
     if not _GROUP.fullmatch(group):
-        raise UsageError(f"{group!r} is no group that sudo rules can name", "Write a group's name: --group hpcusers")
+        raise UsageError(f"{group!r} is not a group that sudo rules can name", "Write a group's name: --group hpcusers")
     _check_path("--bin", "the commands' folder", bin_folder)
     _check_path("--storage-root", "the storage root", storage_root)
     _check_path("launch_program", "the launch program", launch_program)

@@ -152,7 +152,7 @@ def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
     elif look.thing is Thing.LINK:
         shown = f"remove the link {look.path} itself, and nothing that it leads to"
     else:
-        shown = f"remove {look.path}, which is no plain file"
+        shown = f"remove {look.path}, which is not a plain file"
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 

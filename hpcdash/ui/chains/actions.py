@@ -197,5 +197,5 @@ def _own_script(written: str) -> Appendix:
     except OSError as error:
         raise UsageError(f"{written}: {error.strerror}", "Is the path right, on this machine?") from error
     if not content.startswith(b"#!") or len(content) > _MOST_BYTES:
-        raise UsageError(f"{written} is no batch script", "Its first line begins with #!.")
+        raise UsageError(f"{written} is not a batch script", "Its first line begins with #!.")
     return Appendix(path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name)

@@ -90,7 +90,7 @@ class JobActions:
         row = None if job_id is None else known_row(self.screen.session.store, job_id)
         if row is not None and row["array_id"] is None:
             self.screen.notify(
-                f"job {visible(str(job_id))} is no array; l shows its log", severity="warning", markup=False
+                f"job {visible(str(job_id))} is not an array; l shows its log", severity="warning", markup=False
             )
         else:
             await self.screen.push_for_job("triage")

@@ -335,7 +335,7 @@ class LogView(View):
         row = self._row()
         array_id = row["array_id"] if row is not None else None
         if row is None or array_id is None:
-            self._say("this job is no array task")
+            self._say("this job is not an array task")
             return
         tasks = await asyncio.to_thread(known_tasks, self.session.store, str(array_id))
         tasks.setdefault(row["_task"] or 0, self.job_id)

@@ -79,11 +79,11 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
     backend = embedded_backend(queue.program)
     for request, words in (
         (ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="3"), "no numbered steps"),
-        (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is no signal"),
+        (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is not a signal"),
         (ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}), "qos: jobs of this queue have none"),
-        (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is no duration"),
-        (ActionRequest(Verb.ALTER, ("1",), changes={"throttle": "x"}), "'x' is no number of tasks"),
-        (ActionRequest(Verb.SUBMIT, ("1",)), "no action on a job"),
+        (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is not a duration"),
+        (ActionRequest(Verb.ALTER, ("1",), changes={"throttle": "x"}), "'x' is not a number of tasks"),
+        (ActionRequest(Verb.SUBMIT, ("1",)), "not an action on a job"),
     ):
         with pytest.raises(UsageError, match=words):
             backend.actions.commands(request)
@@ -94,7 +94,7 @@ def test_ids_that_are_options_are_not_taken_for_them(queue: QueueLab) -> None:
     number = queue.submit("true", "--hold")
     outcomes = act(queue, ActionRequest(Verb.CANCEL, ("--help", number, "$(x)")))
     assert [one.done for one in outcomes] == [False, True, False]
-    assert outcomes[0].words == "'--help' is no job: write 17, 17_3 or 17_[3-5]"
+    assert outcomes[0].words == "'--help' is not a job: write 17, 17_3 or 17_[3-5]"
     assert queue.job(number).state == "cancelled"
 
 

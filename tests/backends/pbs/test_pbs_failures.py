@@ -252,7 +252,7 @@ def test_what_was_cut_at_our_cap_is_no_failure() -> None:
 
 def test_what_is_no_list_says_what_it_printed() -> None:
     error = unreadable(CommandResult(pbs("sh", "-c", "…"), 0, b"Welcome to juno!\n", b"", 0.0), "jobs", ("qstat", "-f"))
-    assert error.message == "qstat printed something that is no list of jobs"
+    assert error.message == "qstat printed something that is not a list of jobs"
     assert "Welcome to juno!" in str(error)
 
 

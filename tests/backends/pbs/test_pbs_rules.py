@@ -185,7 +185,7 @@ def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
     assert query.parse(CommandResult(query.argv, 0, b"", b"", 0.0)) == {}
     with pytest.raises(NoSuchJob):
         query.parse(CommandResult(query.argv, 153, b"", b"qstat: Unknown Job Id 12.pbs01\n", 0.0))
-    with pytest.raises(UnreadableOutput, match="no list of jobs"):
+    with pytest.raises(UnreadableOutput, match="not a list of jobs"):
         query.parse(CommandResult(query.argv, 0, b"Welcome!\n", b"", 0.0))
     rules = asked(queue_rules_query(Dialect.OPENPBS, "nosuch"))
     with pytest.raises(SchedulerRefused) as raised:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpcdash.backends.actions import Outcome
@@ -735,6 +735,7 @@ ATTRIBUTES = sorted([*RECORD, "depend", "umask", "array_indices_submitted", "max
 
 
 @given(st.dictionaries(st.sampled_from(ATTRIBUTES), st.text(max_size=20)))
+@example({"array_indices_submitted": "["})
 def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
     for job_id in ("9.pbs01", "9[].pbs01"):
         with contextlib.suppress(UsageError):
@@ -745,7 +746,7 @@ def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
     ("word", "said", "next_step"),
     [
         ("--signal=USR1@600", "PBS sends no signal ahead of the time limit", "timer in the script"),
-        ("--partition=gpu", "--partition=gpu is no option of qsub", "one dash"),
+        ("--partition=gpu", "--partition=gpu is not an option of qsub", "one dash"),
     ],
 )
 def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(word: str, said: str, next_step: str) -> None:

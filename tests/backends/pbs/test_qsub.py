@@ -84,7 +84,7 @@ def lines(script: str, prefix: str = "#PBS") -> list[tuple[int, str]]:
 
 
 def test_directives_end_at_the_first_command_and_not_at_comments_or_blank_lines() -> None:
-    script = "#!/bin/sh\n#PBS -h\n\n# a word\n   \n  #PBS -z\n: a label is no command\n#PBS -V\ncd x\n#PBS -N no\n"
+    script = "#!/bin/sh\n#PBS -h\n\n# a word\n   \n  #PBS -z\n: a label is not a command\n#PBS -V\ncd x\n#PBS -N no\n"
     assert lines(script) == [(2, " -h"), (6, " -z"), (8, " -V")]
 
 
@@ -145,7 +145,7 @@ def test_an_open_quote_and_a_stray_word_are_problems_with_their_line() -> None:
     read = read_directives("#!/bin/sh\n#PBS -N 'a\n#PBS walltime\n")
     assert [(one.line, one.problem) for one in read.problems] == [
         (2, "without its closing quote"),
-        (3, "no option of qsub"),
+        (3, "not an option of qsub"),
     ]
 
 

@@ -72,8 +72,8 @@ def test_its_files_hold_the_values_as_they_were_written() -> None:
         ("lab.train", 'write it as in "lab:train"'),
         ("train.py:main", "names a file"),
         ("lab/train:main", "names a file"),
-        ("train:", '"" is no name'),
-        ("train:a b", '"a b" is no name'),
+        ("train:", '"" is not a name'),
+        ("train:a b", '"a b" is not a name'),
         ("__main__:f", "move the function into a module"),
     ],
 )

@@ -105,7 +105,7 @@ async def test_what_the_queue_says_of_a_task_counts_before_accounting(tmp_path: 
 async def test_a_job_that_is_no_array_is_refused_and_so_is_one_nobody_knows(tmp_path: Path) -> None:
     transport = failed_array(tmp_path)
     transport.recent.append({"jobarrayid": "90", "arrayjobid": "90"})
-    with pytest.raises(UsageError, match="job 90 is no array"):
+    with pytest.raises(UsageError, match="job 90 is not an array"):
         await fetch_tasks(store_of(transport), "90")
     with pytest.raises(NoSuchJob):
         await fetch_tasks(store_of(transport), "91")
@@ -173,7 +173,7 @@ def test_the_ends_of_many_files_come_with_one_command(tmp_path: Path, shell: str
         shell=shell,
     )
     assert [end.lines for end in ends[:4]] == [("bad", ""), ("one", "two", ""), ("kept",), ("last", "")]
-    assert ends[4].problem == "its log is no regular file"
+    assert ends[4].problem == "its log is not a regular file"
     assert {end.problem for end in ends[5:]} == {"its log is not there"}
 
 

@@ -140,8 +140,8 @@ async def test_what_cannot_be_read_says_why(transport: Transport, folder: Path) 
         "": "this is a folder",
         "/none": "there is no such file",
         "/a/b/c": f"there is no folder {folder}/a",
-        "/file/x": f"{folder}/file is no folder",
-        "/fifo": "it is no regular file",
+        "/file/x": f"{folder}/file is not a folder",
+        "/fifo": "it is not a regular file",
         "/link": "it is a link to gone/file, which is not there",
         "/good link": "",
     }

@@ -95,9 +95,9 @@ async def test_an_image_by_a_name_or_from_a_registry_is_not_looked_for(store: Cl
 async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (one,) = await missing_paths(store, Request(command="x", work_dir=f"{tmp_path}/file"))
-    assert one.words == f"{tmp_path}/file is no folder"
+    assert one.words == f"{tmp_path}/file is not a folder"
     (other,) = await missing_paths(store, (WantedPath("script", str(tmp_path), PathKind.FILE),))
-    assert other.words == f"{tmp_path} is no file"
+    assert other.words == f"{tmp_path} is not a file"
 
 
 async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: Path) -> None:

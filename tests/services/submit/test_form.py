@@ -92,7 +92,7 @@ def test_what_has_no_field_is_kept_and_comes_back() -> None:
         ("memory", "64", "has no unit"),
         ("slot_type", "gpu", "expected"),
         ("array", "3-", "3-"),
-        ("environment", "1A=x", "no name of a variable"),
+        ("environment", "1A=x", "not a variable name"),
         ("environment", "PATH", "write NAME=value"),
         ("container.binds", '"/a', "a quote is not closed"),
         ("container.binds", "/a:b", "in the container begins with '/'"),
@@ -116,7 +116,7 @@ def test_an_empty_form_misses_a_command_and_nothing_else() -> None:
 
 def test_each_odd_name_of_a_variable_is_told() -> None:
     problems = read_form(Draft({"command": "x", "environment": "1A=x\nGOOD=1\nB-C=2"})).problems
-    assert problems["environment"].count("no name of a variable") == 2
+    assert problems["environment"].count("not a variable name") == 2
     assert problems["environment"].startswith("1A: ")
     assert "; B-C: " in problems["environment"]
 

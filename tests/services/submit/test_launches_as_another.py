@@ -267,7 +267,7 @@ async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(lau
     [
         (lambda site: site.program.unlink(), "{program} is not there"),
         (lambda site: site.program.chmod(0o775), "others may write to {program}"),
-        (lambda site: site.program.chmod(0o644), "{program} is no program"),
+        (lambda site: site.program.chmod(0o644), "{program} is not a program"),
         (lambda site: shutil.chown(site.program, site.launcher), "{program} is not root's"),
         (lambda site: site.program.parent.chmod(0o1777), "others may write to {program.parent}"),
         (lambda site: shutil.chown(site.program.parent, site.launcher), "{program.parent} is not root's"),

@@ -249,7 +249,7 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
     assert (await site.switches.log_of(switch).since_mark(switch.living))[0] == "saved 2"
-    assert (await site.switches.find(job, SAVE)).naming.also == "", "a log's length is no path that was named"
+    assert (await site.switches.find(job, SAVE)).naming.also == "", "a log's length is not a path that was named"
 
 
 async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(

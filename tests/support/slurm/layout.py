@@ -125,7 +125,7 @@ def read_record(run_dir: Path) -> Settings:
     try:
         recorded = json.loads((run_dir / _RECORD).read_text())
     except FileNotFoundError:
-        raise LabError(f"{run_dir} is no Slurm lab: it has no {_RECORD}") from None
+        raise LabError(f"{run_dir} is not a Slurm lab: it has no {_RECORD}") from None
     return Settings(**{**recorded, "users": tuple(recorded["users"])})
 
 

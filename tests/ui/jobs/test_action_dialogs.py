@@ -413,7 +413,7 @@ async def test_a_signal_that_is_none_is_said_in_the_dialog_and_one_by_number_is_
         await type_text(pilot, "NONE")
         await press(pilot, "enter")
         assert isinstance(app.screen, SignalDialog)
-        assert "'NONE' is no signal" in screen_text(app)
+        assert "'NONE' is not a signal" in screen_text(app)
         app.screen.query_one(Input).value = "12"
         await asked(pilot, "enter")
         assert "--signal=12" in screen_text(app)
@@ -437,7 +437,7 @@ async def test_altering_sends_what_was_changed_alone(tmp_path: Path) -> None:
         app.screen.query_one("#nice", Input).value = "50"
         await press(pilot, "enter")
         assert isinstance(app.screen, AlterDialog)
-        assert "'two hours' is no duration" in screen_text(app)
+        assert "'two hours' is not a duration" in screen_text(app)
         assert app.screen.query_one("#nice", Input).value == "50"
         app.screen.query_one("#time", Input).value = "2h"
         await asked(pilot, "enter")

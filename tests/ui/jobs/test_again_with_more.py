@@ -31,7 +31,7 @@ async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(queu
         assert not app.screen.query("#memory")
         field.value = "never"
         await pilot.press("enter")
-        await until(pilot, lambda: "! 'never' is no duration" in screen_text(app), "the error")
+        await until(pilot, lambda: "! 'never' is not a duration" in screen_text(app), "the error")
         field.value = "7m"
         await pilot.press("enter")
         await until(pilot, lambda: "with --time=00:07:00" in screen_text(app), "the command")

@@ -242,7 +242,7 @@ async def test_a_job_that_is_no_array_says_so(tmp_path: Path) -> None:
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await settled(pilot)
         await press(pilot, "t")
-        await until(pilot, lambda: "job 90 is no array; l shows its log" in told(pilot), "told")
+        await until(pilot, lambda: "job 90 is not an array; l shows its log" in told(pilot), "told")
         assert isinstance(pilot.app.main.view, JobsView)
 
 

@@ -259,10 +259,7 @@ async def test_an_alert_about_a_job_leads_to_the_job_its_log_script_and_chart(tm
         assert train.key in screen_text(app)
         await press(pilot, "escape")
         of_its_job = {
-            one.name
-            for words, group in help_groups(app.main.actions(), "alerts")
-            for one in group
-            if words == "Job"
+            one.name for words, group in help_groups(app.main.actions(), "alerts") for one in group if words == "Job"
         }
         assert of_its_job == {"detail", "log", "error_log", "chart", "script", "chain"}
         for key, name in (("enter", "job"), ("d", "job"), ("l", "log"), ("e", "log"), ("b", "script"), ("g", "chart")):

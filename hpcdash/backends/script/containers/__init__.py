@@ -47,14 +47,14 @@ def container_command(
         )
     image = container.image
     if not image or image.startswith("-") or "\0" in image:
-        raise UsageError(f"container.image: {image!r} is no image", "Write a path, docker://NAME:TAG, or NAME:TAG.")
+        raise UsageError(f"container.image: {image!r} is not an image", "Write a path, docker://NAME:TAG, or NAME:TAG.")
     container = replace(container, binds=(*container.binds, *binds))
     for bind in container.binds:
         if not bind.partition(":")[0] or "\0" in bind:
             raise UsageError(f"container.binds: {bind!r} has no source", "Write SOURCE[:TARGET[:OPTIONS]].")
     for name in scheduler_variables:
         if not _NAME_OR_PREFIX.fullmatch(name):
-            raise UsageError(f"{name!r} is no name of variables to pass on", "Write a name, or a prefix as SLURM_*.")
+            raise UsageError(f"{name!r} is not a name of variables to pass on", "Write a name, or a prefix as SLURM_*.")
     inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES)))
     if container.runtime is Runtime.APPTAINER:
         return apptainer_command(

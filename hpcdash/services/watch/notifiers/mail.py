@@ -128,4 +128,6 @@ def _checked(address: str) -> Address:
             raise ValueError
         return Address(name, addr_spec=spec)
     except (ValueError, IndexError, MessageError):
-        raise UsageError(f"{without_secrets(address, ())!r} is no e-mail address", "Write name@example.org.") from None
+        raise UsageError(
+            f"{without_secrets(address, ())!r} is not an e-mail address", "Write name@example.org."
+        ) from None
