@@ -62,6 +62,8 @@ class LossTails:
         self._tails: dict[str, dict[str, LossTail]] = {}
         # What went wrong with files at the last look, by job.
         self.failures: dict[str, Exception] = {}
+        # Jobs whose logs the last refresh looked for, whether they are there or not.
+        self.looked_at: set[str] = set()
 
     def tail(self, job_id: str) -> LossTail | None:
         """What is known of a job; None where its log was not read yet."""
@@ -77,15 +79,19 @@ class LossTails:
         Nothing is asked where the ceiling on commands leaves no room; raises nothing: the next round tries again.
         """
         self.failures.clear()
+        self.looked_at.clear()
         rows = rows[:MOST_JOBS]
         try:
             await self._locate(rows)
             wanted = [(str(row["id"]), path) for row in rows for path in self._files.get(str(row["id"]), ())]
-            if not wanted or self._store.budget.wait_seconds() > 0:
+            if wanted and self._store.budget.wait_seconds() > 0:
                 return False
-            read = await self._store.poll(self._query(wanted))
-        except HpcdashError:
+            read = await self._store.poll(self._query(wanted)) if wanted else []
+        except UnreachableError:
             return False
+        except HpcdashError:
+            read = []
+        self.looked_at.update(str(row["id"]) for row in rows if str(row["id"]) in self._files)
         for job_id, path, look, tail in read:
             self._looks[job_id, path] = look
             self._tails.setdefault(job_id, {})[path] = tail

@@ -65,7 +65,7 @@ class JobOverview(Vertical):
         self._read_at = float("-inf")
         # By job what it uses, None where that could not be had, and when it was asked.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
-        # Jobs whose log was asked for.
+        # Jobs whose log was looked for.
         self._asked: set[str] = set()
         # Of those, where reading it went wrong, which is said once.
         self._failed: set[str] = set()
@@ -111,8 +111,13 @@ class JobOverview(Vertical):
         if self._row is None or self._resting is not None:
             return
         self._draw()
-        if self._row["state"] in ACTIVE and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
+        # The log of a job that has ended is read once, as soon as the pane is seen and commands have room.
+        is_due = self._row["state"] in ACTIVE or self._is_unread(self._row)
+        if is_due and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
             self._ask()
+
+    def _is_unread(self, row: Row) -> bool:
+        return row["state"] not in WAITING and self._tail is None and row["id"] not in self._asked
 
     def _rested(self) -> None:
         self._resting = None
@@ -142,7 +147,7 @@ class JobOverview(Vertical):
             if job_id not in self._failed and self.is_attached:
                 self._failed.add(job_id)
                 self.notify(f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False)
-        self._asked.add(str(row["id"]))
+        self._asked |= self._tails.looked_at | self._tails.failures.keys()
         self._draw_again(row)
 
     async def _ask_usage(self, row: Row) -> None:

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from hpcdash.services.metrics.charts.draw import small_curve
 from hpcdash.ui.jobs.overview import JobOverview
 from tests.support.real_files import append, put
-from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files
+from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files, set_state
 from tests.ui.metrics.chart_stage import training_log
 from tests.ui.stage import dashboard, ids_of, press, rows_of, screen_text, settled, until
 
@@ -43,6 +43,41 @@ async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_c
         assert "iteration      200/" in screen_text(app)
         append(log, b" iteration 201/ 4000 | lm loss: 1.5 | grad norm: 1 |\nthe newest line\n")
         await until(pilot, lambda: "the newest line" in screen_text(app), "what was appended")
+
+
+async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
+    put(tmp_path / "job.out", b"the last words\n")
+    app = log_dashboard(tmp_path, both_in_one=True)
+    store = app.sessions[0].store
+    set_state(store.transport, b"FAILED")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        with monkeypatch.context() as full:
+            full.setattr(store.budget, "ceiling", 1)
+            await pointed_at(pilot, RUNNING)
+            await app.workers.wait_for_complete([worker for worker in app.workers if worker.group == "overview"])
+            await pilot.pause()
+            assert "reading its log" in screen_text(app)
+        await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
+
+
+async def test_the_log_of_an_ended_job_is_read_as_the_terminal_has_the_focus_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
+    put(tmp_path / "job.out", b"the last words\n")
+    app = log_dashboard(tmp_path, both_in_one=True)
+    set_state(app.sessions[0].store.transport, b"FAILED")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        app.app_focus = False
+        await pointed_at(pilot, RUNNING)
+        assert "reading its log" in screen_text(app)
+        app.app_focus = True
+        await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
 
 
 async def test_nothing_is_asked_while_the_cursor_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
