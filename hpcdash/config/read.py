@@ -92,7 +92,7 @@ def require_unwritable_by_others(file: Path) -> None:
             continue
         if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)):
             raise ConfigError(
-                f"others can write {named}, and so decide what hpcdash runs",
+                f"others can write {'it' if place == file else named}, and so decide what hpcdash runs",
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )

@@ -49,6 +49,8 @@ def format_clock_time(at: float, zone: tzinfo | None) -> str:
 
 def format_end(row: Mapping[str, Any]) -> str:
     """'signal 9', 'exit 3', or the scheduler's reason; '' where the state says it all."""
+    if row["state"] == JobState.TIMEOUT:
+        return ""
     if row["exit_signal"]:
         return f"signal {row['exit_signal']}"
     if row["exit_code"]:

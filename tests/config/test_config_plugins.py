@@ -149,7 +149,7 @@ def test_a_configuration_that_others_can_write_is_refused_and_says_chmod(file: P
     file.chmod(0o666)
     with pytest.raises(ConfigError) as raised:
         load_settings(file)
-    assert f"others can write {file}" in raised.value.message
+    assert f"{file}: others can write it" in raised.value.message
     assert (raised.value.next_step, raised.value.file) == (f"Run: chmod go-w {file}", str(file))
 
 

@@ -437,8 +437,17 @@ class ClusterStore:
             snapshot = replace(snapshot, taken_at=snapshot.taken_at - self.clock.ahead_seconds)
         await asyncio.to_thread(self._cache.save, snapshot)
 
-    async def fetch_detail(self, job_id: str) -> JobDetail:
-        """Everything of one job: from the queue while it is there, else from history; raises NoSuchJob."""
+    async def fetch_detail(self, job_id: str, known: pa.Table | None = None) -> JobDetail:
+        """Everything of one job: from the queue while it is there, else from history; raises NoSuchJob.
+
+        `known` is its row of domain.schema.JOBS where a list has it: it is not asked for again.
+        """
+        if known is not None:
+            try:
+                native = await self.ask(self.backend.detail.native(job_id))
+            except NoSuchJob:
+                native = await self.ask(self.backend.history.native(job_id))
+            return self.backend.detail.join(known, native)
         row_query = self.backend.queue.jobs(JobScope(job_ids=(array_of(job_id) if holds_many(job_id) else job_id,)))
         try:
             parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.detail.native(job_id)))

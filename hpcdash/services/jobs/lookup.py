@@ -27,11 +27,16 @@ def _tables(store: ClusterStore) -> Iterator[pa.Table]:
 
 def known_row(store: ClusterStore, job_id: str) -> dict[str, Any] | None:
     """A job's row of domain.schema.JOBS, None where no list has it."""
+    found = known_table(store, job_id)
+    return None if found is None else found.to_pylist()[0]
+
+
+def known_table(store: ClusterStore, job_id: str) -> pa.Table | None:
+    """As `known_row`, a table of that row."""
     for table in _tables(store):
         position = pc.index(table["id"], job_id).as_py()
         if position >= 0:
-            row: dict[str, Any] = table.slice(position, 1).to_pylist()[0]
-            return row
+            return table.slice(position, 1)
     return None
 
 

@@ -28,9 +28,12 @@ class LogPlace:
     files: LogFiles
 
 
-async def locate_logs(store: ClusterStore, job_id: str) -> LogPlace:
-    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from answering."""
-    detail = _of_the_task(await store.fetch_detail(job_id), job_id)
+async def locate_logs(store: ClusterStore, job_id: str, known: pa.Table | None = None) -> LogPlace:
+    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from answering.
+
+    `known` as of ClusterStore.fetch_detail.
+    """
+    detail = _of_the_task(await store.fetch_detail(job_id, known), job_id)
     return LogPlace(job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail))
 
 

@@ -6,6 +6,7 @@ Arrays are not imported before a log is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, FileStat, files_query
+from hpcdash.services.jobs.lookup import known_table
 from hpcdash.services.logs.ends import last_lines
 from hpcdash.services.logs.locate import locate_logs
 
@@ -22,7 +24,7 @@ TAIL_BYTES = 64 << 10
 KEPT_VALUES = 400
 KEPT_LINES = 60
 MOST_JOBS = 50
-# Where a log is has to be asked for, two or three commands a job: so many jobs at a time, below half of the ceiling.
+# Where a log is has to be asked for, one to three commands a job: so many jobs at a time, below half of the ceiling.
 _LOCATED_AT_ONCE = 3
 _COMMANDS_EACH = 3
 _LIMIT_SECONDS = 20.0
@@ -73,6 +75,15 @@ class LossTails:
         """What is known of each of a job's files; none where its log was not read yet."""
         return tuple(self._tails.get(job_id, {}).values())
 
+    def is_located(self, job_id: str) -> bool:
+        """Whether it is known where a job writes; what is not is asked for before its log is read."""
+        return job_id in self._files
+
+    async def locate(self, row: Mapping[str, Any]) -> None:
+        """Only find out where a job writes; raises nothing."""
+        with suppress(HpcdashError):
+            await self._locate([row])
+
     async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Read the logs of these running jobs, rows of domain.schema.JOBS; whether anything is new.
 
@@ -112,7 +123,8 @@ class LossTails:
                 continue
             asked += 1
             try:
-                self._files[job_id] = _paths((await locate_logs(self._store, job_id)).files)
+                place = await locate_logs(self._store, job_id, known_table(self._store, job_id))
+                self._files[job_id] = _paths(place.files)
             except UnreachableError:
                 raise
             except HpcdashError:

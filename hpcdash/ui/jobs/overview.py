@@ -21,6 +21,7 @@ from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_duration, format_memory, format_span
 from hpcdash.errors import HpcdashError
+from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
@@ -112,33 +113,56 @@ class JobOverview(Vertical):
             return
         self._draw()
         # The log of a job that has ended is read once, as soon as the pane is seen and commands have room.
-        is_due = self._row["state"] in ACTIVE or self._is_unread(self._row)
+        logged = self._logged
+        if logged is None:
+            return
+        is_due = logged["state"] in ACTIVE or self._is_unread(logged)
         if is_due and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
             self._ask()
 
     def _is_unread(self, row: Row) -> bool:
         return row["state"] not in WAITING and self._tail is None and row["id"] not in self._asked
 
+    @property
+    def _logged(self) -> Row | None:
+        """The job whose log is shown: of an array the first task that runs, else the last that ended."""
+        row = self._row
+        if row is None or not _is_whole_array(row):
+            return row
+        store = self._session.store
+        job_id = task_with_log(store, str(row["array_id"]))
+        return None if job_id is None else known_row(store, job_id)
+
+    @property
+    def _is_seen(self) -> bool:
+        return self.display and self.app.app_focus and cast("Widget", self.parent).display
+
     def _rested(self) -> None:
         self._resting = None
         self._draw()
-        if self._row is not None and self._row["state"] not in WAITING and self._tail is None:
+        logged = self._logged
+        if logged is not None and logged["state"] not in WAITING and self._tail is None:
             self._ask()
 
     def _ask(self) -> None:
-        """One command: the end of the log, or from time to time what a running job uses."""
-        is_seen = self.display and self.app.app_focus and cast("Widget", self.parent).display
-        if self._row is None or _is_whole_array(self._row) or not is_seen:
+        """One command: where the log is, its end, or from time to time what a running job uses."""
+        row = self._logged
+        if row is None or not self._is_seen:
             return
         self._read_at = time.monotonic()
-        _, asked_at = self._usages.get(str(self._row["id"]), (None, float("-inf")))
-        is_read = self._tail is not None and self._row["state"] == JobState.RUNNING
+        _, asked_at = self._usages.get(str(row["id"]), (None, float("-inf")))
+        is_read = self._tail is not None and row["state"] == JobState.RUNNING and row is self._row
         if is_read and self._read_at - asked_at >= _USAGE_EVERY_SECONDS:
-            self.run_worker(self._ask_usage(self._row), group="overview", exclusive=True)
+            self.run_worker(self._ask_usage(row), group="overview", exclusive=True)
         else:
-            self.run_worker(self._read_log(self._row), group="overview", exclusive=True)
+            self.run_worker(self._read_log(row), group="overview", exclusive=True)
 
     async def _read_log(self, row: Row) -> None:
+        if not (row["stdout_path"] or self._tails.is_located(str(row["id"]))):
+            await self._tails.locate(row)
+            # Its end is read a second later, if the cursor still rests there.
+            self._read_at = float("-inf")
+            return
         try:
             await self._tails.refresh([row])
         except Exception as error:  # a log may hold anything; it ends nothing
@@ -166,7 +190,7 @@ class JobOverview(Vertical):
         self._draw_again(row)
 
     def _draw_again(self, row: Row) -> None:
-        if self._row is not None and self._row["id"] == row["id"] and self.is_attached:
+        if (logged := self._logged) is not None and logged["id"] == row["id"] and self.is_attached:
             self._draw()
 
     @property
@@ -178,11 +202,12 @@ class JobOverview(Vertical):
     @property
     def _tail(self) -> LossTail | None:
         """Of stdout and stderr what says more: why a job failed, else its loss; None: not read yet."""
-        if self._row is None or self._row["id"] not in self._asked:
+        row = self._logged
+        if row is None or row["id"] not in self._asked:
             return None
-        state = self._row["state"]
+        state = row["state"]
         return max(
-            self._tails.tails(str(self._row["id"])),
+            self._tails.tails(str(row["id"])),
             key=lambda one: (_strength(state, one), len(one.values), any(map(str.strip, one.lines))),
             default=None,
         )
@@ -202,24 +227,28 @@ class JobOverview(Vertical):
         )
         shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
-        self._show(title, facts, self._array_keys() if _is_whole_array(row) else self._log_content(row, tail, width))
+        log = self._log_content(self._logged or row, tail, width)
+        self._show(title, facts, self._array_keys() + log if _is_whole_array(row) else log)
 
     def _array_keys(self) -> Content:
         """What shows an array's tasks, and how those ended that did."""
         sign_of = cast("DashboardScreen", self.screen).key_sign_of
         known = (("fold", "fold or unfold arrays"), ("triage", "group failures by cause"), ("detail", "full details"))
         keys = [Content.assemble((sign_of(name), "bold"), f" {words}") for name, words in known if sign_of(name)]
-        return Content.styled("\n", "") + Content.styled(" · ", "$text-muted").join(keys) if keys else Content()
+        task = self._logged
+        under = Content.styled(f"\n\nLog of {visible(str(task['id']))}\n", "bold") if task is not None else Content()
+        return Content.styled(" · ", "$text-muted").join(keys) + under
 
     def _log_content(self, row: Row, tail: LossTail | None, width: int) -> Content:
         if row["state"] in WAITING:
             return Content()
         if tail is None:
             is_asking = row["id"] not in self._asked
-            return Content.styled("reading its log …" if is_asking else "its log could not be read", "$text-muted")
+            words = "Reading its log …" if self._is_seen else ""
+            return Content.styled(words if is_asking else "Its log could not be read", "$text-muted")
         lines = [line for line in tail.lines if line.strip()]
         if not lines:
-            return Content.styled("its log is empty", "$text-muted")
+            return Content.styled("Its log is empty", "$text-muted")
         return Content("\n").join(Content(clip(line, max(20, width - 2))) for line in lines)
 
     def _show(self, title: str, facts: Content, log: Content) -> None:

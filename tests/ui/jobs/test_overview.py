@@ -60,7 +60,7 @@ async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_i
             await pointed_at(pilot, RUNNING)
             await app.workers.wait_for_complete([worker for worker in app.workers if worker.group == "overview"])
             await pilot.pause()
-            assert "reading its log" in screen_text(app)
+            assert "Reading its log" in screen_text(app)
         await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
 
 
@@ -75,7 +75,7 @@ async def test_the_log_of_an_ended_job_is_read_as_the_terminal_has_the_focus_aga
         await settled(pilot)
         app.app_focus = False
         await pointed_at(pilot, RUNNING)
-        assert "reading its log" in screen_text(app)
+        assert "Reading its log" not in screen_text(app)
         app.app_focus = True
         await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
 
@@ -114,6 +114,15 @@ async def test_an_array_says_how_many_tasks_are_in_which_state_and_which_keys_he
         rows_of(app).move_to(array)
         await until(pilot, lambda: "─ 13 lr-sweep" in screen_text(app), "the array")
         assert "group failures by cause" in screen_text(app)
+
+
+async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:
+    app = dashboard("training")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
+        await until(pilot, lambda: "Log of 13_" in screen_text(app), "whose log it is")
+        await until(pilot, lambda: "lr " in screen_text(app).partition("Log of 13_")[2], "the end of it")
 
 
 @pytest.mark.parametrize(("size", "place"), [(UNDER, "under"), (BESIDE, "beside"), (SMALL, "nowhere")])
