@@ -137,6 +137,8 @@ class HpcdashApp(DashboardApp):
         for name in ("has_overview", "overview_share"):
             if (chosen := getattr(choices, name)) is not None:
                 self._of_jobs[name] = chosen
+        # For the first list of jobs alone: of another cluster they say nothing.
+        self._of_first_jobs: dict[str, object] = {"folds": choices.folds, "kept_filter": choices.filter}
         self._metric_patterns = tuple(metric_patterns)
         self._prompter = prompter
         self._run_outside = run_outside
@@ -175,6 +177,9 @@ class HpcdashApp(DashboardApp):
             arguments["sort"] = self._sort[view]
         if view in ("jobs", "history"):
             arguments |= self._of_jobs
+        if view == "jobs":
+            arguments |= self._of_first_jobs
+            self._of_first_jobs = {}
         if view in ("chart", "jobs") and self._metric_patterns:
             arguments["patterns"] = self._metric_patterns
         return arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdash.services.state.choices import Choices
-from tests.ui.stage import dashboard, press, rows_of, screen_text, settled, type_text
+from tests.ui.stage import dashboard, ids_of, press, rows_of, screen_text, settled, type_text
 
 USUAL = (120, 34)
 
@@ -36,3 +36,31 @@ async def test_columns_of_another_version_are_left_out() -> None:
         await settled(pilot)
         assert app.main.view.column_names == app.main.view.DEFAULT_COLUMNS
         assert rows_of(app).row_count > 10
+
+
+async def test_the_last_filter_and_the_folds_are_there_again_and_esc_clears_the_filter() -> None:
+    app = dashboard()
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        array = next(one for one in ids_of(app) if one.endswith("[]"))
+        rows_of(app).move_to(array)
+        await press(pilot, "enter")
+        unfolded = ids_of(app)
+        await press(pilot, "slash")
+        await type_text(pilot, "state:running")
+        await press(pilot, "enter")
+    again = dashboard(choices=app.choices)
+    async with again.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        assert "Filtered as last time: state:running" in screen_text(again)
+        assert "/state:running" in screen_text(again).splitlines()[0]
+        await press(pilot, "escape")
+        assert ids_of(again) == unfolded
+
+
+async def test_a_filter_of_the_last_time_that_cannot_be_read_is_left_out() -> None:
+    app = dashboard(choices=Choices(filter="gone:yes"))
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        assert "Filtered as last time" not in screen_text(app)
+        assert ids_of(app)

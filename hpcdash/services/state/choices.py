@@ -16,13 +16,16 @@ _LARGEST_BYTES = 1 << 20
 class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
     """By view the columns and the sort ('-' first: largest first); None and '' where nothing was chosen.
 
+    `filter` is the jobs view's; `folds` are arrays there that are open where all are folded, or the other way round.
     `overview_share` is in percent of the view. `typed` has by '/' and ':' what was entered, the newest last.
     """
 
     theme: str = ""
     columns: Mapping[str, tuple[str, ...]] = {}
     sort: Mapping[str, str] = {}
+    filter: str = ""
     fold_arrays: bool | None = None
+    folds: tuple[str, ...] = ()
     has_overview: bool | None = None
     overview_share: int | None = None
     typed: Mapping[str, tuple[str, ...]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from hpcdash.domain import arrays
 from hpcdash.domain.columns import shared_ending
 from hpcdash.domain.job_text import format_end, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
@@ -40,6 +41,7 @@ _OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
 if TYPE_CHECKING:
     from hpcdash.services.state.notes import JobNotes
     from hpcdash.ui.jobs.losses import ShownLosses
+    from hpcdash.ui.screen import DashboardScreen
 
 _LOSS = "_loss"
 
@@ -125,12 +127,17 @@ class JobsView(TableView):
         *,
         everyone: bool = False,
         fold: bool = True,
+        folds: Sequence[str] = (),
+        kept_filter: str = "",
         has_overview: bool = True,
         overview_share: int = _OVERVIEW_SHARE,
         patterns: Sequence[str] = (),
         **rest: Any,
     ) -> None:
-        """`patterns` are those of metrics, for the column of losses."""
+        """`folds` are arrays that differ from `fold`, `kept_filter` is the last run's.
+
+        `patterns` are those of metrics, for the column of losses.
+        """
         self.everyone = everyone
         self._patterns = tuple(patterns)
         self._fold_all = fold
@@ -138,8 +145,15 @@ class JobsView(TableView):
         # What part of the view the overview has, in percent.
         self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
         # Arrays that differ from the others: open ones while all are folded, closed ones while all are open.
-        self._exceptions: frozenset[str] = frozenset()
+        self._exceptions: frozenset[str] = frozenset(folds)
         super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
+        # One that cannot be read any more is left out.
+        self._has_kept_filter = bool(kept_filter) and not self.filter_text and self.try_filter(kept_filter) is None
+
+    def on_mount(self) -> None:
+        if self._has_kept_filter:
+            words = f"Filtered as last time: {visible(self.filter_text)}. esc clears the filter"
+            cast("DashboardScreen", self.screen).notice(words)
 
     @property
     def kind(self) -> Kind:
@@ -239,10 +253,18 @@ class JobsView(TableView):
     def chosen(self) -> dict[str, object]:
         return {
             **super().chosen(),
+            "filter": self.filter_text,
             "fold_arrays": self._fold_all,
+            "folds": self._known_exceptions(),
             "has_overview": self._shows_overview,
             "overview_share": self._overview_share,
         }
+
+    def _known_exceptions(self) -> tuple[str, ...]:
+        """Of the arrays that differ, those that are still there."""
+        table = self.source() if self._exceptions else None
+        known = set() if table is None else set(table["array_id"].unique().to_pylist())
+        return tuple(sorted(self._exceptions & known))
 
     def do_overview(self) -> None:
         """Hide or show the overview."""
