@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -228,28 +228,51 @@ class _Checkboxes(SelectionList[str]):
 class ChecklistDialog(Dialog[list[str] | None]):
     """Some of a list, by marks; answers the marked in the order of the list, None where it was left."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("comma,enter", "take", "take", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("comma,enter", "take", "take", show=False, priority=True),
+        Binding("J,shift+down", "move(1)", "move down", show=False, priority=True),
+        Binding("K,shift+up", "move(-1)", "move up", show=False, priority=True),
+    ]
 
     def __init__(
-        self, heading: str, choices: Sequence[tuple[str, str]], chosen: Sequence[str], most: int = 1000
+        self,
+        heading: str,
+        choices: Sequence[tuple[str, str]],
+        chosen: Sequence[str],
+        most: int = 1000,
+        *,
+        is_ordered: bool = False,
     ) -> None:
-        """`choices` are values and their labels; no more than `most` can be taken."""
+        """`choices` are values and their labels; no more than `most` can be taken. Their order may be changed."""
         super().__init__(heading)
-        self._choices = choices
+        self._choices = list(choices)
         self._chosen = chosen
         self._most = most
+        self._is_ordered = is_ordered
 
     def compose_body(self) -> ComposeResult:
-        yield _Checkboxes(
-            *(
-                Selection(clip_path(visible(label), _LABEL_CELLS), value, value in self._chosen)
-                for value, label in self._choices
-            ),
-            classes="scrolls",
-        )
+        yield _Checkboxes(*self._selections(self._chosen), classes="scrolls")
+
+    def _selections(self, chosen: Collection[str]) -> list[Selection[str]]:
+        return [
+            Selection(clip_path(visible(label), _LABEL_CELLS), value, value in chosen) for value, label in self._choices
+        ]
 
     def format_keys(self) -> str:
-        return "space toggle · enter apply · esc cancel"
+        move = " · J/K move" if self._is_ordered else ""
+        return f"space toggle{move} · enter apply · esc cancel"
+
+    def action_move(self, step: int) -> None:
+        """Have the one at the cursor change places with the next, or the one before."""
+        shown = self.query_one(SelectionList)
+        at = shown.highlighted
+        if not self._is_ordered or at is None or not 0 <= at + step < len(self._choices):
+            return
+        chosen = set(shown.selected)
+        self._choices[at], self._choices[at + step] = self._choices[at + step], self._choices[at]
+        shown.clear_options()
+        shown.add_options(self._selections(chosen))
+        shown.highlighted = at + step
 
     def on_mount(self) -> None:
         widest = max((width_of(visible(label)) for _, label in self._choices), default=0)

@@ -92,7 +92,7 @@ class ScreenActions:
         # Those shown come first, in their order.
         names = [*view.column_names, *(name for name in columns if name not in view.column_names)]
         choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]
-        self.screen.app.push_screen(ChecklistDialog("Columns", choices, view.column_names), take)
+        self.screen.app.push_screen(ChecklistDialog("Columns", choices, view.column_names, is_ordered=True), take)
 
     def do_choose_sort(self) -> None:
         view = self.screen.view

@@ -395,6 +395,18 @@ async def test_columns_are_chosen_and_left_as_they_were() -> None:
         assert "NAME" not in screen_text(app)
 
 
+async def test_columns_change_places_in_the_chooser() -> None:
+    app = dashboard("everyday")
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settled(pilot)
+        before = app.main.view.column_names
+        await press(pilot, "comma", "down", "J", "J", "K", "enter")
+        first, second, third, *rest = before
+        assert app.main.view.column_names == (first, third, second, *rest)
+        await press(pilot, "comma", "K", "escape")
+        assert app.main.view.column_names == (first, third, second, *rest)
+
+
 async def test_sort_goes_through_the_columns_and_turns_round() -> None:
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
