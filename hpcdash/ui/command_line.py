@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from rich.text import Text
+from textual import events
 from textual.widgets import Static
 
 from hpcdash.domain.query import completions, parse
@@ -36,17 +37,28 @@ _COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
 
 
 class CandidateList(Static):
-    """What can be typed, a line each with what it means; the first is what tab takes."""
+    """What can be typed, a line each with what it means; the first is what tab takes, a click takes any.
+
+    `take` is called with the text of the line.
+    """
 
     DEFAULT_CSS = """
     CandidateList { height: auto; padding: 0 1; display: none; background: $panel; }
     """
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[str], None]) -> None:
         super().__init__("", markup=False)
+        self._take = take
+        self._texts: list[str] = []
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset(self)
+        if at is not None and at.y < len(self._texts):
+            self._take(self._texts[at.y])
 
     def show(self, candidates: Sequence[tuple[str, str]]) -> None:
         """Texts and what each means; nothing is shown where there are none."""
+        self._texts = [text for text, _ in candidates[:_MOST_LISTED]]
         lines = [(visible(text), visible(words)) for text, words in candidates[:_MOST_LISTED]]
         widest = max((width_of(text) for text, _ in lines), default=0)
         shown = Text(no_wrap=True, overflow="ellipsis")
@@ -71,7 +83,7 @@ class CommandLine:
         self._screen = screen
         self.configure(aliases, filters or {})
         self.bar = CommandBar(self._completions, self._entered, self._left)
-        self.listed = CandidateList()
+        self.listed = CandidateList(self.bar.type_in)
 
     def open(self, mode: str, value: str = "", *, proposed: bool = False) -> None:
         """Have a filter ('/') or a command (':') typed, with what it may be; typing replaces what is `proposed`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from textual.content import Content
 from textual.widgets import Static
@@ -15,6 +16,9 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.cluster.summary import QueueUse, own_jobs, queue_uses
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
+
+if TYPE_CHECKING:
+    from hpcdash.ui.screen import DashboardScreen
 
 # Under this the table needs the lines itself.
 LEAST_COLUMNS, LEAST_LINES = 90, 28
@@ -35,6 +39,9 @@ class ClusterHeader(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
         self._shown = ""
+
+    async def on_click(self) -> None:
+        await cast("DashboardScreen", self.screen).act("show_queues")
 
     def show(self, store: ClusterStore, *, is_wanted: bool) -> None:
         """Draw what is known of a cluster; nothing where it is not wanted or nothing is known."""

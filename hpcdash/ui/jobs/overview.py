@@ -9,6 +9,7 @@ from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -86,6 +87,12 @@ class JobOverview(Vertical):
 
     def on_resize(self) -> None:
         self._draw()
+
+    async def on_click(self, event: events.Click) -> None:
+        """A double click opens what is clicked on: the log, or the job's page."""
+        if event.chain == 2:
+            is_log = self.query_one("#log").region.contains(int(event.screen_x), int(event.screen_y))
+            await cast("DashboardScreen", self.screen).act("log" if is_log else "detail")
 
     def take_focus(self) -> None:
         """Keys scroll the log."""

@@ -126,6 +126,13 @@ class CommandBar(Horizontal):
         # At once: what is typed ahead of the screen belongs to the bar.
         self.screen.set_focus(field)
 
+    def type_in(self, value: str) -> None:
+        """Have this in the open bar, as if it had been typed."""
+        field = self.query_one(Input)
+        field.value = value
+        field.cursor_position = len(value)
+        self.screen.set_focus(field)
+
     def shut(self) -> None:
         self.display = False
 
