@@ -49,7 +49,7 @@ def format_clock_time(at: float, zone: tzinfo | None) -> str:
 
 def format_end(row: Mapping[str, Any]) -> str:
     """'signal 9', 'exit 3', or the scheduler's reason; '' where the state says it all."""
-    if row["state"] == JobState.TIMEOUT:
+    if row["state"] in (JobState.TIMEOUT, JobState.OUT_OF_MEMORY):
         return ""
     if row["exit_signal"]:
         return f"signal {row['exit_signal']}"

@@ -52,11 +52,13 @@ class ClusterHeader(Static):
             return
         room = self.size.width or self.app.size.width - 2
         lines = 2 if self.app.size.height >= _TALL_LINES else 1
+        notes = queues.table["_server_note"].unique().to_pylist()
         content = header_content(
             queue_uses(queues.table, mine.table if mine else None),
             own_jobs(mine.table) if mine else (),
             room,
             lines,
+            next(filter(None, notes), ""),
         )
         self.display = bool(content.plain)
         if content.markup != self._shown:
@@ -64,10 +66,15 @@ class ClusterHeader(Static):
             self.update(content)
 
 
-def header_content(queues: Sequence[QueueUse], own: Sequence[tuple[str, int]], room: int, lines: int) -> Content:
-    """As many gauges as fit in `lines` of `room` cells; what is left out is counted."""
+def header_content(
+    queues: Sequence[QueueUse], own: Sequence[tuple[str, int]], room: int, lines: int, note: str = ""
+) -> Content:
+    """As many gauges as fit in `lines` of `room` cells; what is left out is counted.
+
+    `note` is on the scheduler itself, '' where all is well.
+    """
     jobs = _own_content(own)
-    made = [Content()]
+    made = [Content.styled(clip(visible(note), room // 2), "$text-warning")]
     for number, queue in enumerate(queues):
         gauge = _gauge(queue)
         left = len(queues) - number
