@@ -67,7 +67,7 @@ class Busy(ClusterStore):
         self.ticking.epoch += self.late_seconds
         return self.answer(query.parse.keywords["asked"])  # type: ignore[attr-defined]
 
-    async def fetch_detail(self, job_id: str) -> JobDetail:
+    async def fetch_detail(self, job_id: str, known: object = None) -> JobDetail:
         self.located.append(job_id)
         raise CommandError("not yours")
 
