@@ -374,7 +374,7 @@ class HpcdashApp(DashboardApp):
 
     async def on_unmount(self) -> None:
         self._own_loop = None
-        self.choices = self.main.chosen()
+        self.choices = self.main.chosen(self.choices)
         self.main.end_tour()
         for session in self.sessions:
             await session.poller.stop()

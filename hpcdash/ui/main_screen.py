@@ -176,15 +176,19 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             self._ask_for_shown()
         self.call_after_refresh(self._around)
 
-    def chosen(self) -> Choices:
-        """What a person chose in the views of the cluster that is shown, and what they typed."""
+    def chosen(self, before: Choices) -> Choices:
+        """What a person chose in the views of the cluster that is shown, and what they typed.
+
+        Of views that were not opened what was chosen `before` stays.
+        """
         by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
         of_jobs = by_view.get("jobs", {})
         fields = {name: value for name, value in of_jobs.items() if name not in ("columns", "sort")}
-        for key in ("columns", "sort"):
-            fields[key] = {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
+        for key, earlier in (("columns", before.columns), ("sort", before.sort)):
+            unopened = {name: value for name, value in earlier.items() if name not in by_view}
+            fields[key] = unopened | {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
         fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":")}
-        return msgspec.convert({**fields, "theme": self.app.theme}, Choices)
+        return msgspec.convert({**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices)
 
     def keep_typed(self) -> None:
         """Have each view keep what was typed there, for the next time."""

@@ -64,3 +64,12 @@ async def test_a_filter_of_the_last_time_that_cannot_be_read_is_left_out() -> No
         await settled(pilot)
         assert "Filtered as last time" not in screen_text(app)
         assert ids_of(app)
+
+
+async def test_what_was_chosen_in_a_view_that_is_not_opened_stays() -> None:
+    before = Choices(columns={"nodes": ("name", "state")}, sort={"history": "name"}, filter="state:running")
+    app = dashboard(choices=before, first_view="queues")
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await press(pilot, "q")
+    assert (app.choices.columns, app.choices.sort, app.choices.filter) == (before.columns, before.sort, before.filter)

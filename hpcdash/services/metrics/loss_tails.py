@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.errors import HpcdashError, RateLimited, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, FileStat, files_query
 from hpcdash.services.jobs.lookup import known_table
@@ -98,7 +98,7 @@ class LossTails:
             if wanted and self._store.budget.wait_seconds() > 0:
                 return False
             read = await self._store.poll(self._query(wanted)) if wanted else []
-        except UnreachableError:
+        except (RateLimited, UnreachableError):
             return False
         except HpcdashError:
             read = []
@@ -125,7 +125,7 @@ class LossTails:
             try:
                 place = await locate_logs(self._store, job_id, known_table(self._store, job_id))
                 self._files[job_id] = _paths(place.files)
-            except UnreachableError:
+            except (RateLimited, UnreachableError):
                 raise
             except HpcdashError:
                 # It is not asked for again: the job is about to be gone, or its paths are not to be had.

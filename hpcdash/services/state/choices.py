@@ -36,12 +36,17 @@ def choices_file(folder: Path) -> Path:
 
 
 def read_choices(folder: Path) -> Choices:
-    """None are there where the file is not, or cannot be read."""
+    """None are there where the file is not, or cannot be read. One that is damaged is renamed, never overwritten."""
+    path = choices_file(folder)
     try:
-        with choices_file(folder).open("rb") as file:
+        with path.open("rb") as file:
             return msgspec.json.decode(file.read(_LARGEST_BYTES), type=Choices)
-    except (OSError, msgspec.MsgspecError, UnicodeError):
-        return Choices()
+    except (msgspec.MsgspecError, UnicodeError):
+        with contextlib.suppress(OSError):
+            path.replace(path.with_name(f"{path.name}.damaged"))
+    except OSError:
+        pass
+    return Choices()
 
 
 def write_choices(folder: Path, choices: Choices) -> None:

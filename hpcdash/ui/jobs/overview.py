@@ -72,6 +72,8 @@ class JobOverview(Vertical):
         # Of those, where reading it went wrong, which is said once.
         self._failed: set[str] = set()
         self._shown = ("", "")
+        # The task of an array whose log is shown, as the lists of these times have it.
+        self._task_of: tuple[tuple[object, ...], Row | None] = (), None
 
     @cached_property
     def _tails(self) -> LossTails:
@@ -136,9 +138,12 @@ class JobOverview(Vertical):
         row = self._row
         if row is None or not _is_whole_array(row):
             return row
-        store = self._session.store
-        job_id = task_with_log(store, str(row["array_id"]))
-        return None if job_id is None else known_row(store, job_id)
+        store, array_id = self._session.store, str(row["array_id"])
+        lists = (array_id, *(snapshot.taken_at for snapshot in store.snapshots.values()))
+        if self._task_of[0] != lists:
+            job_id = task_with_log(store, array_id)
+            self._task_of = lists, None if job_id is None else known_row(store, job_id)
+        return self._task_of[1]
 
     @property
     def _is_seen(self) -> bool:
@@ -167,8 +172,9 @@ class JobOverview(Vertical):
     async def _read_log(self, row: Row) -> None:
         if not (row["stdout_path"] or self._tails.is_located(str(row["id"]))):
             await self._tails.locate(row)
-            # Its end is read a second later, if the cursor still rests there.
-            self._read_at = float("-inf")
+            if self._tails.is_located(str(row["id"])):
+                # Its end is read a second later, if the cursor still rests there.
+                self._read_at = float("-inf")
             return
         try:
             await self._tails.refresh([row])

@@ -261,9 +261,9 @@ class JobsView(TableView):
         }
 
     def _known_exceptions(self) -> tuple[str, ...]:
-        """Of the arrays that differ, those that are still there."""
+        """Of the arrays that differ, those that are still there; all of them where no list is known."""
         table = self.source() if self._exceptions else None
-        known = set() if table is None else set(table["array_id"].unique().to_pylist())
+        known = self._exceptions if table is None else frozenset(table["array_id"].unique().to_pylist())
         return tuple(sorted(self._exceptions & known))
 
     def do_overview(self) -> None:
