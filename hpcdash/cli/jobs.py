@@ -191,8 +191,8 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
     if (failure := picture.failure) is not None and failure.excerpt is not None:
         above = [("", failure.excerpt.above), ("", "…")] if failure.excerpt.above else []
         lines = [("", line) for line in failure.excerpt.lines]
-        _print_pairs(f"the end of its {failure.stream}", [*above, *lines])
-    _print_pairs("raw scheduler output", list(detail.native.items()))
+        _print_pairs(f"End of {failure.stream}", [*above, *lines])
+    _print_pairs("Raw scheduler output", list(detail.native.items()))
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:

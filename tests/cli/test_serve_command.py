@@ -117,7 +117,7 @@ async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(
         await shows(page, b"called gpt")
         await page.send_json(["stdin", "env"])
         await page.send_json(["stdin", "\n"])
-        await shows(page, b"submit gpt?")
+        await shows(page, b"Submit gpt?")
         await page.send_json(["stdin", "y"])
         await shows(page, b"job 1 submitted")
         log = await asyncio.to_thread(program, "log", "1", "-f")

@@ -43,11 +43,11 @@ def test_the_line_that_says_why_and_the_end_of_the_log_are_printed(program: Prog
     job = submitted(program, FAILING)
     lines = program("show", job).text.splitlines()
     assert "  stderr says   ValueError: nan in the loss" in lines
-    end = lines[lines.index("the end of its stderr") + 1 : lines.index("raw scheduler output")]
+    end = lines[lines.index("End of stderr") + 1 : lines.index("Raw scheduler output")]
     assert len(end) == 15
     assert end[-1] == "  ValueError: nan in the loss"
     longer = program("show", job, "--debug").text.splitlines()
-    assert longer.index("raw scheduler output") - longer.index("the end of its stderr") == 101
+    assert longer.index("Raw scheduler output") - longer.index("End of stderr") == 101
 
 
 def test_json_has_it_beside_the_job(program: Program) -> None:

@@ -107,9 +107,9 @@ def test_what_is_there_already_is_left_alone(folder: Path) -> None:
         listening.listen()
         (folder / "link to live").symlink_to("live")
         for name, words in (
-            ("file", "no socket"),
-            ("link", "no socket"),
-            ("link to live", "no socket"),
+            ("file", "not a socket"),
+            ("link", "not a socket"),
+            ("link to live", "not a socket"),
             ("live", "listens"),
         ):
             with pytest.raises(UsageError, match=words), listen_on_socket(folder / name):

@@ -484,6 +484,9 @@ class LogStreams(Horizontal):
     async def show_wanted(self) -> None:
         """Show the stream one is at, and the other where both are wanted."""
         assert self._files is not None
+        if not self.is_attached:
+            # The view was left meanwhile.
+            return
         if self._files.stderr is None:
             self.stream = "stdout"
             self.is_beside = False

@@ -111,8 +111,8 @@ def test_a_stub_tells_its_file_and_another_script_none() -> None:
     ("script", "path", "words"),
     [
         ("echo no\n", "/a", "does not begin with #!"),
-        (SCRIPT, "relative.sh", "no absolute path"),
-        (SCRIPT, "/a\n/b", "no absolute path"),
+        (SCRIPT, "relative.sh", "not an absolute path"),
+        (SCRIPT, "/a\n/b", "not an absolute path"),
     ],
 )
 def test_what_cannot_be_read_later_is_refused(script: str, path: str, words: str) -> None:

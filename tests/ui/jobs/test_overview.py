@@ -40,7 +40,7 @@ async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_c
         await settled(pilot)
         await pointed_at(pilot, RUNNING)
         await until(pilot, lambda: "lm loss ▇" in screen_text(app) or "lm loss █" in screen_text(app), "its loss")
-        assert "iteration      200/" in screen_text(app)
+        await until(pilot, lambda: "iteration      200/" in screen_text(app), "the end of the log")
         append(log, b" iteration 201/ 4000 | lm loss: 1.5 | grad norm: 1 |\nthe newest line\n")
         await until(pilot, lambda: "the newest line" in screen_text(app), "what was appended")
 
