@@ -90,7 +90,7 @@ def run_action(
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
         session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
         if must_ask and not can_ask:
-            raise UsageError(f"{verb} asks first, and there is no terminal to ask on", "--yes does it without asking.")
+            raise UsageError(f"{verb} needs confirmation, but there is no terminal", "--yes does it without asking.")
         await session.store.open(force=True)
         wanted = job_ids
         if expression:

@@ -157,7 +157,7 @@ def run_config_check(common: CommonOptions) -> None:
     if not mute:
         print(f"{settings.file}: good, {clusters}")
         return
-    print(f"{settings.file}: {clusters}, but of those who are told {len(mute)} cannot be")
+    print(f"{settings.file}: {clusters}, but {len(mute)} recipients cannot be notified")
     for one in mute:
         print(f"hpcdash: {visible(f'{one.error.message}. {one.error.next_step}')}", file=sys.stderr)
     sys.exit(EXIT_USAGE)

@@ -164,7 +164,7 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
                     print(visible(said.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]), flush=True)
                 if is_last:
                     return int(status)
-    raise CommandError(f"{step.argv[0]} ended without a word of how", "Run it again: what is there is kept.")
+    raise CommandError(f"{step.argv[0]} ended without a word of how", "Run it again: existing files are kept.")
 
 
 def run_login(common: CommonOptions, *, username: str | None, password_stdin: bool) -> None:
@@ -198,7 +198,7 @@ async def _asked(where: str, username: str | None, *, password_stdin: bool) -> t
         fields = (*(() if username else (PromptField("User:", secret=False),)), PromptField("Password or token:"))
         answers = await TerminalPrompter().answer(Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", fields))
         if answers is None:
-            raise UsageError("there is no terminal to ask on", "--password-stdin reads the password from stdin.")
+            raise UsageError("there is no terminal to prompt on", "--password-stdin reads the password from stdin.")
         given = [username, *answers] if username else answers
     user, password = given
     if not user or not password or "\0" in user + password:

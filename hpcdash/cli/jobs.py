@@ -287,4 +287,4 @@ def run_stacks(common: CommonOptions, job: str) -> None:
             print(f"{visible(node.node)}: {visible(line)}".rstrip())
     if found.problem:
         sys.stdout.flush()
-        raise SchedulerRefused("not all of the job's nodes may have told", "Ask again.", words=found.problem)
+        raise SchedulerRefused("some of the job's nodes may not have answered", "Ask again.", words=found.problem)

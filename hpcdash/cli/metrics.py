@@ -318,7 +318,7 @@ def _next_step(run: WatchedRun, where: str) -> str:
     if state in WAITING:
         return f"The job is {state}: it writes once it runs. -f waits for it."
     if state not in ENDED:
-        return "It may not have come so far yet: -f waits for it. --file names a metrics file of its own."
+        return "The job may not have written any metrics yet: -f waits for it. --file names a metrics file of its own."
     if not run.has_files:
         return "Was it moved or deleted? --file names another file."
     return "--file names a metrics file; [metrics] of the configuration has expressions for formats of one's own."

@@ -295,7 +295,7 @@ def _format_unsettled(session: ClusterSession) -> str:
     names = [name for one in entries for name in one.job_ids]
     if not names:
         return ""
-    return f"nobody saw how the submission of {', '.join(names[:3])} ended: hpcdash journal --settle looks for it"
+    return f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal --settle looks for it"
 
 
 class _ScriptSubmitting:

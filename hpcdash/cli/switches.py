@@ -201,7 +201,7 @@ def run_switch(
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
     if must_ask and not can_ask:
-        raise UsageError(f"{kind}-switch asks first, and there is no terminal to ask on", "--yes does it without.")
+        raise UsageError(f"{kind}-switch needs confirmation, but there is no terminal", "--yes does it without.")
 
     async def work(session: ClusterSession) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
         await session.store.open(force=True)

@@ -51,7 +51,7 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
     if every is not None:
         watch = replace(watch, every_seconds=_every(every))
     if not watch.is_configured and not trial:
-        words = "no [watch] is in the configuration: only jobs that never start are looked for, and nobody is told"
+        words = "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
         print(f"hpcdash: {words}. `hpcdash config example` shows what can be watched.", file=sys.stderr)
     notifiers, warnings = notifiers_of(watch.notices, str(settings.file or ""))
     for words in warnings:
@@ -101,7 +101,7 @@ def _every(text: str) -> float:
 def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
     """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not take it."""
     if not notifiers:
-        raise UsageError("nobody is told: [watch] names no one", "`hpcdash config example` shows the ways.")
+        raise UsageError("no alerts are sent: [watch] has no recipients", "`hpcdash config example` shows the ways.")
     deliveries = run_async(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
     for one in deliveries:
         print(visible(one.words), flush=True)
@@ -264,7 +264,7 @@ def run_cron(
     if deed in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(f"cron --{deed}: nothing is changed here (read-only)", "--status tells how it stands.")
     if deed == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("cron --remove asks first, and there is no terminal to ask on", "--yes does it without.")
+        raise UsageError("cron --remove needs confirmation, but there is no terminal", "--yes does it without.")
     try:
         lines = with_session(common, lambda session: _work(common, session, asked))
     except _Declined:
@@ -391,7 +391,7 @@ def _untold(watch: WatchSettings) -> list[str]:
 
 def _status_lines(folder: str, found: tuple[CronStand, ...], now: float) -> tuple[str, ...]:
     if not found:
-        return (f"nothing is installed in {folder}; hpcdash cron --install",)
+        return (f"not installed in {folder}; run hpcdash cron --install",)
     lines = []
     for stand in found:
         there = "installed" if stand.is_installed else "moved away"
@@ -402,7 +402,7 @@ def _status_lines(folder: str, found: tuple[CronStand, ...], now: float) -> tupl
             starts = row["_expected_start_at"] or row["eligible_at"]
             ahead = starts.timestamp() - now if starts is not None else 0.0
             state.append(f"waits ({row['id']}{f', for {format_age(ahead)}' if ahead > 0 else ''})")
-        lines.append(f"{stand.name}: {there}, {' and '.join(state) or 'not in the queue: it does not come again'}")
+        lines.append(f"{stand.name}: {there}, {' and '.join(state) or 'not in the queue: it will not run again'}")
         scripts = ", ".join(stand.scripts) or "no script"
         lines.append(f"  {folder}/cron.{stand.label}: {scripts}")
     return tuple(lines)

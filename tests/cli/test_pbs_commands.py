@@ -356,7 +356,7 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Pro
 def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(program: Program, stand_ins: StandIns) -> None:
     refused = program("cancel", "--filter", "state:pending")
     assert (refused.status, stand_ins.calls("qdel")) == (2, [])
-    assert "asks first, and there is no terminal to ask on" in refused.stderr
+    assert "needs confirmation, but there is no terminal" in refused.stderr
     done = program("cancel", "--filter", "state:pending", "--yes")
     shown = program("jobs", "--filter", "state:pending", "--format", "csv").text.splitlines()[1:]
     ids = [line.partition(",")[0] for line in shown]

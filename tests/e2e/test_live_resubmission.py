@@ -293,7 +293,7 @@ def test_a_train_is_cancelled_whole_once_it_is_agreed(
     slurm_lab: SlurmLab, program: Program, train: tuple[str, str]
 ) -> None:
     _, last = train
-    assert "there is no terminal to ask on" in program("cancel", "--train", last).refused(2)
+    assert "needs confirmation, but there is no terminal" in program("cancel", "--train", last).refused(2)
     assert program("cancel", "--train", last, "--yes").status == 0
     wait_until("its end", lambda: program("train", last, "--format", "json").json["counts"].keys() <= {"cancelled"}, 30)
 

@@ -64,7 +64,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     assert (before["path"], before["present"], before["living"]) == (f"{run}/KILL", "nothing", 5)
     assert before["whence"] == "HPCDASH_KILL_SWITCH in line 3 of its script"
     assert (before["folder_owner"], before["group_may_write"], before["warnings"]) == (alice, True, [])
-    assert "there is no terminal to ask on" in program("kill-switch", array).refused(2)
+    assert "needs confirmation, but there is no terminal" in program("kill-switch", array).refused(2)
     dropped = program("kill-switch", array, "--yes")
     assert (dropped.status, dropped.text) == (0, f"{array}  created {run}/KILL\n")
     assert f"stops: 5 jobs of {alice}" in dropped.stderr

@@ -21,7 +21,7 @@ from hpcdash.errors import NoSuchJob
 
 RUNNING_NOTE = "as PBS sampled it last, which may be some minutes ago"
 SPREAD_NOTE = "memory is what all its nodes held together, spread evenly over them"
-NOTHING_NOTE = "PBS has measured nothing of it"
+NOTHING_NOTE = "PBS has no measurements for it"
 
 
 def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None:

@@ -56,7 +56,7 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
         found = [line for line in lines if _JOB_ID.fullmatch(line)]
         found = found or [line for line in lines if has_bare_ids and _BARE_ID.fullmatch(line)]
         if not found:
-            return (Outcome(job_id, None, "qsub told no job's id"),)
+            return (Outcome(job_id, None, "qsub returned no job ID"),)
         return (Outcome(job_id, True, f"job {found[-1].decode()}"),)
     words = _refusal(answer)
     spoken = words.lower()

@@ -421,7 +421,7 @@ def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
         if found is None:
             if _TESTED.search(answer.stderr):
                 return (Outcome(job_id, False, "nothing was submitted: --test-only asks when it would start"),)
-            return (Outcome(job_id, True, "submitted, but its number was not told"),)
+            return (Outcome(job_id, True, "submitted, but sbatch returned no job ID"),)
         cluster = f" on {found[2].decode('utf-8', 'replace')}" if found[2] else ""
         return (Outcome(job_id, True, f"job {found[1].decode()}{cluster}"),)
     lines = [line.strip() for line in excerpt(answer.stderr or answer.stdout).splitlines() if line.strip()]

@@ -40,7 +40,7 @@ _NO_STEP = "No steps running for job"
 _REFUSED = ("Invalid user id", "Access/permission denied")
 _FRACTION = re.compile(r"\.[0-9]*$")
 RUNNING_NOTE = "counts the steps that run now"
-NO_STEP_NOTE = "no step of it runs just now"
+NO_STEP_NOTE = "no step is running right now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     rows = [dict(zip(ENDED_FIELDS, line, strict=True)) for line in _lines(answer, ENDED_FIELDS)]
     whole = next((row for row in rows if "." not in row["jobid"]), None)
     if whole is None:
-        return Usage(note="the accounting knows nothing of it")
+        return Usage(note="accounting has no record of it")
     steps = [_ended_step(row) for row in rows if "." in row["jobid"]]
     allocated_gpus, memory_bytes = tres(whole["alloctres"])
     asked = Usage(

@@ -224,7 +224,9 @@ class _Kept:
 
 
 def _unreadable(why: str) -> HpcdashError:
-    return HpcdashError(f"the kept state of the alerts cannot be read: {why}", "Remove it: what is wrong is told anew.")
+    return HpcdashError(
+        f"the kept state of the alerts cannot be read: {why}", "Remove it: alerts will be sent again."
+    )
 
 
 def _worst_by_key(findings: Iterable[Finding]) -> dict[str, Finding]:

@@ -347,7 +347,7 @@ class Judge:
             if usage is None or kept is None:
                 look.unknown.update(finding_key(storage.RULE, path, part) for part in (storage.BYTES, storage.INODES))
                 if facts is not None:
-                    look.problems.append(f"how full {path} is was told by no tool: is it there?")
+                    look.problems.append(f"cannot read the disk usage of {path}: does it exist?")
                 continue
             look.findings += storage.storage(usage, rule.watch, kept.byte_samples, kept.inode_samples)
 

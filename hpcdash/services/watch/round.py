@@ -78,7 +78,7 @@ async def watch_round(
         words = _format_notifications(await telling(notifiers, dry_run=True))
         if words and not is_remembered and files.was_announced(words):
             told = replace(await telling([_Knows(way.name) for way in notifiers]), deliveries=())
-            problems.append("what there is to tell was told by a round that could not keep it: nobody is told again")
+            problems.append("alerts were sent, but that could not be saved; they are not sent again")
         else:
             told = await telling(notifiers)
         if _keep(files, state, told.alerts, problems):

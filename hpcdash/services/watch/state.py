@@ -201,10 +201,10 @@ class WatchFiles:
                 raise HpcdashError(f"it is of schema {state.schema}, not {SCHEMA}")
             state.read_alerts()
         except StateUnusable as error:
-            return WatchState(), f"{error.message}: what is wrong is told anew"
+            return WatchState(), f"{error.message}: alerts will be sent again"
         except (msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
             why = f"the alerts in {self._database.path} cannot be read ({error})"
-            return WatchState(), f"{why}: what is wrong is told anew"
+            return WatchState(), f"{why}: alerts will be sent again"
         return state, ""
 
     def write(self, state: WatchState, alerts: Alerts) -> None:

@@ -108,7 +108,7 @@ class ChainActions:
         job_id = view.next_job() if isinstance(view, ChainView) else None
         if job_id is None:
             self.screen.notify(
-                "nothing of it waits: what runs goes on with what it read", severity="warning", timeout=5
+                "nothing in the chain is pending; running jobs keep the script they read", severity="warning", timeout=5
             )
         else:
             self.screen.run_worker(self._edit(session, job_id), group="edit")

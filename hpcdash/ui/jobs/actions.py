@@ -447,4 +447,4 @@ def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:
     if not living:
         return ()
     subject = "it has" if count_jobs(rows) == 1 else f"{living} of them have"
-    return (f"{subject} not ended: both would run",)
+    return (f"{subject} not ended: both copies would run",)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Stands for what tells a launch from others, which it gets when it is submitted.
 _UID = "new"
-_NO_COMMAND_YET = "# what runs comes here"
+_NO_COMMAND_YET = "# your command goes here"
 EVERY, TAKES = "saves_every", "save_takes"
 # What a number without a unit counts in, as for `hpcdash checkpoints`.
 _UNITS = {EVERY: HOUR, TAKES: 1}

@@ -272,7 +272,7 @@ class SubmitView(SubmitPage):
             self.post_message(self.CrumbsChanged())
             return True
         if self.draft().texts:
-            self.notify("what you typed is kept: n goes on with it", timeout=3)
+            self.notify("your input is kept; press n to continue", timeout=3)
         return False
 
     def tried(self) -> None:

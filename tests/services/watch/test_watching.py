@@ -499,7 +499,7 @@ async def test_a_state_that_cannot_be_read_is_said_and_begun_anew(queue: QueueLa
         database = StateDatabase(tmp_path / "state")
         database.write(("UPDATE alerts SET content = ?", (b'{"schema": 1, "logs": 3',)))
         (problem,) = (await here.round()).problems
-        assert "what is wrong is told anew" in problem
+        assert "alerts will be sent again" in problem
         assert (await here.round()).problems == ()
         assert database.path.stat().st_mode & 0o077 == 0
 
