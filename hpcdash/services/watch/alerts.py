@@ -224,9 +224,7 @@ class _Kept:
 
 
 def _unreadable(why: str) -> HpcdashError:
-    return HpcdashError(
-        f"the kept state of the alerts cannot be read: {why}", "Remove it: alerts will be sent again."
-    )
+    return HpcdashError(f"the kept state of the alerts cannot be read: {why}", "Remove it: alerts will be sent again.")
 
 
 def _worst_by_key(findings: Iterable[Finding]) -> dict[str, Finding]:
