@@ -172,7 +172,7 @@ def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema":2,"states":[],"snoozed":{}}', b'{"schema":1}', b"\xff"])
 def test_a_damaged_state_says_what_to_do(text: bytes) -> None:
-    with pytest.raises(HpcdashError, match="told anew"):
+    with pytest.raises(HpcdashError, match="alerts will be sent again"):
         Alerts.from_json(text)
 
 
