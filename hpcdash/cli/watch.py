@@ -85,7 +85,7 @@ def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
         return ""
     ways = "[[watch.mail]], [[watch.webhook]], [[watch.command]] or [[watch.apprise]]"
     who = "[watch.terminal] rings in the foreground and in the dashboard alone" if watch.terminal is not None else ""
-    return f"nobody is told what is wrong{f': {who}' if who else ''}. Name someone: {ways}; hpcdash config example"
+    return f"no alerts are sent{f': {who}' if who else ''}. Name someone: {ways}; hpcdash config example"
 
 
 def _every(text: str) -> float:

@@ -111,7 +111,7 @@ async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(
     async with serving(program, "--allow-actions") as (_, said), browser(said) as page:
         await shows(page, b"connected")
         await page.send_json(["stdin", "n"])
-        await shows(page, b"what runs")
+        await shows(page, b"your command goes here")
         # The next field is the command.
         await page.send_json(["stdin", "gpt\x1b[B"])
         await shows(page, b"called gpt")

@@ -396,7 +396,7 @@ def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program:
     )
     noted.path.write_bytes(noted.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
     done = program("submit", request(program, 'command = "true"'), "--dry-run")
-    assert "nobody saw how the submission of night ended: hpcdash journal --settle looks for it" in done.stderr
+    assert "the outcome of submitting night is unknown; hpcdash journal --settle looks for it" in done.stderr
 
 
 WANTED = Submission(b"#!/bin/sh\n", "job.sh", after=("12",))

@@ -168,7 +168,7 @@ def test_a_trial_reaches_everyone_or_says_who_was_not_reached(person: Program) -
     assert run.status == 1
     assert "not sent (3 attempts): command /bin/false" in run.text
     configure(person, "[watch]")
-    assert "nobody is told" in person("watch", "--trial").refused(2)
+    assert "no alerts are sent" in person("watch", "--trial").refused(2)
 
 
 def test_who_lacks_a_secret_is_named_the_rest_goes_on_and_it_is_told_once_that_is_there(person: Program) -> None:
@@ -214,7 +214,7 @@ def test_a_watch_that_tells_nobody_says_so(person: Program) -> None:
     configure(person, '[[watch.running]]\nname = "t"')
     run = person("watch", "--once")
     assert (run.status, "raised critical: no job t" in run.text) == (0, True)
-    assert "hpcdash: nobody is told what is wrong. Name someone: [[watch.mail]]" in run.stderr
+    assert "hpcdash: no alerts are sent. Name someone: [[watch.mail]]" in run.stderr
     configure(person, '[[watch.running]]\nname = "t"\n[watch.terminal]')
     assert "[watch.terminal] rings in the foreground and in the dashboard alone" in person("watch", "--once").stderr
     configure(person, '[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl_env = "HOOK"')
@@ -255,7 +255,7 @@ def test_cron_is_printed_and_nothing_is_done(person: Program) -> None:
     assert "#SBATCH --partition=cpu\n" in run.text
     assert f"{person.home}/hpcdash/cron/cron.daily" in run.text
     assert not (person.home / "hpcdash").exists()
-    assert person("cron", "--status").text.startswith("nothing is installed in ")
+    assert person("cron", "--status").text.startswith("not installed in ")
 
 
 def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(person: Program) -> None:
@@ -277,7 +277,7 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert person("cron", "--status").text.startswith("hpcdash-1m: installed, ")
     # The only one there is need not be named.
     assert "/removed" in person("cron", "--remove", "--yes").text
-    until(lambda: person("cron", "--status").text.startswith("nothing is installed"), "its end", 40)
+    until(lambda: person("cron", "--status").text.startswith("not installed"), "its end", 40)
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
     assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is not installed in ")
 

@@ -21,6 +21,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual._wait.SLEEP_IDLE", 0.0025, raising=False)
     # What a row rested on shows is there at once.
     monkeypatch.setattr("hpcdash.ui.jobs.overview.REST_SECONDS", 0.01)
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.LOCATED_SECONDS", 0.01)
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ Row = Mapping[str, Any]
 # How long a row is pointed at before anything is asked for it, and how often a log that grows is read again.
 REST_SECONDS = 0.4
 READ_EVERY_SECONDS = 5.0
+# A log that had to be located is read so much later.
+LOCATED_SECONDS = 1.0
 # sstat asks a daemon on each of a job's nodes. It is asked in the place of a log.
 _USAGE_EVERY_SECONDS = 60.0
 _CURVE_CELLS = 60
@@ -172,9 +174,9 @@ class JobOverview(Vertical):
     async def _read_log(self, row: Row) -> None:
         if not (row["stdout_path"] or self._tails.is_located(str(row["id"]))):
             await self._tails.locate(row)
-            if self._tails.is_located(str(row["id"])):
+            if self._tails.is_located(str(row["id"])) and self._row is not None and self.is_attached:
                 # Its end is read a second later, if the cursor still rests there.
-                self._read_at = float("-inf")
+                self._resting = self.set_timer(LOCATED_SECONDS, self._rested)
             return
         try:
             await self._tails.refresh([row])
@@ -241,7 +243,7 @@ class JobOverview(Vertical):
         shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
         log = self._log_content(self._logged or row, tail, width)
-        self._show(title, facts, self._array_keys() + log if _is_whole_array(row) else log)
+        self._show(title, Content("\n").join([facts, self._array_keys()]) if _is_whole_array(row) else facts, log)
 
     def _array_keys(self) -> Content:
         """What shows an array's tasks, and how those ended that did."""
@@ -249,7 +251,7 @@ class JobOverview(Vertical):
         known = (("fold", "fold or unfold arrays"), ("triage", "group failures by cause"), ("detail", "full details"))
         keys = [Content.assemble((sign_of(name), "bold"), f" {words}") for name, words in known if sign_of(name)]
         task = self._logged
-        under = Content.styled(f"\n\nLog of {visible(str(task['id']))}\n", "bold") if task is not None else Content()
+        under = Content.styled(f"\nLog of {visible(str(task['id']))}", "bold") if task is not None else Content()
         return Content.styled(" · ", "$text-muted").join(keys) + under
 
     def _log_content(self, row: Row, tail: LossTail | None, width: int) -> Content:

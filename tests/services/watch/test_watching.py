@@ -471,7 +471,7 @@ async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_sa
         here.files = WatchFiles(small_disk, "here")
         report = await here.round()
         assert (report.told.deliveries, report.is_kept, len(report.problems)) == ((), False, 2)
-        assert "told by a round that could not keep it" in report.problems[1]
+        assert "that could not be saved" in report.problems[1]
         assert told.read_text().count('"raised"') == 1
 
         (small_disk / "full").unlink()
