@@ -266,8 +266,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
     """The transport to a cluster; to a URL behind a login node through that node's connection."""
     if not cluster.url:
         return pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
-    from hpcdash.services.files import READ_SCRIPT
-    from hpcdash.services.logs.file import COUNT_SCRIPT, FIND_SCRIPT
+    from hpcdash.services.logs.file import FILE_READERS
     from hpcdash.transport.http import HttpTransport
     from hpcdash.transport.ssh import SshTransport
 
@@ -277,7 +276,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
         headers=_token(cluster),
         connect=login.open_connection if isinstance(login, SshTransport) else None,
         log_request=backends[0].logs.request,
-        file_readers=(READ_SCRIPT, COUNT_SCRIPT, FIND_SCRIPT),
+        file_readers=FILE_READERS,
     )
 
 
@@ -393,11 +392,10 @@ def _origin(cluster: ClusterSettings) -> str:
 
 def build_replay(case_directory: Path) -> ClusterSession:
     """A recorded case as a cluster; its clock stands still."""
-    from hpcdash.services.files import READ_SCRIPT
-    from hpcdash.services.logs.file import COUNT_SCRIPT, FIND_SCRIPT
+    from hpcdash.services.logs.file import FILE_READERS
     from hpcdash.transport.replay import ReplayTransport
 
-    transport = ReplayTransport(case_directory, file_readers=(READ_SCRIPT, COUNT_SCRIPT, FIND_SCRIPT))
+    transport = ReplayTransport(case_directory, file_readers=FILE_READERS)
     backend = load_backend(transport.backend if transport.backend in NAMES else NAMES[0])
     store = ClusterStore(
         transport.name,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
@@ -70,8 +71,9 @@ class HttpTransport:
     A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last two may come as
     stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-' where unknown) and the body; its exit
     status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
-    path of the request that streams a log, '' for a path that is none; scripts of `file_readers`, which must only read
-    files, run here on copies of such logs. `connect` opens connections; None: directly.
+    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with which of
+    their arguments are paths, must only read files: they run here on copies of such logs. `connect` opens connections;
+    None: directly.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class HttpTransport:
         headers: Mapping[str, str] | None = None,
         connect: Callable[[str, int], object] | None = None,
         log_request: Callable[[str], str] = lambda path: "",
-        file_readers: Collection[str] = (),
+        file_readers: Mapping[str, slice] = MappingProxyType({}),
     ) -> None:
         parts = urlsplit(url)
         if connect is not None and parts.scheme == "https":
@@ -97,7 +99,7 @@ class HttpTransport:
         self._connect = connect
         self._slots = asyncio.Semaphore(_REQUESTS)
         self._log_request = log_request
-        self._file_readers = frozenset(file_readers)
+        self._file_readers = file_readers
         self._logs = LogSpool(self._stream_log)
 
     async def connect(self, *, force: bool = False) -> None:
@@ -259,13 +261,11 @@ class HttpTransport:
         self, argv: tuple[str, ...], words: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
         """What a script that reads files prints of copies of the logs it names."""
-        there = list(words)
-        for position, word in enumerate(words[3:], start=3):
-            if request := self._log_request(word):
-                there[position] = str(await self._logs.copy_of(request))
-        return replace(
-            await LocalTransport().run(tuple(there), limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv
-        )
+        arguments = list(words[4:])
+        for position in range(len(arguments))[self._file_readers[words[2]]]:
+            arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
+        local = (*words[:4], *arguments)
+        return replace(await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv)
 
 
 def _framed(response: Response) -> bytes:

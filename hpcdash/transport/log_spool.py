@@ -29,12 +29,14 @@ class LogSpool:
         self._copies: dict[str, _Copy] = {}
 
     async def copy_of(self, request: str) -> Path:
-        """The file with all that a log holds by now; there is no file where the server knows of no such log.
+        """The file with all that a log holds by now; none is there where the server knows no such log, or for ''.
 
         Raises what keeps the server from answering.
         """
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="hpcdash-logs-")
+        if not request:
+            return Path(self._folder.name, "none")
         copy = self._copies.get(request)
         if copy is None:
             copy = _Copy(request, Path(self._folder.name, str(len(self._copies))), self._open_stream)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.ray.jobs import JOBS_PATH, job_path
 from hpcdash.backends.ray.responses import read_responses, refusal
-from hpcdash.backends.submissions import Submission, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
+from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.errors import HpcdashError, UsageError
 
 _ID_START = "raysubmit_"
@@ -54,26 +59,44 @@ def submission(wanted: Submission) -> SubmitCommand:
     }
     if given := [name for name, value in unavailable.items() if value]:
         raise UsageError(f"{given[0]}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
-    job_id = _ID_START + (wanted.mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
-    body = {
-        "entrypoint": _entrypoint(wanted),
-        "submission_id": job_id,
-        "metadata": {"job_name": wanted.name, "hpcdash_mark": wanted.mark},
-    }
+    metadata = {"job_name": wanted.name}
+    return _submit({"entrypoint": _entrypoint(wanted), "metadata": metadata}, wanted.name, wanted.mark, wanted.name)
+
+
+def resubmission(
+    detail: JobDetail,
+    past: Mapping[str, str],
+    script: Script,
+    tasks: ArrayTasks | None,
+    mark: str,
+    limits: NewLimits,
+) -> SubmitCommand:
+    """The same entrypoint, runtime environment and metadata under another id; raises UsageError for a driver's."""
+    native = detail.native or past
+    if not native.get("submission_id"):
+        raise UsageError("this driver connected by itself: Ray cannot start it again", "Run its program again.")
+    body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
+    body |= {key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native}
+    row = detail.job.to_pylist()[0]
+    return _submit(body, row["id"], mark, row["name"] or "")
+
+
+def _submit(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:
+    """The request under an id that the mark gives: sent twice, the second is refused."""
+    job_id = _ID_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
+    content = json.dumps({**body, "submission_id": job_id}).encode()
     command = ActionCommand(
         ("POST", JOBS_PATH),
-        (wanted.name,),
-        partial(_read_submission, name=wanted.name, job_id=job_id),
-        json.dumps(body).encode(),
+        (target,),
+        partial(_read_submission, name=target, job_id=job_id),
+        content,
         shown=(f"POST {JOBS_PATH} submission_id={job_id}",),
     )
-    return SubmitCommand(command, (), "", wanted.name)
+    return SubmitCommand(command, (), "", name)
 
 
 def _entrypoint(wanted: Submission) -> str:
     """A shell line that runs the script; Ray runs entrypoints with sh -c."""
-    import shlex
-
     arguments = shlex.join(wanted.arguments)
     if wanted.file:
         return f"bash {shlex.quote(wanted.file)} {arguments}".rstrip()

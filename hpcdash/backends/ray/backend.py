@@ -49,5 +49,5 @@ BACKEND = Backend(
     logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
     scripts=ScriptsPart(query=jobs.script_query, history_query=jobs.script_query),
     actions=ActionsPart(commands=actions.action_commands),
-    submit=SubmitPart(submission=actions.submission),
+    submit=SubmitPart(submission=actions.submission, resubmission=actions.resubmission),
 )
