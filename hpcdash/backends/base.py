@@ -309,6 +309,9 @@ class LogsPart:
     needs_script: Callable[[JobDetail], bool] = _never
     """Whether only the batch script's own directives can tell the paths."""
 
+    request: Callable[[str], str] = _empty_text
+    """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptsPart:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
     from hpcdash.cli.tables import Kind
 
-_SCHEDULERS = click.Choice(registry.NAMES)
+_SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 
 
 def _table_command(name: Kind, words: str) -> click.Command:
