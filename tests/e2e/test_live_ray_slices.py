@@ -111,7 +111,7 @@ def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
-    program: Program, slice_a: list[int], tmp_path: Path
+    program: Program, slice_a: list[int], marker: str
 ) -> None:
     job_id = submit(program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0")
     assert ended(program, job_id) == ("failed", 7)
