@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -195,13 +195,14 @@ def _undirected_reader() -> ScriptReader:
 class RequestField:
     """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request by its name.
 
-    `read` gives what the request holds of a line of text; it raises ValueError with what is wrong with it. Where
-    `is_list` the key has an array of such lines.
+    `read` gives what the request holds of a line of text, or without `is_text` of any value; it raises ValueError with
+    what is wrong with it. Where `is_list` the key has an array of such lines.
     """
 
     name: str
-    read: Callable[[str], str]
+    read: Callable[[Any], Any]
     is_list: bool = False
+    is_text: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +405,10 @@ class SubmitPart:
     id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
     so.
     """
+
+    request: Callable[[Request, bytes, str], SubmittedRequest] | None = None
+    """(request, library, mark): hand a request in as it is, with hpcdash.job as a zip. Raises UsageError, naming the
+    field, for what the scheduler does not have. None: requests become batch scripts."""
 
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""

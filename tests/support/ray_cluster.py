@@ -43,6 +43,9 @@ class RayCluster:
     """A head of `cpus`; `start` and `stop` it. Each node is a `ray start --block` with its own process group."""
 
     cpus: int = 2
+    # Of all nodes: variables, and a folder before the PATH.
+    variables: dict[str, str] = field(default_factory=dict)
+    path: str = ""
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     gcs_port: int = field(default_factory=free_port)
     dashboard_port: int = field(default_factory=free_port)
@@ -65,23 +68,32 @@ class RayCluster:
         )
         until("the dashboard", lambda: self.get("/api/version") and self.get("/api/jobs/") is not None, _START_SECONDS)
 
+    def add_slice(self, kind: str, name: str, workers: int = 2) -> list[int]:
+        """The workers of one TPU slice, as Ray names their resources; returns their places, the first one's first."""
+        return [
+            self.add_node(**{name: 1, "TPU": 4, **({f"TPU-{kind}-head": 1} if worker == 0 else {})})
+            for worker in range(workers)
+        ]
+
     def add_node(self, **resources: float) -> int:
         """One more node; returns its place, for `kill_node`."""
-        before = len(self.alive_nodes())
         self._ray(f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=1", f"--resources={json.dumps(resources)}")
-        until("a node", lambda: len(self.alive_nodes()) > before, _START_SECONDS)
+        until("a node", self._is_whole, _START_SECONDS)
         return len(self._nodes) - 1
 
     def kill_node(self, place: int) -> None:
         """End a node at once, as a preemption does; returns when the head knows."""
-        before = len(self.alive_nodes())
         os.killpg(self._nodes[place].pid, signal.SIGKILL)
         self._nodes[place].wait()
-        until("the head to notice", lambda: len(self.alive_nodes()) < before)
+        until("the head to notice", self._is_whole)
 
     def alive_nodes(self) -> list[str]:
         found = self.get("/api/v0/nodes") or {}
         return [node["node_id"] for node in found["data"]["result"]["result"] if node["state"] == "ALIVE"]
+
+    def _is_whole(self) -> bool:
+        """Whether the head counts exactly the nodes that run: its list is some seconds behind."""
+        return len(self.alive_nodes()) == sum(node.poll() is None for node in self._nodes)
 
     def get(self, path: str) -> Any:
         """The JSON of a path; None where the dashboard does not answer."""
@@ -106,7 +118,9 @@ class RayCluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _ray(self, *words: str) -> None:
-        program = Path(sys.executable).with_name("ray")
+        folder = Path(sys.executable).parent
+        program = folder / "ray"
+        path = os.pathsep.join(filter(None, (self.path, str(folder), os.environ.get("PATH", os.defpath))))
         with Path(self.folder, f"start-{len(self._nodes)}.log").open("wb") as log:
             node = subprocess.Popen(
                 (
@@ -121,7 +135,8 @@ class RayCluster:
                     "--object-store-memory=100000000",
                     *words,
                 ),
-                env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"},
+                # Jobs run the python of the PATH.
+                env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **self.variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

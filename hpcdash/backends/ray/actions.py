@@ -59,8 +59,8 @@ def submission(wanted: Submission) -> SubmitCommand:
     }
     if given := [name for name, value in unavailable.items() if value]:
         raise UsageError(f"{given[0]}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
-    metadata = {"job_name": wanted.name}
-    return _submit({"entrypoint": _entrypoint(wanted), "metadata": metadata}, wanted.name, wanted.mark, wanted.name)
+    body = {"entrypoint": _entrypoint(wanted), "metadata": {"job_name": wanted.name}}
+    return submit_command(body, wanted.name, wanted.mark, wanted.name)
 
 
 def resubmission(
@@ -78,11 +78,11 @@ def resubmission(
     body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
     body |= {key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native}
     row = detail.job.to_pylist()[0]
-    return _submit(body, row["id"], mark, row["name"] or "")
+    return submit_command(body, row["id"], mark, row["name"] or "")
 
 
-def _submit(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:
-    """The request under an id that the mark gives: sent twice, the second is refused."""
+def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:
+    """Submit a job, a body of the Jobs API, under an id that the mark gives: sent twice, the second is refused."""
     job_id = _ID_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
     content = json.dumps({**body, "submission_id": job_id}).encode()
     command = ActionCommand(

@@ -15,7 +15,7 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, nodes, probe
+from hpcdash.backends.ray import actions, jobs, nodes, probe, requests
 
 _CAPABILITIES = frozenset(
     {
@@ -47,7 +47,15 @@ BACKEND = Backend(
     ),
     detail=DetailPart(native=jobs.native_query, join=jobs.job_detail),
     logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
-    scripts=ScriptsPart(query=jobs.script_query, history_query=jobs.script_query),
+    scripts=ScriptsPart(
+        request_fields=requests.REQUEST_FIELDS,
+        query=jobs.script_query,
+        history_query=jobs.script_query,
+    ),
     actions=ActionsPart(commands=actions.action_commands),
-    submit=SubmitPart(submission=actions.submission, resubmission=actions.resubmission),
+    submit=SubmitPart(
+        submission=actions.submission,
+        resubmission=actions.resubmission,
+        request=requests.submitted_request,
+    ),
 )
