@@ -47,6 +47,8 @@ class Capability(StrEnum):
     SIGNAL = "signal"
     ALTER = "alter"
     SUBMIT = "submit"
+    # A request that is filled in on the screen becomes a batch script.
+    FORM = "form"
     # It keeps the scripts of its jobs, and gives them back.
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.

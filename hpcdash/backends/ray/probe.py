@@ -30,7 +30,7 @@ def _parse_probe(answer: Answer) -> Probe:
     return Probe(
         # Ray has no accounts: all jobs are everyone's.
         user="",
-        version=version,
+        version=f"Ray {version}",
         cluster=text(found.get("session_name")) or "",
         clock_epoch_seconds=response.epoch_seconds,
         has_accounting=True,

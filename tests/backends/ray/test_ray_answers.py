@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.submissions import Submission
@@ -192,3 +193,9 @@ def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
         ("CPU", 1, "8 of 8 in use"),
         ("GPU", 1, "1 of 4 in use"),
     ]
+
+
+def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
+    offered = BACKEND.capabilities
+    assert {Capability.SUBMIT, Capability.CANCEL, Capability.LOGS} <= offered
+    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.FORM}
