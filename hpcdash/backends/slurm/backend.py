@@ -30,12 +30,15 @@ from hpcdash.backends.slurm import (
     explain,
     history,
     jobs,
+    limits,
     log_files,
     nodes,
     policy,
     probe,
     queues,
     reasons,
+    reservations,
+    shares,
     submit,
     usage,
 )
@@ -80,7 +83,9 @@ BACKEND = Backend(
         delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
     ),
     queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=queues.queues_query),
-    reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts),
+    reasons=ReasonsPart(
+        hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason
+    ),
     history=HistoryPart(
         jobs=history.history_query,
         native=history.history_native_query,
@@ -112,6 +117,9 @@ BACKEND = Backend(
         preemption=policy.preemption_query,
         associations=accounts.associations_query,
         qos_offers=accounts.qos_offers_query,
+        shares=shares.shares_query,
+        limits=limits.limits_query,
+        reservations=reservations.reservations_query,
     ),
     actions=ActionsPart(commands=actions.action_commands, alterable=ALTERABLE),
     submit=SubmitPart(
