@@ -188,11 +188,19 @@ def _refused(*_: object) -> NoReturn:
     raise UsageError("this scheduler has no way to do that")
 
 
-def _nothing_like(what: str) -> Callable[..., NoReturn]:
-    def refused(*_: object) -> NoReturn:
-        raise UsageError(f"this scheduler has no {what}", "`hpcdash queues` shows its queues and what is free.")
+_SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
 
-    return refused
+
+def _no_shares(*_: object) -> NoReturn:
+    raise UsageError("this scheduler shows no fair shares", _SEE_QUEUES)
+
+
+def _no_limits(*_: object) -> NoReturn:
+    raise UsageError("this scheduler lists no limits", _SEE_QUEUES)
+
+
+def _no_reservations(*_: object) -> NoReturn:
+    raise UsageError("this scheduler has no reservations", _SEE_QUEUES)
 
 
 def _undirected_reader() -> ScriptReader:
@@ -248,7 +256,7 @@ class PolicyReason:
     """The site's rule that a job waits for. `view` is shares, limits or reservations.
 
     Of a limit the columns of domain.schema.LIMITS that tell which it is, as far as the reason does; '' where it does
-    not. A `resource` may be the beginning of one.
+    not.
     """
 
     view: str
@@ -391,14 +399,14 @@ class PolicyPart:
     qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _none
     """All QoS with their limits; parse raises AccountingUnavailable."""
 
-    shares: Callable[[str], Query[ParsedTable]] = _nothing_like("fair shares")
+    shares: Callable[[str], Query[ParsedTable]] = _no_shares
     """(user): domain.schema.SHARES; parse raises AccountingUnavailable."""
 
-    limits: Callable[[str, str], Query[ParsedTable]] = _nothing_like("limits that can be listed")
+    limits: Callable[[str, str], Query[ParsedTable]] = _no_limits
     """(user, cluster, as in `associations`): domain.schema.LIMITS that hold for a user; parse raises
     AccountingUnavailable."""
 
-    reservations: Callable[[str], Query[ParsedTable]] = _nothing_like("reservations")
+    reservations: Callable[[str], Query[ParsedTable]] = _no_reservations
     """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
 
 

@@ -41,6 +41,9 @@ def format_resource(resource: str) -> str:
     known = RESOURCES.get(resource)
     if known is not None:
         return known
+    if "_submitted" in resource:
+        # With what waits.
+        return f"{format_resource(resource.replace('_submitted', ''))} of jobs in the queue"
     for ending, words in (("_run_minutes", " hours of running jobs"), ("_minutes", " hours")):
         if resource.endswith(ending):
             return resource.removesuffix(ending) + words

@@ -83,9 +83,7 @@ BACKEND = Backend(
         delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
     ),
     queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=queues.queues_query),
-    reasons=ReasonsPart(
-        hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason
-    ),
+    reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason),
     history=HistoryPart(
         jobs=history.history_query,
         native=history.history_native_query,

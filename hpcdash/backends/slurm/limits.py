@@ -284,11 +284,11 @@ def _qos_rows(
     """`user` is name and number. A QoS of a partition that jobs cannot be told from by their own QoS is not counted."""
     name = said["name"]
     for limit in _OF_QOS:
-        subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [(None, use and use.own)]
+        subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [(None, use.own if use else None)]
         if limit.per == "user":
-            subjects = [(user[0], use and use.users.get(user[1], {}))]
+            subjects = [(user[0], use.users.get(user[1], {}) if use else None)]
         elif limit.per == "account":
-            subjects = [(account, use and use.accounts.get(account, {})) for account in accounts]
+            subjects = [(account, use.accounts.get(account, {}) if use else None) for account in accounts]
         for subject, used in subjects:
             jobs = {"_of_qos": name} if queues is None else {}
             if jobs and limit.per in ("user", "account"):

@@ -164,18 +164,18 @@ def _limit_hint(reason: str) -> str:
 
 # -- reasons that are the site's rules
 
+# The subject as it stands in a reason, its resource, and how that begins where it is counted by the minute.
 _LIMIT_RESOURCES = (
-    ("GRES", "g"),
-    ("Gres", "g"),
-    ("Cpu", "cpu"),
-    ("CPU", "cpu"),
-    ("Mem", "mem"),
-    ("Node", "node"),
-    ("Submit", "jobs_submitted"),
-    ("Job", "jobs_running"),
-    ("Wall", ""),
+    ("gres", "gpus", "gpu"),
+    ("cpu", "cpus", "cpu"),
+    ("mem", "memory_bytes", "mem"),
+    ("node", "nodes", "node"),
+    ("submit", "jobs_submitted", ""),
+    ("job", "jobs_running", ""),
+    ("wallduration", "limit_seconds", ""),
+    ("wall", "wall_seconds", ""),
 )
-_LIMIT_PER = (("PerUser", "user"), ("PerAccount", "account"), ("PerJob", "job"), ("PerNode", "job"), ("WallDuration", "job"))
+_LIMIT_PER = (("PerUser", "user"), ("PerAccount", "account"), ("PerJob", "job"), ("PerNode", "job"))
 _OLD_LIMITS = {
     "QOSJobLimit": PolicyReason("limits", "qos", "", "jobs_running"),
     "AssociationJobLimit": PolicyReason("limits", "", "", "jobs_running"),
@@ -202,8 +202,14 @@ def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
     if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
         return None
     scope = "" if head.startswith("Assoc") else "qos"
-    per = next((word for mark, word in _LIMIT_PER if mark in head), "")
-    resource = next((word for mark, word in _LIMIT_RESOURCES if mark in re.sub(r"Per(?:User|Account|Node|Job)", "", head)), "")
+    per = next((word for mark, word in _LIMIT_PER if mark in head), "all" if scope and "Grp" in head else "")
+    limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
+    resource = ""
+    for mark, name, short in _LIMIT_RESOURCES:
+        if mark in limited:
+            ending = "_run_minutes" if "runm" in limited else "_minutes" if "minutes" in limited else ""
+            resource = short + ending if ending and short else name
+            break
     return PolicyReason("limits", scope, per, resource)
 
 
