@@ -1,11 +1,12 @@
-"""What limits are on, and how their amounts are written."""
+"""What limits are on, how their amounts are written, and who may use a reservation, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-from hpcdash.domain.units import format_amount, format_count, format_duration, format_memory
+from hpcdash.domain.units import format_amount, format_count, format_duration, format_memory, format_span
 
 # What is limited, by the words of the contract.
 RESOURCES = {
@@ -79,3 +80,27 @@ def format_limit(row: Mapping[str, Any]) -> str:
     most, used = (format_limited(str(row["resource"]), row[key]) for key in ("maximum", "used"))
     amount = f"{used} of {most} {what} used" if used else f"{what} {most}"
     return f"{format_whose(row)}: {amount}, for {format_per(row)}"
+
+
+def format_who(row: Mapping[str, Any]) -> str:
+    """Who may use a reservation of RESERVATIONS: `user alice, bob; account physics`; '' where nobody is named."""
+    parts = []
+    for key, word in (("users", "user"), ("groups", "group"), ("accounts", "account")):
+        names = row[key] or ()
+        if kept_out := [name[1:] for name in names if name.startswith("-")]:
+            parts.append(f"every {word} but {', '.join(kept_out)}")
+        elif names:
+            parts.append(f"{word} {', '.join(names)}")
+    return "; ".join(parts)
+
+
+def format_when(row: Mapping[str, Any], now: datetime) -> str:
+    """When a reservation begins or ends: `begins in 3 h, lasts 4 h`, `ends in 20 min`, `no end`."""
+    starts, ends, seconds = row["starts_at"], row["ends_at"], row["duration_seconds"]
+    if starts is not None and starts > now:
+        lasts = f", lasts {format_span(seconds)}" if seconds else ", has no end" if ends is None else ""
+        return f"begins in {format_span((starts - now).total_seconds())}{lasts}"
+    if ends is None:
+        return "has no end" if starts is not None else ""
+    left = (ends - now).total_seconds()
+    return f"ends in {format_span(left)}" if left > 0 else f"ended {format_span(-left)} ago"

@@ -233,8 +233,14 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def _ask_for_shown(self) -> None:
         """Have the poller ask for what is on the screen, and nothing else."""
-        has_queues = Capability.QUEUES in self.session.store.backend.capabilities
-        of_header = {Kind.QUEUES} if self._has_header and has_queues else set()
+        store = self.session.store
+        of_header = set()
+        if self._has_header and Capability.QUEUES in store.backend.capabilities:
+            of_header.add(Kind.QUEUES)
+        # Without accounting there are no shares; whether there is, the probe tells.
+        if self._has_header and Capability.SHARES in store.backend.capabilities:
+            if store.probe is not None and store.probe.has_accounting:
+                of_header.add(Kind.SHARES)
         self.session.poller.show(self.view.kinds | of_header)
 
     @property
@@ -314,7 +320,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._tour.update_hint()
         self.query_one(ClusterHeader).show(self.session.store, is_wanted=self._has_header)
         actions = self.actions()
-        views = [action for action in actions if action.name.startswith("show_")]
+        views = [action for action in actions if action.name.startswith("show_") and action.key]
         self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
         hint = self.query_one(Hint)
         hint.display = view.has_hint

@@ -1,21 +1,30 @@
-"""Limits beside the jobs that use them up: what is used where the scheduler does not say, and which a job waits for. Pure."""
+"""Limits beside the jobs that use them up: how much is used, and which limit a job waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.base import PolicyReason
+from hpcdash.backends.base import Capability, PolicyReason
 from hpcdash.domain.limits import format_limit
 from hpcdash.domain.schema import LIMITS
 from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.services.cluster.snapshots import Kind
+
+if TYPE_CHECKING:
+    from hpcdash.services.cluster.store import ClusterStore
 
 _SCOPES = {"_of_user": "user", "_of_queue": "queue", "_of_qos": "qos", "_of_account": "account"}
 _COUNTED = frozenset({"cpus", "gpus", "nodes", "memory_bytes"})
 _COLUMNS = (*_SCOPES.values(), "state", "_tasks", *sorted(_COUNTED))
 _MOST_NAMED = 3
+
+
+def has_uncounted(limits: pa.Table) -> bool:
+    """Whether only jobs tell how much is used of some of the limits."""
+    return any(row["used"] is None and any(row[name] for name in _SCOPES) for row in limits.to_pylist())
 
 
 def with_counted_use(limits: pa.Table, mine: pa.Table | None, everyone: pa.Table | None, user: str) -> pa.Table:
@@ -53,7 +62,7 @@ def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | 
     column = resource.replace("_submitted", "")
     if column not in _COUNTED or any(job[column] is None for job in counted):
         return None
-    return sum(job[column] * (job["_tasks"] or 1) for job in counted)
+    return sum(int(job[column]) * (job["_tasks"] or 1) for job in counted)
 
 
 def limits_of(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table) -> list[Mapping[str, Any]]:
@@ -61,8 +70,7 @@ def limits_of(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table) ->
     found = [
         row
         for row in limits.to_pylist()
-        if (not reason.scope or row["scope"] == reason.scope)
-        and (reason.scope or row["scope"] not in ("qos",) or reason.per)
+        if (row["scope"] == reason.scope if reason.scope else row["scope"] != "qos")
         and (not reason.per or row["per"] == reason.per)
         and (not reason.resource or row["resource"] == reason.resource)
         and _is_of(row, job)
@@ -79,7 +87,7 @@ def _is_of(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
         case "queue":
             return row["queues"] is None or job["queue"] in row["queues"]
         case "association":
-            return row["_of_account"] in (None, job["account"]) or row["per"] == "job"
+            return bool(str(row["name"]).partition("/")[0] == job["account"])
     return True
 
 
@@ -89,6 +97,28 @@ def policy_lines(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table 
     if reason.view == "limits" and limits is not None:
         lines = [format_limit(row) for row in limits_of(reason, job, limits)[:_MOST_NAMED]]
     return [*lines, format_pointer(reason)]
+
+
+def policy_reason_of(store: ClusterStore, job: Mapping[str, Any]) -> PolicyReason | None:
+    """The site's rule that a job waits for, where a view shows it."""
+    reason = store.backend.reasons.policy(str(job["state"]), job["reason"])
+    if reason is None or Capability(reason.view) not in store.backend.capabilities:
+        return None
+    has_none = reason.view == "shares" and store.probe is not None and store.probe.has_accounting is False
+    return None if has_none else reason
+
+
+def policy_hint(store: ClusterStore, job: Mapping[str, Any]) -> str:
+    """The first of the limits that a job waits for, where they are known already, and the view that shows more.
+
+    '' for a job that waits for no rule of the site.
+    """
+    reason = policy_reason_of(store, job)
+    if reason is None:
+        return ""
+    known = store.snapshots.get(Kind.LIMITS) if reason.view == "limits" else None
+    limits = limits_of(reason, job, known.table) if known is not None else ()
+    return " · ".join([*map(format_limit, limits[:1]), f":{reason.view}"])
 
 
 def format_pointer(reason: PolicyReason) -> str:
