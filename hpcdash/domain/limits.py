@@ -75,11 +75,12 @@ def format_per(row: Mapping[str, Any]) -> str:
 
 
 def format_limit(row: Mapping[str, Any]) -> str:
-    """`QoS limited: 6 of 6 CPUs used, for user alice`; of a job `QoS tiny: time limit 10 min, for a job`."""
+    """`QoS limited: 6 of 6 CPUs used, for user alice`; of a job `QoS tiny: CPUs 4, for a job`."""
     what = format_resource(str(row["resource"]))
     most, used = (format_limited(str(row["resource"]), row[key]) for key in ("maximum", "used"))
-    amount = f"{used} of {most} {what} used" if used else f"{what} {most}"
-    return f"{format_whose(row)}: {amount}, for {format_per(row)}"
+    amount = f"{used} of {most} {what}" if used else f"{what} {most}"
+    verb = " used" if used and not str(row["resource"]).startswith("jobs_") else ""
+    return f"{format_whose(row)}: {amount}{verb}, for {format_per(row)}"
 
 
 def format_who(row: Mapping[str, Any]) -> str:

@@ -201,8 +201,9 @@ def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
         return None
     if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
         return None
-    scope = "" if head.startswith("Assoc") else "qos"
-    per = next((word for mark, word in _LIMIT_PER if mark in head), "all" if scope and "Grp" in head else "")
+    # What an association may have as a group may be an account's above it.
+    scope = "association" if head.startswith("AssocMax") else "" if head.startswith("Assoc") else "qos"
+    per = next((word for mark, word in _LIMIT_PER if mark in head), "all" if scope == "qos" and "Grp" in head else "")
     limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
     resource = ""
     for mark, name, short in _LIMIT_RESOURCES:

@@ -60,13 +60,15 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
 def _row(said: Mapping[str, str], user: str) -> dict[str, Any]:
     account, name = said["Account"].strip(), said["User"] or None
     partition = said["Partition"] or None
+    depth = len(said["Account"]) - len(said["Account"].lstrip(" "))
     return {
         "account": account,
         "user": name,
         "partition": partition,
         # 'parent' for one that has its parent's.
         "raw_shares": digits(said["RawShares"]),
-        "normalized_shares": _decimal(said["NormShares"]),
+        # The root has no parent, and 0 there.
+        "normalized_shares": _decimal(said["NormShares"]) if depth else None,
         "raw_usage": digits(said["RawUsage"]),
         "normalized_usage": _decimal(said["NormUsage"]),
         "effective_usage": _decimal(said["EffectvUsage"]),
@@ -74,7 +76,7 @@ def _row(said: Mapping[str, str], user: str) -> dict[str, Any]:
         "level_fair_share": _decimal(said["LevelFS"]),
         "own": name is not None and name == (user or name),
         "_id": "/".join(part for part in (account, name, partition) if part),
-        "_depth": len(said["Account"]) - len(said["Account"].lstrip(" ")),
+        "_depth": depth,
         "_on_own_path": False,
     }
 

@@ -66,7 +66,10 @@ def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | 
 
 
 def limits_of(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table) -> list[Mapping[str, Any]]:
-    """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can be told."""
+    """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can be told.
+
+    Where some are used up no others.
+    """
     found = [
         row
         for row in limits.to_pylist()
@@ -75,7 +78,8 @@ def limits_of(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table) ->
         and (not reason.resource or row["resource"] == reason.resource)
         and _is_of(row, job)
     ]
-    return sorted(found, key=lambda row: (row["free"] is None, row["free"] or 0))
+    used_up = [row for row in found if row["free"] == 0]
+    return used_up or sorted(found, key=lambda row: (row["free"] is None, row["free"] or 0))
 
 
 def _is_of(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:

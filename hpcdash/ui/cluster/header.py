@@ -81,7 +81,7 @@ def header_content(
     `note` is on the scheduler itself, '' where all is well; `shares` are one's fair shares by account.
     """
     jobs = _own_content(own)
-    if shares and (share := _share_content(shares)).cell_length + jobs.cell_length < room // 2:
+    if shares and (share := _share_content(shares)).cell_length + jobs.cell_length <= room * 2 // 3:
         jobs = share + _GAP + jobs if jobs else share
     made = [Content.styled(clip(visible(note), room // 2), "$text-warning")]
     for number, queue in enumerate(queues):

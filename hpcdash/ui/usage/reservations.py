@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from hpcdash.domain.limits import format_when, format_who
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
@@ -59,6 +59,10 @@ class ReservationsView(TableView):
 
     def catalogue(self) -> Mapping[str, Column]:
         return self._catalogue
+
+    def counts(self) -> tuple[str, str]:
+        count = self.rows.row_count if self.is_live else 0
+        return counted(count, "reservation"), str(count)
 
     def placeholder(self) -> str:
         return "No reservations. ctrl+r asks again"

@@ -32,8 +32,10 @@ def raw_shares_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def percent_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
-    """A part of a whole."""
-    return cells.text_cell(None, row) if value is None else f"{100 * value:.1f} %"
+    """A part of a whole; the root is none."""
+    if value is None:
+        return cells.text_cell(None, row) if row["_depth"] else ""
+    return f"{100 * value:.1f} %"
 
 
 def factor_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
@@ -70,7 +72,7 @@ class SharesView(TableView):
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
         return {
-            "account": Column("account", "ACCOUNT/USER", 24, "left", 0, tree_cell, flexible=True),
+            "account": Column("account", "ACCOUNT/USER", 30, "left", 0, tree_cell),
             "shares": Column("raw_shares", "SHARES", 7, "right", 3, raw_shares_cell),
             "of_parent": Column("normalized_shares", "SHARE", 8, "right", 2, percent_cell),
             "usage": Column("effective_usage", "USED", 8, "right", 1, percent_cell),
