@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
+from hpcdash.backends.pbs.queues import RESERVED_QUEUE
 from hpcdash.backends.pbs.records import Form, read_all
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
@@ -85,21 +86,26 @@ def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
     person = _Person(user, group, frozenset(groups.split()))
     records, rejected = read
     records = sorted(records, key=lambda record: _SERVER not in record[1])
-    rows = [row for name, native in records for row in _rows(name, native, person)]
+    # What a reservation's queue allows its reservation tells.
+    rows = [
+        row for name, native in records if not RESERVED_QUEUE.fullmatch(name) for row in _rows(name, native, person)
+    ]
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
 
 
 def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dict[str, Any]]:
     is_server = _SERVER in native
     scope = "server" if is_server else "queue"
-    used = {"jobs_running": digits((_RUNNING.search(native.get("state_count", "")) or [None, None])[1])}
+    running = digits((_RUNNING.search(native.get("state_count", "")) or [None, None])[1])
+    used = {"jobs_running": running}
     for attribute, value in native.items():
         base, _, resource = attribute.partition(".")
         if base == "resources_assigned" and resource:
             column, amount = _amount(resource, value)
             used[column] = amount
     for native_name, per, subject, resource, maximum in _limits(native, person):
-        amount = used.get(resource) if per == "all" else None
+        # What nothing has used is not printed.
+        amount = used.get(resource, 0 if running == 0 else None) if per == "all" else None
         yield {
             "scope": scope,
             "name": name,

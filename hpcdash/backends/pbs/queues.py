@@ -50,7 +50,7 @@ _WANTED = (
     *("acl_group_enable", "acl_groups", "default_queue", "scheduling", _SERVER),
 )
 _HEAD = re.compile(rb"(?:(?:User|Groups|Reservation|Start): [^\n]*\n)*")
-_RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
+RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
 _RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
 _MOST_NAMED = 5
 # Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
@@ -192,7 +192,7 @@ def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[Queue
         if _is_true(said[f"acl_{name}_enable"]) and person.user and not is_on_list(listed, mine):
             return QueueStanding.CLOSED, f"closed to you: only {who}{_some(listed) or 'nobody'} may submit"
     if not _is_true(said["started"]):
-        if _RESERVED_QUEUE.fullmatch(said["id"] or ""):
+        if RESERVED_QUEUE.fullmatch(said["id"] or ""):
             return QueueStanding.RESERVED, "reserved: its jobs start with the reservation"
         return QueueStanding.STOPPED, "stopped: its jobs wait until the site starts the queue"
     if (said["queue_type"] or "").lower().startswith("r"):

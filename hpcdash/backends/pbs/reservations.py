@@ -107,7 +107,8 @@ def _row(name: str, said: Mapping[str, str], user: str, groups: frozenset[str]) 
 
 def _names(text: str) -> list[str] | None:
     """Without their hosts; None where nobody is named."""
-    return [name.strip().lstrip("+").partition("@")[0] for name in text.split(",") if name.strip()] or None
+    names = (name.strip().lstrip("+").partition("@")[0] for name in text.split(",") if name.strip())
+    return list(dict.fromkeys(names)) or None
 
 
 def _instant(text: str) -> datetime | None:
