@@ -78,7 +78,7 @@ class HelpDialog(Dialog[None]):
 
         for heading, group in self.groups:
             shown = [one for one in group if all(word in _searched(one) for word in words)]
-            add(heading, [Option(key_line(_keys_of(one), one.words), id=one.name) for one in shown])
+            add(heading, [Option(key_line(key_sign(one.key), one.words), id=one.name) for one in shown])
         for heading, text in self.notes:
             if all(word in f"{heading} {text.plain}".lower() for word in words):
                 add(heading, [Option(line, disabled=True) for line in text.split("\n")])
@@ -101,11 +101,6 @@ class HelpDialog(Dialog[None]):
         self.dismiss()
         if event.option_id is not None:
             self.run_action_named(event.option_id)
-
-
-def _keys_of(action: Action) -> str:
-    """Its keys; where it has none what is typed for it."""
-    return key_sign(action.key) or f":{action.name.removeprefix('show_')}"
 
 
 def _heading(text: str) -> Option:

@@ -322,7 +322,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._tour.update_hint()
         self.query_one(ClusterHeader).show(self.session.store, is_wanted=self._has_header)
         actions = self.actions()
-        views = [action for action in actions if action.name.startswith("show_") and action.key]
+        views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(self._stacks.crumbs(), view.marks(), views, f"show_{self.view_name}")
         hint = self.query_one(Hint)
         hint.display = view.has_hint

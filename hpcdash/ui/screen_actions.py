@@ -53,13 +53,13 @@ class ScreenActions:
     async def do_show_history(self) -> None:
         await self.screen.go("history")
 
-    async def do_show_shares(self) -> None:
+    async def do_shares(self) -> None:
         await self.screen.go("shares")
 
-    async def do_show_limits(self) -> None:
+    async def do_limits(self) -> None:
         await self.screen.go("limits")
 
-    async def do_show_reservations(self) -> None:
+    async def do_reservations(self) -> None:
         await self.screen.go("reservations")
 
     async def do_show_alerts(self) -> None:

@@ -98,7 +98,7 @@ class LimitsView(TableView):
             self.reload()
 
     def placeholder(self) -> str:
-        return "No limits hold for you here. 3 shows what queues allow"
+        return "No limits are set for you. 3 shows what queues allow"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         queues = f"all jobs in {', '.join(row['queues'])}" if row["queues"] and row["scope"] == "qos" else ""
