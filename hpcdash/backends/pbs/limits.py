@@ -32,8 +32,6 @@ _COMMAND = ("qstat", "-Qf")
 _HEAD = re.compile(rb"User: ([^\n]*)\nGroup: ([^\n]*)\nGroups: ([^\n]*)\n")
 _SERVER = "server_state"
 _GENERIC = "PBS_GENERIC"
-# One entity's limit: [u:PBS_GENERIC=3], [g:"my group"=10], [o:PBS_ALL=100].
-_ENTITY = re.compile(r"([ugpo]):(\"[^\"]*\"|'[^']*'|[^=\],]*)=([^\],]*)")
 _PER = {"u": "user", "g": "group", "p": "project", "o": "all"}
 # Before 10, and in Torque, each limit of an entity had a name of its own.
 _COUNTS = {"max_run": "jobs_running", "max_queued": "jobs_submitted", "queued_jobs_threshold": "jobs_waiting"}
@@ -156,7 +154,7 @@ def _limits(native: Mapping[str, str], person: _Person) -> Iterator[tuple[str, s
 
 def _of_person(limits: str, person: _Person) -> Iterator[tuple[str, str | None, str]]:
     """(per, subject, amount) of the entities a person is; one's own entry counts before that for everybody."""
-    told = [(kind, name.strip("\"' "), amount.strip()) for kind, name, amount in _ENTITY.findall(limits)]
+    told = list(_entities(limits))
     mine = {"u": {person.user}, "g": person.groups}
     named = {kind for kind, name, _ in told if name in mine.get(kind, ())}
     for kind, name, amount in told:
@@ -167,6 +165,15 @@ def _of_person(limits: str, person: _Person) -> Iterator[tuple[str, str | None, 
             yield per, None, amount
         elif name == _GENERIC and kind not in named:
             yield per, _subject(per, person), amount
+
+
+def _entities(limits: str) -> Iterator[tuple[str, str, str]]:
+    """('u', 'PBS_GENERIC', '3') of `[u:PBS_GENERIC=3],[g:"my group"=10],[o:PBS_ALL=100]`."""
+    for part in limits.split("]"):
+        kind, _, rest = part.strip(" ,[").partition(":")
+        name, is_limit, amount = rest.rpartition("=")
+        if is_limit and kind in _PER:
+            yield kind, name.strip("\"' "), amount.strip()
 
 
 def _subject(per: str, person: _Person) -> str | None:

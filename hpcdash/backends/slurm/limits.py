@@ -17,7 +17,7 @@ import pyarrow as pa
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import accounting_unavailable, failure, unreadable
-from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.slurm.values import duration_seconds, pairs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
@@ -91,12 +91,6 @@ _OF_QOS = (
 _ASSOCIATION_FIELDS = ("account", "partition", "qos", *(limit.field for limit in _OF_ASSOCIATION))
 _QOS_FIELDS = ("name", *(limit.field for limit in _OF_QOS))
 
-_PAIR = re.compile(r"(\w+)=(\S*)")
-_ASSOCIATION = re.compile(r"ClusterName=\S* Account=(.*?) UserName=(.*?) Partition=(\S*) Priority=")
-_PARENT = re.compile(r" ParentAccount=(.*?)(?:\([0-9]+\))? Lft=")
-_QOS = re.compile(r"QOS=(.*)\([0-9]+\) UsageRaw=(.*?)(?: Account Limits=(.*?) User Limits=(.*))?")
-_OF_ONE = re.compile(r"(\S+)=\{([^{}]*)\}")
-_PARTITION = re.compile(r"PartitionName=(\S+) .*? QoS=(\S+) ")
 # `6(2)`, `N(2)`, `6`.
 _AMOUNTS = re.compile(r"([^()]*)(?:\(([0-9.]+)\))?")
 
@@ -135,7 +129,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     anything.
     """
     parts = _parts(answer, token)
-    if len(parts) < _PARTS:
+    if len(parts) != _PARTS:
         raise failure(answer, _COMMAND) if answer.status else unreadable(answer, "limits", _COMMAND)
     (who, _), (manager, _), (associations, is_association_told), (qos, is_qos_told), (partitions, _) = parts
     user, _, number = who.strip().partition("\n")
@@ -196,30 +190,41 @@ def _read_controller(text: str) -> _Controller:
     parents: dict[str, str] = {}
     qos: dict[str, _Use] = {}
     for line in text.split("\n"):
-        if found := _ASSOCIATION.match(line):
-            account, user, partition = found[1], found[2].partition("(")[0], found[3]
-            associations[account, user, partition] = _pairs(line[found.end() :])
-            if not user and (parent := _PARENT.search(line)):
-                parents[account] = parent[1]
-        elif found := _QOS.fullmatch(line):
-            of_accounts, of_users = (
-                {_subject(one[1]): _pairs(one[2]) for one in _OF_ONE.finditer(part or "")}
-                for part in (found[3], found[4])
-            )
-            qos[found[1]] = _Use(_pairs(found[2]), of_accounts, of_users)
+        if line.startswith("ClusterName="):
+            account, rest = _between(line, " Account=", " UserName=")
+            user, rest = _between(rest, "", " Partition=")
+            partition, rest = _between(rest, "", " Priority=")
+            user = user.partition("(")[0]
+            associations[account, user, partition] = pairs(rest)
+            if not user:
+                parents[account] = _between(rest, " ParentAccount=", " Lft=")[0].partition("(")[0]
+        elif line.startswith("QOS="):
+            name, rest = _between(line, "QOS=", " UsageRaw=")
+            own, _, limits = rest.partition(" Account Limits=")
+            of_accounts, _, of_users = limits.partition(" User Limits=")
+            qos[name.rpartition("(")[0]] = _Use(pairs(own), _of_each(of_accounts), _of_each(of_users))
     return _Controller(associations, parents, qos)
+
+
+def _between(text: str, start: str, end: str) -> tuple[str, str]:
+    """What stands between two words of a line, and what follows."""
+    found, _, rest = (text.partition(start)[2] if start else text).partition(end)
+    return found, rest
+
+
+def _of_each(text: str) -> dict[str, dict[str, str]]:
+    """` physics={MaxJobsPA=N(6) …} chem={…}` by name."""
+    found = {}
+    for part in text.split("}"):
+        name, is_one, limits = part.partition("={")
+        if is_one:
+            found[_subject(name.strip())] = pairs(limits)
+    return found
 
 
 def _subject(text: str) -> str:
     """A user's number, of `1001` or `alice(1001)`; an account's name."""
     return text[text.index("(") + 1 : -1] if text.endswith(")") and "(" in text else text
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for found in _PAIR.finditer(text):
-        pairs.setdefault(found[1], found[2])
-    return pairs
 
 
 def _associations_of(controller: _Controller, user: str) -> list[dict[str, str]]:
@@ -244,9 +249,10 @@ def _with_parents(accounts: Sequence[str], parents: Mapping[str, str]) -> list[s
 def _partition_qos(text: str) -> dict[str, list[str]]:
     """QoS → the partitions that apply it to all of their jobs."""
     by_qos: dict[str, list[str]] = {}
-    for found in filter(None, map(_PARTITION.match, text.split("\n"))):
-        if found[2] != "N/A":
-            by_qos.setdefault(found[2], []).append(found[1])
+    for line in text.split("\n"):
+        said = pairs(line)
+        if (name := said.get("PartitionName")) and said.get("QoS", "N/A") != "N/A":
+            by_qos.setdefault(said["QoS"], []).append(name)
     return by_qos
 
 

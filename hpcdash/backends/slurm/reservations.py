@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
-from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.slurm.values import duration_seconds, pairs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits, epoch_seconds
@@ -35,7 +34,6 @@ printf '%s\n' "$reservations"
 _COMMAND = ("scontrol", "show", "reservation")
 _NONE = ("(null)", "")
 _NOTHING_HERE = "No reservations in the system"
-_KEYS = re.compile(r"(\w+)=(.*?)(?= \w+=|$)")
 # Longer than a year is how Slurm writes a reservation without an end.
 _ENDLESS_SECONDS = 365 * 86400 - 1
 _STATES = {"ACTIVE": "active", "INACTIVE": "upcoming"}
@@ -111,10 +109,8 @@ def _person(head: str, token: str) -> _Person:
 
 
 def _row(line: str, person: _Person) -> dict[str, Any]:
-    said: dict[str, str] = {}
     # A comment comes last, and may hold what looks like other keys.
-    for key, value in _KEYS.findall(line):
-        said.setdefault(key, "" if value in _NONE else value)
+    said = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
     users, groups, accounts = (_names(said.get(key, "")) for key in ("Users", "Groups", "Accounts"))
     flags = _names(said.get("Flags", "")) or []
     seconds = duration_seconds(said.get("Duration", ""))
