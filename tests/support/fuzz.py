@@ -282,7 +282,9 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
 
 # Which recorded files, by the ends of their names, answer a question.
 _ANSWERED_BY = {
-    **{name: rf"{name}\.out" for name in ("shares", "limits", "reservations")},
+    "shares": r"shares",
+    "limits": r"limits",
+    "reservations": r"reservations",
     "probe": r"probe",
     "jobs": r"jobs[a-z-]*|squeue|row",
     "nodes": r"nodes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from typing import TypeAlias
 
@@ -30,16 +30,18 @@ _JOB = b"Job Id"
 # Whose values nobody but a manager sets.
 _TRUSTED = frozenset({b"Queue", b"Server"})
 TRUSTED_HEADS = (b"Queue: ", b"Server: ")
+_MOST_JOINED_BYTES = 1 << 16
 # What Slurm's wrappers print of every job, after all that a person may name.
 _WRAPPED_LAST = b"Resource_List.walltime"
 
 
-def joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """The attributes of a queue or server: of several limits each has a line of its own (max_run = [o:PBS_ALL=9])."""
-    fields: dict[bytes, bytes] = {}
-    for key, value in pairs:
-        fields[key] = fields[key] + b"," + value if key in fields else value
-    return fields
+def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None:
+    """Add an attribute of a queue or server: of several limits each comes by itself (max_run = [o:PBS_ALL=9])."""
+    before = fields.get(key)
+    if before is None:
+        fields[key] = value
+    elif len(before) < _MOST_JOINED_BYTES:
+        fields[key] = before + b"," + value
 
 
 class _TextRecord:
@@ -90,8 +92,8 @@ class _TextRecord:
         if self._key is None:
             return
         value = restored(bytes(self._value))
-        if self._is_trusted and self._key in self.fields:
-            self.fields = joined([*self.fields.items(), (self._key, value)])
+        if self._is_trusted:
+            join_attribute(self.fields, self._key, value)
         elif self._is_tabbed or self._key not in self.fields:
             self.fields[self._key] = value
 
