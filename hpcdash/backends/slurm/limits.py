@@ -41,7 +41,7 @@ _LIMIT_SECONDS = 30.0
 
 _SUFFIXES = {"cpu": "cpus", "gres/gpu": "gpus", "node": "nodes"}
 _MINUTES_OF = {"cpu": "cpu", "gres/gpu": "gpu", "node": "node"}
-_MINUTES_PER_UNIT = 60
+_SECONDS_A_MINUTE = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +375,16 @@ def _resource(tres: str, ending: str) -> str:
 
 
 def _number(text: str, unit: str) -> int | None:
-    """A count of the controller's: memory in MiB, times in minutes; None for N and ''."""
-    whole = digits(text.partition(".")[0])
+    """A count of the controller's: memory in MiB, times in minutes with hundredths; None for N and ''."""
+    whole_text, _, hundredths = text.partition(".")
+    whole = digits(whole_text)
     if whole is None:
         return None
-    factor = {"memory": 1 << 20, "minutes": _MINUTES_PER_UNIT}.get(unit, 1)
-    return whole * factor if whole * factor <= MOST else None
+    factor = {"memory": 1 << 20, "minutes": _SECONDS_A_MINUTE}.get(unit, 1)
+    amount = whole * factor
+    if unit == "minutes" and hundredths:
+        amount += (digits(hundredths[:2].ljust(2, "0")) or 0) * _SECONDS_A_MINUTE // 100
+    return amount if amount <= MOST else None
 
 
 def _database_amount(text: str, unit: str) -> int | None:
