@@ -27,7 +27,7 @@ case $reservations in *" Accounts="[!\(]*)
     sacctmgr -n -P -r show assoc where user="$user" format=account,parentname 2>/dev/null && printf '%s\n' "$token" &&
     sacctmgr -n -P -r show assoc where user= format=account,parentname 2>/dev/null ;;
 esac
-printf '%s%s\n' "$token" "$token"
+printf '\n%s%s\n' "$token" "$token"
 if [ "$status" -ne 0 ]; then printf '%s\n' "$reservations" >&2; exit "$status"; fi
 printf '%s\n' "$reservations"
 """

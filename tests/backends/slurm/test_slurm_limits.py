@@ -234,9 +234,9 @@ def test_users_and_groups_are_one_list_and_accounts_another(fields: str, allowed
 
 
 def test_no_reservations_are_none_and_accounts_that_are_not_told_leave_it_open() -> None:
-    none = f"ada\nusers\n{TOKEN}{TOKEN}\nNo reservations in the system\n"
+    none = f"ada\nusers\n{TOKEN}\n{TOKEN}{TOKEN}\nNo reservations in the system\n"
     assert parse_reservations(answered(none.encode(), argv=("sh",)), token=TOKEN).table.num_rows == 0
-    some = f"ada\nusers\n{TOKEN}{TOKEN}\nReservationName=r Accounts=lab State=ACTIVE\nnoise\n"
+    some = f"ada\nusers\n{TOKEN}\n{TOKEN}{TOKEN}\nReservationName=r Accounts=lab State=ACTIVE\nnoise\n"
     parsed = parse_reservations(answered(some.encode(), argv=("sh",)), token=TOKEN)
     assert parsed.table.to_pylist()[0]["allowed"] is None
     assert parsed.rejected == ("noise",)
