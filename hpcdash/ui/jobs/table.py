@@ -463,8 +463,11 @@ def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:
     return ("", cells.MUTED) if value == 0 else cells.count_cell(value, row)
 
 
-def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> str:
-    """One line on a job: why it waits and when it may start, or how it ended."""
+def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, names_policy: bool = True) -> str:
+    """One line on a job: why it waits and when it may start, or how it ended.
+
+    `names_policy`: with the site's rule that it waits for.
+    """
     backend = session.store.backend
     state, reason = str(row["state"]), row["reason"]
     if row.get("_fold") in (FOLDED, UNFOLDED):
@@ -480,7 +483,7 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
             parts.append(f"may start {expected}" + (f" (in {format_duration(ahead)})" if ahead > 0 else ""))
         if row["dependency"]:
             parts.append(f"after {row['dependency']}")
-        if policy := policy_hint(session.store, row):
+        if names_policy and (policy := policy_hint(session.store, row)):
             parts.append(policy)
     elif state in ENDED:
         parts.append(state_word(state))

@@ -73,7 +73,7 @@ class LimitsView(TableView):
             "per": Column("per", "FOR", 16, "left", 1, per_cell),
             "resource": Column("resource", "RESOURCE", 26, "left", 0, resource_cell),
             "used": Column("used", "USED", 7, "right", 0, amount_cell),
-            "limit": Column("maximum", "LIMIT", 7, "right", 0, amount_cell),
+            "limit": Column("maximum", "LIMIT", 8, "right", 0, amount_cell),
             "free": Column("free", "FREE", 8 + _BAR_CELLS, "left", 1, free_cell),
             "queues": Column("queues", "QUEUES", 8, "left", 4, cells.text_cell, longest=24),
             "native": Column("native", "SCHEDULER'S NAME", 16, "left", 5, cells.muted_cell),
@@ -100,6 +100,19 @@ class LimitsView(TableView):
     def placeholder(self) -> str:
         return "No limits are set for you. 3 shows what queues allow"
 
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        """The jobs that it is on."""
+        names = {
+            "qos": f'qos:"{row["name"]}"',
+            "queue": f'queue:"{row["name"]}"',
+            "account": f'account:"{row["name"]}"',
+        }
+        if row["queues"]:
+            names["qos"] = " or ".join(f'queue:"{queue}"' for queue in row["queues"])
+        account = str(row["name"]).partition("/")[0]
+        wanted = {**names, "association": f'account:"{account}"'}.get(row["scope"], "")
+        self.post_message(self.Wanted("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted))
+
     def row_hint(self, row: Mapping[str, Any]) -> str:
         queues = f"all jobs in {', '.join(row['queues'])}" if row["queues"] and row["scope"] == "qos" else ""
-        return "  ·  ".join(filter(None, (format_limit(row), queues, row["native"])))
+        return "  ·  ".join(filter(None, (format_limit(row), queues, row["native"], "enter shows the jobs")))

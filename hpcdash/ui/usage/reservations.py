@@ -53,12 +53,16 @@ class ReservationsView(TableView):
             "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
             "node_list": Column("node_list", "NODE LIST", 10, "left", 4, cells.text_cell, longest=24),
             "queue": Column("queue", "QUEUE", 8, "left", 6, cells.text_cell, longest=16),
-            "who": Column("users", "WHO", 20, "left", 2, who_cell, flexible=True),
-            "flags": Column("flags", "FLAGS", 10, "left", 7, cells.muted_cell, longest=30),
+            "who": Column("users", "WHO", 26, "left", 2, who_cell),
+            "flags": Column("flags", "FLAGS", 10, "left", 7, cells.muted_cell, flexible=True),
         }
 
     def catalogue(self) -> Mapping[str, Column]:
         return self._catalogue
+
+    def key_ranks(self) -> Mapping[str, int | None]:
+        # There is no more to show of one.
+        return {"open": None}
 
     def counts(self) -> tuple[str, str]:
         count = self.rows.row_count if self.is_live else 0

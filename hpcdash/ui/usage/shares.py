@@ -99,6 +99,11 @@ class SharesView(TableView):
         self.everyone = not self.everyone
         self.reload()
 
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        """The account's jobs, or one's own there."""
+        text = f'account:"{row["account"]}"'
+        self.post_message(self.Wanted("jobs", everyone=not row["own"], filter_text=text))
+
     def row_hint(self, row: Mapping[str, Any]) -> str:
         return "  ·  ".join(share_words(row))
 

@@ -63,6 +63,17 @@ async def test_keys_and_words_lead_to_the_views_and_m_shows_all_accounts() -> No
         assert "physics/alice" not in screen_text(app)
 
 
+async def test_enter_on_a_limit_shows_the_jobs_it_is_on() -> None:
+    app = dashboard("limits")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await go_to(pilot, "limits scope:qos per:user name:limited")
+        await press(pilot, "enter")
+        assert app.main.view_name == "jobs"
+        assert 'qos:"limited"' in screen_text(app)
+        assert "lim3" in screen_text(app)
+
+
 async def test_the_lines_over_the_jobs_have_one_s_fair_share_and_it_is_asked_for_each_ten_minutes() -> None:
     app = dashboard("limits")
     async with app.run_test(size=(160, 45)) as pilot:
