@@ -49,6 +49,11 @@ def free_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     return [(f"{words:>7} ", cells.WARNING if not value else ""), *cells.usage_bar(used, _BAR_CELLS)]
 
 
+def only(key: str, value: str) -> str:
+    """A filter for one value; no name has a quote that would end it."""
+    return f'{key}:"{value.replace(chr(34), "")}"'
+
+
 class LimitsView(TableView):
     """Associations and accounts, then QoS; or the server and its queues."""
 
@@ -102,15 +107,16 @@ class LimitsView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The jobs that it is on."""
-        names = {
-            "qos": f'qos:"{row["name"]}"',
-            "queue": f'queue:"{row["name"]}"',
-            "account": f'account:"{row["name"]}"',
+        name = str(row["name"])
+        filters = {
+            "qos": only("qos", name),
+            "queue": only("queue", name),
+            "account": only("account", name),
+            "association": only("account", name.partition("/")[0]),
         }
-        if row["queues"]:
-            names["qos"] = " or ".join(f'queue:"{queue}"' for queue in row["queues"])
-        account = str(row["name"]).partition("/")[0]
-        wanted = {**names, "association": f'account:"{account}"'}.get(row["scope"], "")
+        wanted = filters.get(row["scope"], "")
+        if row["scope"] == "qos" and row["queues"]:
+            wanted = " or ".join(only("queue", queue) for queue in row["queues"])
         self.post_message(self.Wanted("jobs", everyone=row["per"] not in ("user", "job"), filter_text=wanted))
 
     def row_hint(self, row: Mapping[str, Any]) -> str:

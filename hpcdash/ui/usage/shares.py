@@ -13,6 +13,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_count
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
+from hpcdash.ui.usage.limits import only
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
@@ -101,8 +102,8 @@ class SharesView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The account's jobs, or one's own there."""
-        text = f'account:"{row["account"]}"'
-        self.post_message(self.Wanted("jobs", everyone=not row["own"], filter_text=text))
+        wanted = only("account", str(row["account"]))
+        self.post_message(self.Wanted("jobs", everyone=not row["own"], filter_text=wanted))
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         return "  ·  ".join(share_words(row))
