@@ -201,8 +201,10 @@ def record_case(
         ("associations", "", BACKEND.policy.associations(user, cluster)),
         ("qos", "", BACKEND.policy.qos_offers()),
         ("shares", "", BACKEND.policy.shares(user)),
+        ("shares-me", "", BACKEND.policy.shares("")),
         ("limits", "limits.sh", BACKEND.policy.limits(user, cluster)),
         ("reservations", "reservations.sh", BACKEND.policy.reservations(user)),
+        ("reservations-me", "reservations.sh", BACKEND.policy.reservations("")),
     ):
         commands.append(record(stem, word_file, asked, user, environment)[0])
     wanted: dict[str, bool] = {}
