@@ -53,6 +53,9 @@ class Capability(StrEnum):
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
     LIVE_LOGS = "live_logs"
+    SHARES = "shares"
+    LIMITS = "limits"
+    RESERVATIONS = "reservations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,21 @@ def _refused(*_: object) -> NoReturn:
     raise UsageError("this scheduler has no way to do that")
 
 
+_SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
+
+
+def _no_shares(*_: object) -> NoReturn:
+    raise UsageError("this scheduler shows no fair shares", _SEE_QUEUES)
+
+
+def _no_limits(*_: object) -> NoReturn:
+    raise UsageError("this scheduler lists no limits", _SEE_QUEUES)
+
+
+def _no_reservations(*_: object) -> NoReturn:
+    raise UsageError("this scheduler has no reservations", _SEE_QUEUES)
+
+
 def _undirected_reader() -> ScriptReader:
     from hpcdash.backends.script import undirected
 
@@ -236,6 +254,20 @@ class QueuePart:
     """Which of some hosts are down; None where no job is said to run on a host that is."""
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyReason:
+    """The site's rule that a job waits for. `view` is shares, limits or reservations.
+
+    Of a limit the columns of domain.schema.LIMITS that tell which it is, as far as the reason does; '' where it does
+    not.
+    """
+
+    view: str
+    scope: str = ""
+    per: str = ""
+    resource: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonsPart:
     """What a job's state (of domain.states) and the scheduler's reason for it mean."""
@@ -245,6 +277,9 @@ class ReasonsPart:
 
     never_starts: Callable[[str, str | None], str] = _empty_text
     """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
+
+    policy: Callable[[str, str | None], PolicyReason | None] = _none
+    """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
 
 
 class HistoryQuery(Protocol):
@@ -369,6 +404,16 @@ class PolicyPart:
 
     qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _none
     """All QoS with their limits; parse raises AccountingUnavailable."""
+
+    shares: Callable[[str], Query[ParsedTable]] = _no_shares
+    """(user): domain.schema.SHARES; parse raises AccountingUnavailable."""
+
+    limits: Callable[[str, str], Query[ParsedTable]] = _no_limits
+    """(user, cluster, as in `associations`): domain.schema.LIMITS that hold for a user; parse raises
+    AccountingUnavailable."""
+
+    reservations: Callable[[str], Query[ParsedTable]] = _no_reservations
+    """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

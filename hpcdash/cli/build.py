@@ -51,6 +51,8 @@ _UNREAD = "?"
 EMBEDDED = "local"
 # It asks no one but this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
+# Shares change slowly, and the lines over the jobs have them all day.
+_SHARES_SECONDS = 600.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
     f"Write {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
@@ -306,6 +308,9 @@ def pace_of(cluster: ClusterSettings) -> Pace:
         Kind.QUEUES: poll.nodes_seconds,
         Kind.HISTORY: poll.history_seconds,
         Kind.HISTORY_EVERYONE: poll.history_seconds,
+        Kind.SHARES: _SHARES_SECONDS,
+        Kind.LIMITS: poll.nodes_seconds,
+        Kind.RESERVATIONS: poll.nodes_seconds,
     }
     return Pace(seconds, poll.unfocused_factor, poll.controller_share)
 

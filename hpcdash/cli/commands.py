@@ -108,6 +108,28 @@ def script(common: CommonOptions, **given: Any) -> None:
     run_script(common, **given)
 
 
+def _rules_command(name: Kind, words: str, *, has_all: bool = False) -> click.Command:
+    @click.command(name, help=words)
+    @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
+    @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+    @common_options
+    def command(common: CommonOptions, *, everyone: bool = False, **given: Any) -> None:
+        from hpcdash.cli.jobs import run_table
+
+        run_table(common, name, mine=not everyone, **given)
+
+    if has_all:
+        command.params.insert(
+            0, click.Option(["--all", "everyone"], is_flag=True, help="All accounts, not only yours.")
+        )
+    return command
+
+
+RULES_COMMANDS: tuple[click.Command, ...] = (
+    _rules_command("shares", "Fair share of your accounts: shares, usage, and the factor in priority.", has_all=True),
+    _rules_command("limits", "Limits that hold for you, and how much of each is used."),
+    _rules_command("reservations", "Reservations: when, which nodes, and whether you may use them."),
+)
 LOOK_COMMANDS: tuple[click.Command, ...] = (
     _table_command("jobs", "Jobs in the queue."),
     _table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them."),
@@ -579,6 +601,7 @@ _OLD_CHAIN = copy(chain_of)
 _OLD_CHAIN.name, _OLD_CHAIN.hidden = "train", True
 COMMANDS = (
     *LOOK_COMMANDS,
+    *RULES_COMMANDS,
     *ACT_COMMANDS,
     *SUBMIT_COMMANDS,
     _OLD_CHAIN,

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.page import job_groups
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.limits import has_uncounted, with_counted_use
 
 T = TypeVar("T")
 # A script may ask in a loop.
@@ -86,12 +88,17 @@ def _kind(name: str, mine: bool) -> Kind:
         "history": Kind.HISTORY if mine else Kind.HISTORY_EVERYONE,
         "nodes": Kind.NODES,
         "queues": Kind.QUEUES,
+        "shares": Kind.SHARES,
+        "limits": Kind.LIMITS,
+        "reservations": Kind.RESERVATIONS,
     }
     return kinds[name]
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
+    if kind is Kind.LIMITS:
+        return await _fetch_limits(store)
     if kind not in (Kind.NODES, Kind.QUEUES):
         return await store.fetch(kind)
     counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
@@ -113,8 +120,22 @@ def parse_filter(expression: str, kind: Kind) -> query.Filter:
     return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
 
 
+async def _fetch_limits(store: ClusterStore) -> Snapshot:
+    """The limits, and one's own jobs where only they tell how much is used."""
+    # Whose jobs and which cluster's limits they are, only the probe tells.
+    await store.open()
+    snapshot = await store.fetch(Kind.LIMITS)
+    mine = None
+    if has_uncounted(snapshot.table):
+        try:
+            mine = (await store.fetch(Kind.MINE)).table
+        except HpcdashError as error:
+            print(f"hpcdash: what your jobs use is not counted: {visible(error.message)}", file=sys.stderr)
+    return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
+
+
 def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
-    """jobs, nodes, queues or history as a table, JSON or CSV on stdout."""
+    """Rows of a kind as a table, JSON or CSV on stdout."""
     kind = _kind(name, mine)
     wanted = parse_filter(expression, kind)
 
@@ -124,6 +145,8 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
 
     snapshot, cluster, backend = with_session(common, work)
     table = query.apply(snapshot.table, wanted, snapshot.taken_at)
+    if name == "shares" and mine:
+        table = table.filter(table["_on_own_path"])
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
     if form == "json":
@@ -153,7 +176,7 @@ def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     if name in ("jobs", "history") and mine:
         where = "in the queue" if name == "jobs" else "ended in the last 7 days"
         return f"no job of yours {where}; --all shows everyone's"
-    return "nothing"
+    return {"limits": "no limits hold for you", "reservations": "no reservations"}.get(name, "nothing")
 
 
 def run_show(common: CommonOptions, job: str, form: str) -> None:

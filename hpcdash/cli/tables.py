@@ -18,14 +18,23 @@ from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, shortened
 from hpcdash.domain.job_text import queue_note
+from hpcdash.domain.limits import format_limited, format_per, format_resource, format_who, format_whose
 from hpcdash.domain.rfc3339 import format_utc, json_values, table_to_json_rows
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip_path, visible, width_of, without_surrogates
 from hpcdash.domain.units import format_age, format_duration, format_memory
 from hpcdash.errors import UsageError
 
-Kind = Literal["jobs", "nodes", "queues", "history"]
-_SCHEMAS = {"jobs": schema.JOBS, "history": schema.JOBS, "nodes": schema.NODES, "queues": schema.QUEUES}
+Kind = Literal["jobs", "nodes", "queues", "history", "shares", "limits", "reservations"]
+_SCHEMAS = {
+    "jobs": schema.JOBS,
+    "history": schema.JOBS,
+    "nodes": schema.NODES,
+    "queues": schema.QUEUES,
+    "shares": schema.SHARES,
+    "limits": schema.LIMITS,
+    "reservations": schema.RESERVATIONS,
+}
 UNKNOWN = "-"
 _Joined = Callable[[pa.Table], list[str]]
 _GAP = "  "
@@ -42,15 +51,32 @@ _COLUMNS: dict[Kind, tuple[str, ...]] = {
         *("name", "available", "default", "limit_seconds", "nodes", "nodes_idle", "nodes_down"),
         *("cpu_use", "gpu_use", "jobs_running", "jobs_pending"),
     ),
+    "shares": (
+        *("tree", "own", "raw_shares", "normalized_shares", "raw_usage", "effective_usage", "fair_share"),
+        "level_fair_share",
+    ),
+    "limits": ("whose", "for", "what", "used_amount", "maximum_amount", "free_amount", "native"),
+    "reservations": ("name", "state", "allowed", "starts_at", "ends_at", "nodes", "node_list", "who", "flags"),
 }
 # What a row is called and how it fares; never cut, never left out.
-_ALWAYS_WHOLE = {"jobs": ("id", "state"), "history": ("id", "state"), "nodes": ("name", "state"), "queues": ("name",)}
+_ALWAYS_WHOLE: dict[Kind, tuple[str, ...]] = {
+    "jobs": ("id", "state"),
+    "history": ("id", "state"),
+    "nodes": ("name", "state"),
+    "queues": ("name",),
+    "shares": ("tree",),
+    "limits": ("what",),
+    "reservations": ("name", "state"),
+}
 # Left out first where there is no room; after these, from the right.
 _LEAST_WANTED = {
     "jobs": ("cpus", "nodes", "limit_seconds", "user", "gpus", "queue"),
     "history": ("cpus", "nodes", "limit_seconds", "user", "gpus", "queue"),
     "nodes": ("flags", "load", "queues", "gpu_type", "jobs", "memory_use"),
     "queues": ("default", "nodes_down", "available", "nodes", "limit_seconds", "cpu_use", "gpu_use"),
+    "shares": ("raw_usage", "normalized_shares", "level_fair_share"),
+    "limits": ("native", "free_amount"),
+    "reservations": ("flags", "nodes", "who"),
 }
 JSON_SCHEMA = 1
 # Rows turned into text at a time: memory stays small however long the queue.
@@ -89,6 +115,21 @@ _HEADINGS = {
     "jobs_pending": "PENDING",
     "nodes_idle": "IDLE",
     "nodes_down": "DOWN",
+    "tree": "ACCOUNT/USER",
+    "raw_shares": "SHARES",
+    "normalized_shares": "OF_PARENT",
+    "raw_usage": "RAW_USAGE",
+    "effective_usage": "USAGE",
+    "level_fair_share": "LEVEL_FS",
+    "whose": "LIMIT_OF",
+    "what": "RESOURCE",
+    "used_amount": "USED",
+    "maximum_amount": "LIMIT",
+    "free_amount": "FREE",
+    "allowed": "FOR_YOU",
+    "starts_at": "BEGINS",
+    "duration_seconds": "LASTS",
+    "node_list": "NODE_LIST",
 }
 
 
@@ -148,7 +189,7 @@ def write_table(
 
 def _column(table: pa.Table, name: str, now_epoch: float, joined: _Joined | None) -> _Column:
     if joined is not None:
-        cells, is_number = joined(table), name not in ("where", "note")
+        cells, is_number = joined(table), name not in _TEXTS
     elif name not in table.column_names:
         cells, is_number = [UNKNOWN] * table.num_rows, False
     else:
@@ -240,13 +281,43 @@ def _use(used: str, of: str, show: Callable[[int], str]) -> _Joined:
     return words
 
 
+def _of_rows(words: Callable[[dict[str, Any]], str]) -> _Joined:
+    """Each row in words."""
+    return lambda table: [visible(words(row)) or UNKNOWN for row in table.to_pylist()]
+
+
+def _limited(column: str) -> _Joined:
+    """An amount of a limit."""
+    return _of_rows(lambda row: format_limited(str(row["resource"]), row[column]))
+
+
+def _shares_tree(table: pa.Table) -> list[str]:
+    """Users under their accounts, accounts under their parents."""
+    names = zip(*(_texts(table, name) for name in ("_depth", "account", "user", "partition")), strict=True)
+    return [
+        "  " * (depth or 0) + visible(f"{user or account}{f' ({partition})' if partition else ''}")
+        for depth, account, user, partition in names
+    ]
+
+
 _CPUS_AND_GPUS = {"cpu_use": _use("cpus_used", "cpus", str), "gpu_use": _use("gpus_used", "gpus", str)}
 _JOINED: dict[Kind, dict[str, _Joined]] = {
     "jobs": {"where": _where, "exit": _exit},
     "history": {"where": _where, "exit": _exit},
     "nodes": {**_CPUS_AND_GPUS, "memory_use": _use("memory_used_bytes", "memory_bytes", format_memory)},
     "queues": _CPUS_AND_GPUS,
+    "shares": {"tree": _shares_tree},
+    "limits": {
+        "whose": _of_rows(format_whose),
+        "for": _of_rows(format_per),
+        "what": _of_rows(lambda row: format_resource(str(row["resource"]))),
+        "used_amount": _limited("used"),
+        "maximum_amount": _limited("maximum"),
+        "free_amount": _limited("free"),
+    },
+    "reservations": {"who": _of_rows(format_who)},
 }
+_TEXTS = frozenset({"where", "note", "tree", "whose", "for", "what", "who"})
 
 
 def _bounded(columns: list[_Column], kind: Kind) -> list[_Column]:
@@ -316,7 +387,7 @@ def write_json(
 ) -> None:
     """Write one JSON object and a newline in UTF-8, and flush.
 
-    The rows stand under "jobs" (history too), "nodes" or "queues". `taken_at` is an epoch in seconds or a datetime.
+    The rows stand under the kind's name, "jobs" for history too. `taken_at` is an epoch in seconds or a datetime.
     BrokenPipeError is the caller's.
     """
     envelope = {

@@ -139,6 +139,86 @@ QUEUES = pa.schema(
 )
 
 
+SHARES = pa.schema(
+    [
+        ("account", TEXT),
+        # Null: the row is the account as a whole.
+        ("user", TEXT),
+        ("partition", TEXT),
+        # Null: it shares as its parent does, or that is not told.
+        ("raw_shares", COUNT),
+        ("normalized_shares", pa.float64()),
+        # In the scheduler's units, decayed as the site has it.
+        ("raw_usage", COUNT),
+        ("normalized_usage", pa.float64()),
+        ("effective_usage", pa.float64()),
+        # 0-1, the more the sooner a job starts.
+        ("fair_share", pa.float64()),
+        # Of its siblings' whose is higher goes first; infinite where nothing was used.
+        ("level_fair_share", pa.float64()),
+        # Whether it is one of one's own associations.
+        ("own", pa.bool_()),
+        ("_id", TEXT),
+        # How far below the root, and whether it is one of one's own or above one.
+        ("_depth", COUNT),
+        ("_on_own_path", pa.bool_()),
+    ]
+)
+
+LIMITS = pa.schema(
+    [
+        # association, account, qos, queue or server, and which.
+        ("scope", WORD),
+        ("name", TEXT),
+        # For whom together: job, user, account, group, project or all.
+        ("per", WORD),
+        # That user, account, group or project; null for a job's and for all.
+        ("subject", TEXT),
+        # A word of domain.limits.RESOURCES, or the scheduler's own; its unit is in its name.
+        ("resource", WORD),
+        ("maximum", COUNT),
+        # Null: not known, or nothing that is used up (a job's).
+        ("used", COUNT),
+        ("free", COUNT),
+        # Queues that apply it to all of their jobs; null where a job has to choose it.
+        ("queues", pa.list_(pa.string())),
+        # The scheduler's own name for it.
+        ("native", TEXT),
+        ("_id", TEXT),
+        # Which jobs use it up where the scheduler does not say how much is used; all null: they cannot be told.
+        ("_of_user", TEXT),
+        ("_of_queue", TEXT),
+        ("_of_qos", TEXT),
+        ("_of_account", TEXT),
+    ]
+)
+
+RESERVATIONS = pa.schema(
+    [
+        ("name", TEXT),
+        # active, upcoming, ended, or the scheduler's own word.
+        ("state", WORD),
+        # Whether one may use it; null: not known.
+        ("allowed", pa.bool_()),
+        ("starts_at", TIME),
+        # Null: it does not end.
+        ("ends_at", TIME),
+        ("duration_seconds", COUNT),
+        ("nodes", COUNT),
+        ("node_list", TEXT),
+        ("queue", TEXT),
+        # A name with a leading "-" is kept out.
+        ("users", pa.list_(pa.string())),
+        ("groups", pa.list_(pa.string())),
+        ("accounts", pa.list_(pa.string())),
+        ("flags", pa.list_(pa.string())),
+        # How a job asks for it, and what its flags mean, in words.
+        ("_option", TEXT),
+        ("_note", TEXT),
+    ]
+)
+
+
 def public_names(schema: pa.Schema) -> list[str]:
     """The columns of the JSON contract, in its order."""
     return [name for name in schema.names if not name.startswith("_")]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from hpcdash.ui.view import View
 
-TABLES = frozenset({"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"})
+RULES = frozenset({"shares", "limits", "reservations"})
+TABLES = RULES | {"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"}
 ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
@@ -75,13 +76,16 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_history", "4", "history", capability=Capability.HISTORY),
     Action("show_alerts", "5", "alerts"),
     Action("show_clusters", "6", "clusters and connections", short="clusters"),
+    Action("shares", "8", "fair share of your accounts", capability=Capability.SHARES),
+    Action("limits", "9", "limits that hold for you, and what is used", capability=Capability.LIMITS),
+    Action("reservations", "0", "reservations, and whether you may use them", capability=Capability.RESERVATIONS),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("bookmark", "B", "bookmark the filter, or remove its bookmark", ROOT_TABLES),
     Action("next_bookmark", "greater_than_sign", "next bookmark", ROOT_TABLES),
     Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
-    Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
+    Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history", "shares"}), shown=3, short="mine/all"),
     Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
     Action("switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"),
     Action("larger_overview", "plus", "larger overview", JOB_TABLES),

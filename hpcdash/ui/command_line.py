@@ -16,7 +16,7 @@ from hpcdash.errors import QueryError
 from hpcdash.ui.actions import OLD_NAMES
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.views import SPECS
+from hpcdash.ui.views import SPECS, ViewSpec
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 # In a filter: what stands in quotes, and the name of a saved filter, a word of its own.
@@ -117,17 +117,27 @@ class CommandLine:
         words = value.split(" ", 1)
         if len(words) == 1:
             return [name for name in self._commands() if name.startswith(value) and name != value]
-        spec = SPECS.get(words[0])
-        if spec is None or not spec.root:
+        if words[0] not in self._views():
             return []
         from hpcdash.domain import schema as tables
 
-        wanted = {"nodes": tables.NODES, "queues": tables.QUEUES}.get(words[0], tables.JOBS)
+        wanted = {
+            "nodes": tables.NODES,
+            "queues": tables.QUEUES,
+            "shares": tables.SHARES,
+            "limits": tables.LIMITS,
+            "reservations": tables.RESERVATIONS,
+        }.get(words[0], tables.JOBS)
         return [f"{words[0]} {found}" for found in completions(words[1], wanted)]
+
+    def _views(self) -> dict[str, ViewSpec]:
+        """Those one can go to on this cluster."""
+        has = self._screen.session.store.backend.capabilities
+        return {name: spec for name, spec in SPECS.items() if spec.root and spec.capability in (None, *has)}
 
     def _commands(self) -> dict[str, str]:
         """What can stand first after ':', and what it means."""
-        commands = {name: f"{spec.title or name} view" for name, spec in SPECS.items() if spec.root}
+        commands = {name: f"{spec.title or name} view" for name, spec in self._views().items()}
         commands |= {name: f"alias: {line}" for name, line in self._aliases.items() if name not in OLD_NAMES}
         return commands | {action.name: action.words for action in self._screen.actions()}
 
@@ -189,7 +199,7 @@ class CommandLine:
             name, _, rest = f"{self._aliases[name]} {rest}".strip().partition(" ")
         if not name:
             return None
-        if name in SPECS and SPECS[name].root:
+        if name in self._views():
             await screen.go(name)
             view = screen.view
             if rest.strip() and isinstance(view, TableView):
@@ -202,6 +212,8 @@ class CommandLine:
         if name in ("q", "quit"):
             screen.app.exit()
             return None
+        if name in SPECS and SPECS[name].root:
+            return f"{screen.session.store.backend.title} has no {name}"
         known = screen.offered.named(name)
         if known is not None:
             return screen.offered.why_not(screen.session, screen.view_name, known) or f"{name} is for another view"

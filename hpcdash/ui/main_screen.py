@@ -233,9 +233,17 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def _ask_for_shown(self) -> None:
         """Have the poller ask for what is on the screen, and nothing else."""
-        has_queues = Capability.QUEUES in self.session.store.backend.capabilities
-        of_header = {Kind.QUEUES} if self._has_header and has_queues else set()
-        self.session.poller.show(self.view.kinds | of_header)
+        self.session.poller.show(self.view.kinds | self._header_kinds)
+
+    @property
+    def _header_kinds(self) -> set[Kind]:
+        """What the lines over the view need; whether there is accounting, and so are shares, the probe tells."""
+        if not self._has_header:
+            return set()
+        probe, has = self.session.store.probe, self.session.store.backend.capabilities
+        has_accounting = probe is not None and bool(probe.has_accounting)
+        wanted = {Kind.QUEUES: Capability.QUEUES in has, Kind.SHARES: Capability.SHARES in has and has_accounting}
+        return {kind for kind, is_wanted in wanted.items() if is_wanted}
 
     @property
     def _has_header(self) -> bool:

@@ -53,6 +53,15 @@ class ScreenActions:
     async def do_show_history(self) -> None:
         await self.screen.go("history")
 
+    async def do_shares(self) -> None:
+        await self.screen.go("shares")
+
+    async def do_limits(self) -> None:
+        await self.screen.go("limits")
+
+    async def do_reservations(self) -> None:
+        await self.screen.go("reservations")
+
     async def do_show_alerts(self) -> None:
         if self.screen.session.watching is None:
             self.screen.notify(UNWATCHED, timeout=5)

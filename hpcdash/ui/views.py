@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import cast
 
+from hpcdash.backends.base import Capability
 from hpcdash.ui.view import View
 
 
@@ -18,6 +19,8 @@ class ViewSpec:
     place: str
     title: str = ""
     root: bool = False
+    # Only where the scheduler has it.
+    capability: Capability | None = None
 
     @property
     def make(self) -> Callable[..., View]:
@@ -38,6 +41,9 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("history", "jobs.history:HistoryView", root=True),
         ViewSpec("alerts", "watch.view:AlertsView", root=True),
         ViewSpec("clusters", "cluster.clusters:ClustersView", root=True),
+        ViewSpec("shares", "usage.shares:SharesView", root=True, capability=Capability.SHARES),
+        ViewSpec("limits", "usage.limits:LimitsView", root=True, capability=Capability.LIMITS),
+        ViewSpec("reservations", "usage.reservations:ReservationsView", root=True, capability=Capability.RESERVATIONS),
         ViewSpec("submit", "submit.view:SubmitView", "new submission", root=True),
         ViewSpec("job", "jobs.job:JobView"),
         ViewSpec("node", "cluster.node:NodeView"),

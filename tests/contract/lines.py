@@ -12,6 +12,8 @@ SLURM = "slurm/22.05/everyday"
 SLURM_ARRAYS = "slurm/22.05/arrays"
 PBS = "pbs/23.06/everyday"
 TORQUE = "pbs/torque-6.1/torque"
+SLURM_LIMITS = "slurm/22.05/limits"
+PBS_LIMITS = "pbs/23.06/limits"
 TABLES = ("jobs", "nodes", "queues", "history")
 
 
@@ -21,6 +23,8 @@ def recordings() -> tuple[Recording, ...]:
         Recording("slurm-arrays-reading", SLURM_ARRAYS, (("jobs", "--all", "--format", "table"),)),
         Recording("pbs-reading", PBS, _tables()),
         Recording("torque-reading", TORQUE, _tables()),
+        Recording("slurm-limits-reading", SLURM_LIMITS, (*_rules("shares", "limits", "reservations"), ("show", "49"))),
+        Recording("pbs-limits-reading", PBS_LIMITS, (*_rules("limits", "reservations"), ("shares",))),
         Recording(
             "slurm-actions",
             SLURM,
@@ -51,6 +55,11 @@ def _tables() -> tuple[tuple[str, ...], ...]:
         ("jobs", "--filter", "gpus>>1"),
         ("jobs", "--filter", "colour:red"),
     )
+
+
+def _rules(*names: str) -> tuple[tuple[str, ...], ...]:
+    forms = itertools.product(names, ("json", "csv", "table"))
+    return (*((name, "--format", form) for name, form in forms), ("limits", "--filter", "free:0"))
 
 
 def _details(*jobs: str) -> tuple[tuple[str, ...], ...]:
@@ -291,6 +300,7 @@ _COMMANDS = [
     "jobs",
     "journal",
     "kill-switch",
+    "limits",
     "log",
     "metrics",
     "nodes",
@@ -299,9 +309,11 @@ _COMMANDS = [
     "render",
     "replay",
     "requeue",
+    "reservations",
     "resume",
     "save-switch",
     "script",
+    "shares",
     "show",
     "signal",
     "stacks",

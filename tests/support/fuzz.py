@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionRequest, Verb
-from hpcdash.backends.base import Backend
+from hpcdash.backends.base import Backend, Capability
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.job_detail import Script
 from hpcdash.backends.output_patterns import PathFacts, finish_shown, output_path, paths_as_shown
@@ -173,6 +173,11 @@ def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:
     yield "preemption", backend.policy.preemption("q")
     yield "accounts", backend.policy.associations("alice")
     yield "qos offers", backend.policy.qos_offers()
+    for name in (Capability.SHARES, Capability.RESERVATIONS):
+        if name in backend.capabilities:
+            yield str(name), getattr(backend.policy, name)("alice")
+    if Capability.LIMITS in backend.capabilities:
+        yield "limits", backend.policy.limits("alice", "")
     yield "start estimate", backend.submit.start_estimate(Submission(b"#!/bin/sh\n", "a.sh"))
 
 
@@ -277,6 +282,9 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
 
 # Which recorded files, by the ends of their names, answer a question.
 _ANSWERED_BY = {
+    "shares": r"shares",
+    "limits": r"limits",
+    "reservations": r"reservations",
     "probe": r"probe",
     "jobs": r"jobs[a-z-]*|squeue|row",
     "nodes": r"nodes",

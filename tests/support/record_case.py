@@ -197,11 +197,16 @@ def record_case(
         if stem == "probe" and parsed is not None:
             clock = int(parsed.clock_epoch_seconds or clock)
     cluster = tables["probe"].cluster if tables["probe"] is not None else ""
-    for stem, asked in (
-        ("associations", BACKEND.policy.associations(user, cluster)),
-        ("qos", BACKEND.policy.qos_offers()),
+    for stem, word_file, asked in (
+        ("associations", "", BACKEND.policy.associations(user, cluster)),
+        ("qos", "", BACKEND.policy.qos_offers()),
+        ("shares", "", BACKEND.policy.shares(user)),
+        ("shares-me", "", BACKEND.policy.shares("")),
+        ("limits", "limits.sh", BACKEND.policy.limits(user, cluster)),
+        ("reservations", "reservations.sh", BACKEND.policy.reservations(user)),
+        ("reservations-me", "reservations.sh", BACKEND.policy.reservations("")),
     ):
-        commands.append(record(stem, "", asked, user, environment)[0])
+        commands.append(record(stem, word_file, asked, user, environment)[0])
     wanted: dict[str, bool] = {}
     if whose_details != "none":
         for stem, in_queue in ((f"jobs-{whose_details}-ended", True), (f"history-{whose_details}", False)):

@@ -24,6 +24,9 @@ PACE = Pace(
         Kind.QUEUES: 60.0,
         Kind.HISTORY: 300.0,
         Kind.HISTORY_EVERYONE: 300.0,
+        Kind.SHARES: 600.0,
+        Kind.LIMITS: 60.0,
+        Kind.RESERVATIONS: 60.0,
     }
 )
 

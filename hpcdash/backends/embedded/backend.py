@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from hpcdash.backends.actions import ALTERABLE
 from hpcdash.backends.base import (
     ActionsPart,
@@ -13,6 +15,8 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    PolicyPart,
+    PolicyReason,
     Probe,
     ProbePart,
     QueuePart,
@@ -29,7 +33,7 @@ from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import NewLimits, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.states import ACTIVE, ENDED
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
@@ -61,7 +65,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     return Backend(
         name="local",
         title="embedded queue",
-        capabilities=frozenset(Capability) - {Capability.EXPECTED_START},
+        capabilities=frozenset(Capability) - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS},
         is_embedded=True,
         probe=ProbePart(query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))),
         queue=QueuePart(
@@ -69,7 +73,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             nodes=lambda: Query((*words, "nodes"), read_table(schema.NODES)),
             queues=lambda: Query((*words, "queues"), read_table(schema.QUEUES)),
         ),
-        reasons=ReasonsPart(hint=_hint, never_starts=_never_starts),
+        reasons=ReasonsPart(hint=_hint, never_starts=_never_starts, policy=_policy_reason),
         history=HistoryPart(jobs=partial(_history_query, words), native=native),
         detail=DetailPart(
             native=native,
@@ -86,6 +90,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             history_query=script,
             cron_parts=_cron_parts,
         ),
+        policy=PolicyPart(limits=partial(_limits_query, words)),
         actions=ActionsPart(commands=partial(actions.action_commands, words), alterable=ALTERABLE),
         submit=SubmitPart(
             submission=partial(submit.submission, words),
@@ -137,6 +142,37 @@ def _resubmission(
 
 def _hint(state: str, reason: str | None) -> str:
     return _HINTS.get(reason or "", "")
+
+
+def _limits_query(program: tuple[str, ...], user: str, cluster: str = "") -> Query[ParsedTable]:
+    return Query((*program, "nodes"), _read_slots)
+
+
+def _read_slots(answer: Answer) -> ParsedTable:
+    """What the queue gives all of its jobs together: this machine's slots."""
+    nodes = read_table(schema.NODES)(answer).table.to_pylist()
+    rows = [
+        {
+            "scope": "queue",
+            "name": node["name"],
+            "per": "all",
+            "resource": unit,
+            "maximum": node[unit],
+            "used": node[f"{unit}_used"],
+            "free": None if node[f"{unit}_used"] is None else max(0, node[unit] - node[f"{unit}_used"]),
+            "queues": node["queues"],
+            "native": f"slots.json: {unit}",
+            "_id": f"{node['name']}/{unit}",
+        }
+        for node in nodes
+        for unit in ("cpus", "gpus")
+        if node[unit]
+    ]
+    return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS))
+
+
+def _policy_reason(state: str, reason: str | None) -> PolicyReason | None:
+    return PolicyReason("limits", per="all") if reason == "Resources" and state in WAITING else None
 
 
 def _requeue_refusal(native: Mapping[str, str]) -> str:

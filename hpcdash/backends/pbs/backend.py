@@ -28,11 +28,13 @@ from hpcdash.backends.pbs import (
     explain,
     history,
     jobs,
+    limits,
     log_files,
     nodes,
     probe,
     queues,
     reasons,
+    reservations,
     rules,
     submit,
 )
@@ -47,20 +49,23 @@ _NO_HISTORY = {
     Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)",
     Dialect.SLURM_WRAPPERS: "not kept here",
 }
-_ALL = frozenset(Capability) - {Capability.KEEPS_SCRIPTS}
+# Only its managers may ask for fair shares.
+_ALL = frozenset(Capability) - {Capability.KEEPS_SCRIPTS, Capability.SHARES}
 _CAPABILITIES = {
     Dialect.OPENPBS: _ALL,
     # qsub's -k takes no d before 18.1, nor does Torque's.
     Dialect.PBS_TEXT: _ALL - {Capability.LIVE_LOGS},
-    Dialect.TORQUE: _ALL - {Capability.LIVE_LOGS},
+    Dialect.TORQUE: _ALL - {Capability.LIVE_LOGS, Capability.RESERVATIONS},
     # Slurm's wrappers have no qsig and no history, know neither paths nor starts to come, and change nothing of a job.
     Dialect.SLURM_WRAPPERS: _ALL
     - {
         Capability.ALTER,
         Capability.EXPECTED_START,
         Capability.HISTORY,
+        Capability.LIMITS,
         Capability.LIVE_LOGS,
         Capability.LOGS,
+        Capability.RESERVATIONS,
         Capability.SIGNAL,
         Capability.SUSPEND,
     },
@@ -89,7 +94,9 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             down_hosts=partial(nodes.down_hosts_query, one),
         ),
         reasons=ReasonsPart(
-            hint=reasons.reason_hint, never_starts=_never_starts_in_slurm if is_slurm else reasons.never_starts
+            hint=reasons.reason_hint,
+            never_starts=_never_starts_in_slurm if is_slurm else reasons.never_starts,
+            policy=reasons.policy_reason,
         ),
         history=HistoryPart(
             jobs=partial(history.history_query, one),
@@ -120,7 +127,10 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             cron_parts=_cron_parts,
         ),
         policy=PolicyPart(
-            queue_rules=partial(rules.queue_rules_query, one), queue_limits=partial(rules.queue_limits_query, one)
+            queue_rules=partial(rules.queue_rules_query, one),
+            queue_limits=partial(rules.queue_limits_query, one),
+            limits=partial(limits.limits_query, one),
+            reservations=reservations.reservations_query,
         ),
         actions=ActionsPart(
             commands=partial(actions.action_commands, one),

@@ -50,7 +50,7 @@ _WANTED = (
     *("acl_group_enable", "acl_groups", "default_queue", "scheduling", _SERVER),
 )
 _HEAD = re.compile(rb"(?:(?:User|Groups|Reservation|Start): [^\n]*\n)*")
-_RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
+RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
 _RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
 _MOST_NAMED = 5
 # Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
@@ -189,10 +189,10 @@ def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[Queue
         return QueueStanding.CLOSED, "closed to submissions: only routing queues pass jobs on to it"
     for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
         listed = said[f"acl_{name}s"] or ""
-        if _is_true(said[f"acl_{name}_enable"]) and person.user and not _is_on(listed, mine):
+        if _is_true(said[f"acl_{name}_enable"]) and person.user and not is_on_list(listed, mine):
             return QueueStanding.CLOSED, f"closed to you: only {who}{_some(listed) or 'nobody'} may submit"
     if not _is_true(said["started"]):
-        if _RESERVED_QUEUE.fullmatch(said["id"] or ""):
+        if RESERVED_QUEUE.fullmatch(said["id"] or ""):
             return QueueStanding.RESERVED, "reserved: its jobs start with the reservation"
         return QueueStanding.STOPPED, "stopped: its jobs wait until the site starts the queue"
     if (said["queue_type"] or "").lower().startswith("r"):
@@ -200,7 +200,7 @@ def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[Queue
     return None, ""
 
 
-def _is_on(listed: str, names: Collection[str]) -> bool:
+def is_on_list(listed: str, names: Collection[str]) -> bool:
     """Whether an access list lets any of the names in: `alice`, `+alice@host`, `-bob`, `*`; hosts are not looked at.
 
     A name's own entry counts before one for all.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from hpcdash.backends.base import PolicyReason
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING, JobState
@@ -361,6 +362,32 @@ def _hint(table: tuple[tuple[str, _Hint], ...], reason: str) -> str:
         if found := re.search(pattern, reason, re.IGNORECASE):
             return words if isinstance(words, str) else words(found)
     return ""
+
+
+# -- reasons that are the site's rules
+
+_POLICY_RESOURCES = {"ncpus": "cpus", "ngpus": "gpus", "mem": "memory", "nodect": "nodes"}
+
+
+def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
+    """As ReasonsPart.policy: by the comments that `_limit` puts into words, and those on shares and reservations."""
+    if state not in WAITING or not reason:
+        return None
+    for pattern, words in _HINTS:
+        found = re.search(pattern, reason, re.IGNORECASE)
+        if found is None:
+            continue
+        if words is _limit:
+            groups = found.groupdict()
+            resource = groups.get("resource")
+            return PolicyReason(
+                "limits",
+                "queue" if groups.get("queue") else "server",
+                (groups.get("who") or groups.get("each") or "all").lower(),
+                _POLICY_RESOURCES.get(resource, resource) if resource else "jobs_running",
+            )
+        return PolicyReason("reservations") if "reservation" in pattern else None
+    return None
 
 
 # -- reasons that no waiting ends

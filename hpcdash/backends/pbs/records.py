@@ -11,7 +11,7 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.pbs.text_records import Record, text_records, xml_records
+from hpcdash.backends.pbs.text_records import TRUSTED_HEADS, Record, join_attribute, text_records, xml_records
 from hpcdash.backends.pbs.values import as_text, restored
 from hpcdash.backends.pbs.wrappers import wrapped_records
 from hpcdash.backends.queries import noise_lines, row_excerpt
@@ -180,7 +180,13 @@ def _joined(lines: list[bytes]) -> bytes:
 def _dsv_record(record: bytes, token: bytes) -> Record:
     head, *fields = record.split(token)
     pairs = (field.partition(b"=")[::2] for field in fields if b"=" in field)
-    return re.sub(_HEAD.encode(), b"", head).strip(), dict(pairs)
+    name = re.sub(_HEAD.encode(), b"", head).strip()
+    if not head.startswith(TRUSTED_HEADS):
+        return name, dict(pairs)
+    joined: dict[bytes, bytes] = {}
+    for key, value in pairs:
+        join_attribute(joined, key, value)
+    return name, joined
 
 
 def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa.Table:

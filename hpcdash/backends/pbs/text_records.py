@@ -29,18 +29,30 @@ _XML_NAMED = {b"lt": b"<", b"gt": b">", b"amp": b"&", b"quot": b'"', b"apos": b"
 _JOB = b"Job Id"
 # Whose values nobody but a manager sets.
 _TRUSTED = frozenset({b"Queue", b"Server"})
+TRUSTED_HEADS = (b"Queue: ", b"Server: ")
+_MOST_JOINED_BYTES = 1 << 16
 # What Slurm's wrappers print of every job, after all that a person may name.
 _WRAPPED_LAST = b"Resource_List.walltime"
+
+
+def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None:
+    """Add an attribute of a queue or server: of several limits each comes by itself (max_run = [o:PBS_ALL=9])."""
+    before = fields.get(key)
+    if before is None:
+        fields[key] = value
+    elif len(before) < _MOST_JOINED_BYTES:
+        fields[key] = before + b"," + value
 
 
 class _TextRecord:
     """A record of text while its lines are read."""
 
-    def __init__(self, name: bytes, is_wrapped_job: bool, is_tabbed: bool) -> None:
+    def __init__(self, name: bytes, is_wrapped_job: bool, is_tabbed: bool, is_trusted: bool = False) -> None:
         self.name = name
         self.fields: dict[bytes, bytes] = {}
         self._is_wrapped_job = is_wrapped_job
         self._is_tabbed = is_tabbed
+        self._is_trusted = is_trusted
         self._attribute = _TABBED_ATTRIBUTE if is_tabbed else _TEXT_ATTRIBUTE
         self._key: bytes | None = None
         self._value = bytearray()
@@ -77,8 +89,13 @@ class _TextRecord:
     def _keep(self) -> None:
         """Of an attribute that comes twice one was forged: in the wrappers' text a job's name, which comes before the
         others, forges the first; in PBS's the variables, which come after most, forge the second."""
-        if self._key is not None and (self._is_tabbed or self._key not in self.fields):
-            self.fields[self._key] = restored(bytes(self._value))
+        if self._key is None:
+            return
+        value = restored(bytes(self._value))
+        if self._is_trusted:
+            join_attribute(self.fields, self._key, value)
+        elif self._is_tabbed or self._key not in self.fields:
+            self.fields[self._key] = value
 
 
 def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
@@ -146,7 +163,7 @@ class _TextHeads:
             return None
         if self._first_attributes.setdefault(kind, first) != first and kind not in _TRUSTED:
             return None
-        return _TextRecord(name.strip(), is_tabbed and kind == _JOB, is_tabbed)
+        return _TextRecord(name.strip(), is_tabbed and kind == _JOB, is_tabbed, kind in _TRUSTED)
 
 
 def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:

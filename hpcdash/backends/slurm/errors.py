@@ -48,13 +48,14 @@ _ACCOUNTING_WORDS = (
 )
 
 
-def failure(answer: Answer) -> CommandError:
-    """The error a failed answer stands for."""
+def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
+    """The error a failed answer stands for; `command` is what failed, where argv is a script around it."""
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
-    name = program_name(answer.argv)
+    argv = command or answer.argv
+    name = program_name(argv)
 
     def error(kind: type[CommandError], message: str, next_step: str) -> CommandError:
-        return kind(message, next_step, argv=answer.argv, status=answer.status, words=words)
+        return kind(message, next_step, argv=argv, status=answer.status, words=words)
 
     def has(phrases: tuple[str, ...]) -> bool:
         return any(phrase in words for phrase in phrases)
@@ -104,6 +105,16 @@ def failure(answer: Answer) -> CommandError:
     return error(SchedulerRefused, f"{name} failed", f"Its own words tell why; `man {name}` explains them.")
 
 
+def accounting_unavailable(
+    answer: Answer,
+    message: str = "no shares or limits here: slurmdbd is not configured",
+    next_step: str = "Only an administrator can set up accounting; `hpcdash queues` shows what partitions allow.",
+) -> AccountingUnavailable:
+    """The error of an answer that tells of no accounting."""
+    words = excerpt(answer.stderr) or excerpt(answer.stdout)
+    return AccountingUnavailable(message, next_step, argv=answer.argv, status=answer.status, words=words)
+
+
 def require_success(answer: Answer) -> None:
     """Raises the error of an answer that ended badly.
 
@@ -113,13 +124,14 @@ def require_success(answer: Answer) -> None:
         raise failure(answer)
 
 
-def unreadable(answer: Answer, what: str) -> UnreadableOutput:
-    """The error of an answer that ended well but is not in the format asked for."""
-    name = program_name(answer.argv)
+def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
+    """The error of an answer that ended well but is not in the format asked for; `command` as in `failure`."""
+    argv = command or answer.argv
+    name = program_name(argv)
     return UnreadableOutput(
         f"{name} printed something that is not a list of {what}",
         f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
-        argv=answer.argv,
+        argv=argv,
         status=answer.status,
         words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
     )

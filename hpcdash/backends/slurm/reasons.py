@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from hpcdash.backends.base import PolicyReason
 from hpcdash.domain.states import WAITING
 
 _EXACT = {
@@ -159,6 +160,58 @@ def _limit_hint(reason: str) -> str:
         return f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for one to end"
     used = f"much {what}{per} is" if what in _NOT_COUNTED else f"many {what}{per} are"
     return f"as {used} in use as {owner}; it waits for some to be free"
+
+
+# -- reasons that are the site's rules
+
+# The subject as it stands in a reason, its resource, and how that begins where it is counted by the minute.
+_LIMIT_RESOURCES = (
+    ("gres", "gpus", "gpu"),
+    ("cpu", "cpus", "cpu"),
+    ("mem", "memory_bytes", "mem"),
+    ("node", "nodes", "node"),
+    ("submit", "jobs_submitted", ""),
+    ("job", "jobs_running", ""),
+    ("wallduration", "limit_seconds", ""),
+    ("wall", "wall_seconds", ""),
+)
+_LIMIT_PER = (("PerUser", "user"), ("PerAccount", "account"), ("PerJob", "job"), ("PerNode", "job"))
+_OLD_LIMITS = {
+    "QOSJobLimit": PolicyReason("limits", "qos", "", "jobs_running"),
+    "AssociationJobLimit": PolicyReason("limits", "", "", "jobs_running"),
+    "QOSTimeLimit": PolicyReason("limits", "qos"),
+    "AssociationTimeLimit": PolicyReason("limits"),
+    "AccountingPolicy": PolicyReason("limits"),
+    "QOSUsageThreshold": PolicyReason("shares"),
+    "Priority": PolicyReason("shares"),
+}
+_OF_RESERVATIONS = frozenset({"Reservation", "ReservationDeleted", "ReservationInvalid", "Reserved for maintenance"})
+
+
+def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
+    """As ReasonsPart.policy: by the words that Slurm builds such reasons from."""
+    if state not in WAITING or not reason:
+        return None
+    head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+    if head in _OLD_LIMITS:
+        return _OLD_LIMITS[head]
+    if head in _OF_RESERVATIONS or (head == "ReqNodeNotAvail" and "reserved" in reason.lower()):
+        return PolicyReason("reservations")
+    if not head.startswith(("QOS", "Assoc")) and not _OF_SOMEBODY.match(head):
+        return None
+    if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
+        return None
+    # What an association may have as a group may be an account's above it.
+    scope = "association" if head.startswith("AssocMax") else "" if head.startswith("Assoc") else "qos"
+    per = next((word for mark, word in _LIMIT_PER if mark in head), "all" if scope == "qos" and "Grp" in head else "")
+    limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
+    resource = ""
+    for mark, name, short in _LIMIT_RESOURCES:
+        if mark in limited:
+            ending = "_run_minutes" if "runm" in limited else "_minutes" if "minutes" in limited else ""
+            resource = short + ending if ending and short else name
+            break
+    return PolicyReason("limits", scope, per, resource)
 
 
 # -- reasons that no waiting ends

@@ -26,6 +26,7 @@ __all__ = [
     "durations",
     "instants",
     "integers",
+    "pairs",
     "pairs_per_distinct",
     "per_distinct",
     "readable_instant",
@@ -122,6 +123,16 @@ def tres_cpus(text: str) -> int | None:
 def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
     """(GPUs, memory in bytes) of a TRES column."""
     return pairs_per_distinct(column, tres)
+
+
+def pairs(text: str) -> dict[str, str]:
+    """KEY=VALUE words of scontrol, by key; of a key that comes twice the first."""
+    found: dict[str, str] = {}
+    for word in text.split():
+        key, is_pair, value = word.partition("=")
+        if is_pair:
+            found.setdefault(key, value)
+    return found
 
 
 def wait_status(text: str) -> tuple[int, int] | None:

@@ -35,6 +35,9 @@ class Kind(StrEnum):
     QUEUES = "queues"
     HISTORY = "history"
     HISTORY_EVERYONE = "history-everyone"
+    SHARES = "shares"
+    LIMITS = "limits"
+    RESERVATIONS = "reservations"
 
 
 SCHEMAS: dict[Kind, pa.Schema] = {
@@ -44,6 +47,9 @@ SCHEMAS: dict[Kind, pa.Schema] = {
     Kind.QUEUES: schema.QUEUES,
     Kind.HISTORY: schema.JOBS,
     Kind.HISTORY_EVERYONE: schema.JOBS,
+    Kind.SHARES: schema.SHARES,
+    Kind.LIMITS: schema.LIMITS,
+    Kind.RESERVATIONS: schema.RESERVATIONS,
 }
 
 

@@ -309,6 +309,12 @@ class ClusterStore:
                 return self.backend.history.jobs(self.user, self._unknown_history_seconds(kind))
             case Kind.HISTORY_EVERYONE:
                 return self.backend.history.jobs(None, self._unknown_history_seconds(kind))
+            case Kind.SHARES:
+                return self.backend.policy.shares(self.user)
+            case Kind.LIMITS:
+                return self.backend.policy.limits(self.user, self.probe.cluster if self.probe else "")
+            case Kind.RESERVATIONS:
+                return self.backend.policy.reservations(self.user)
 
     def _unknown_history_seconds(self, kind: Kind) -> int:
         """How far back the history has to be asked for."""

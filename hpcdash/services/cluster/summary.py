@@ -1,4 +1,4 @@
-"""What a cluster has free, and what one has there: used GPUs and CPUs by queue, one's own jobs by state. Pure."""
+"""What a cluster has free, and what one has there: used GPUs and CPUs by queue, own jobs by state, fair share. Pure."""
 
 from __future__ import annotations
 
@@ -55,6 +55,18 @@ def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
     """How many of one's own jobs run or wait, by state, the most alive first; tasks of an array count as jobs."""
     counts = _jobs_by(mine, "state")
     return tuple((state, counts[state]) for state in STATE_ORDER if state in ACTIVE | WAITING and counts.get(state))
+
+
+def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
+    """Of domain.schema.SHARES the accounts that one may charge and one's fair share in each, the highest first.
+
+    Of an account with several partitions the highest counts.
+    """
+    found: dict[str, float] = {}
+    for row in shares.filter(shares["own"]).select(["account", "fair_share"]).to_pylist():
+        if row["fair_share"] is not None:
+            found[row["account"]] = max(row["fair_share"], found.get(row["account"], 0.0))
+    return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
 
 def _jobs_by(mine: pa.Table | None, column: str) -> Mapping[str, int]:

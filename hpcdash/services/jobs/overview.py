@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.base import PolicyReason
 from hpcdash.backends.job_detail import JobDetail, Usage
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.arrays import TaskStates, fold, task_states
@@ -25,6 +26,7 @@ from hpcdash.services.jobs.failures import FAILED, JobFailure, containers_of, fe
 from hpcdash.services.jobs.rows import Row, are_in, first_of_each_id, missing_from, of_array, row_with_id
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.logs.locate import files_of
+from hpcdash.services.usage.limits import policy_lines, policy_reason_of, with_counted_use
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.launched_job import LaunchedJob
@@ -193,6 +195,7 @@ class Part(StrEnum):
     TASKS = "tasks"
     LOG = "the end of its log"
     CONTAINERS = "its containers"
+    LIMITS = "limits"
 
 
 class JobPicture:
@@ -221,6 +224,8 @@ class JobPicture:
         # None: not known.
         self.qos: Mapping[str, str] | None = None
         self.queue_rules: Mapping[str, str] = {}
+        # domain.schema.LIMITS, where it waits for one.
+        self.limits: pa.Table | None = None
         # The jobs this one depends on, and all that wait for some other job, as far as they are known.
         self.related: tuple[Row, ...] = ()
         self.dependents: tuple[Row, ...] = ()
@@ -252,6 +257,21 @@ class JobPicture:
         is_of_it = (lambda job_id: array_of(job_id) == self.job_id) if self.is_whole_array else self.job_id.__eq__
         told = (event for event in (*self.store.events, *self.store.reason_events) if is_of_it(event.job_id))
         return tuple(sorted(told, key=lambda event: event.at))
+
+    @property
+    def policy_reason(self) -> PolicyReason | None:
+        """The site's rule that it waits for, where it waits for one."""
+        return None if self.row is None else policy_reason_of(self.store, self.row)
+
+    def policy_lines(self) -> list[str]:
+        """What it waits for in the site's rules, and what shows more; [] where that is not what it waits for."""
+        reason, row, store = self.policy_reason, self.row, self.store
+        if reason is None or row is None:
+            return []
+        limits = self.limits
+        if limits is not None:
+            limits = with_counted_use(limits, store.table(Kind.MINE), None, store.user)
+        return policy_lines(reason, row, limits)
 
     @property
     def array_id(self) -> str | None:
@@ -292,6 +312,8 @@ class JobPicture:
             parts.append(self._take(Part.PRIORITY, self._fetch_priority))
         else:
             self.priority = {}
+        if (policy := self.policy_reason) is not None and policy.view == "limits":
+            parts.append(self._take(Part.LIMITS, self._fetch_limits))
         if row["state"] not in ENDED:
             parts += [self._take(Part.QOS, self._fetch_qos), self._take(Part.QUEUE, self._fetch_queue_rules)]
         if row["dependency"] and row["state"] in WAITING:
@@ -387,6 +409,10 @@ class JobPicture:
         if self.row["qos"] and (query := self.store.backend.policy.qos(str(self.row["qos"]))) is not None:
             self._need_accounting()
             self.qos = await self.store.ask(query)
+
+    async def _fetch_limits(self) -> None:
+        """The limits, which the view of them shares."""
+        self.limits = (await self.store.fetch(Kind.LIMITS)).table
 
     async def _fetch_queue_rules(self) -> None:
         assert self.row is not None

@@ -94,7 +94,7 @@ def job_groups(
         # Where one task writes says nothing of the others.
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
-    job[place:place] = [*_pulling(picture), *_log_entries(picture)]
+    job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
     groups = [
         Group("Job", tuple(job)),
@@ -115,6 +115,14 @@ def job_groups(
 def _launched(picture: JobPicture) -> tuple[Entry, ...]:
     told = picture.launched
     return () if told is None else tuple(Entry(label, words) for label, words in told.words())
+
+
+def _policy(picture: JobPicture) -> list[Entry]:
+    """The limit that it waits for, and what shows more of it."""
+    lines = picture.policy_lines()
+    if not lines:
+        return []
+    return [*(Entry("limit", line) for line in lines[:-1]), Entry("→", lines[-1]), *_remarks(picture, Part.LIMITS)]
 
 
 def _pulling(picture: JobPicture) -> list[Entry]:

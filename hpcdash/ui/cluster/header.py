@@ -1,4 +1,4 @@
-"""The lines over the jobs: how full each queue is, and how many jobs of one's own run and wait."""
+"""The lines over the jobs: how full each queue is, one's own jobs by state, one's fair share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_count
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.cluster.summary import QueueUse, own_jobs, queue_uses
+from hpcdash.services.cluster.summary import QueueUse, own_fair_shares, own_jobs, queue_uses
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
 
@@ -53,12 +53,14 @@ class ClusterHeader(Static):
         room = self.size.width or self.app.size.width - 2
         lines = 2 if self.app.size.height >= _TALL_LINES else 1
         notes = queues.table["_server_note"].unique().to_pylist()
+        shares = store.snapshots.get(Kind.SHARES)
         content = header_content(
             queue_uses(queues.table, mine.table if mine else None),
             own_jobs(mine.table) if mine else (),
             room,
             lines,
             next(filter(None, notes), ""),
+            own_fair_shares(shares.table) if shares else (),
         )
         self.display = bool(content.plain)
         if content.markup != self._shown:
@@ -67,13 +69,20 @@ class ClusterHeader(Static):
 
 
 def header_content(
-    queues: Sequence[QueueUse], own: Sequence[tuple[str, int]], room: int, lines: int, note: str = ""
+    queues: Sequence[QueueUse],
+    own: Sequence[tuple[str, int]],
+    room: int,
+    lines: int,
+    note: str = "",
+    shares: Sequence[tuple[str, float]] = (),
 ) -> Content:
     """As many gauges as fit in `lines` of `room` cells; what is left out is counted.
 
-    `note` is on the scheduler itself, '' where all is well.
+    `note` is on the scheduler itself, '' where all is well; `shares` are one's fair shares by account.
     """
     jobs = _own_content(own)
+    if shares and (share := _share_content(shares)).cell_length + jobs.cell_length <= room * 2 // 3:
+        jobs = share + _GAP + jobs if jobs else share
     made = [Content.styled(clip(visible(note), room // 2), "$text-warning")]
     for number, queue in enumerate(queues):
         gauge = _gauge(queue)
@@ -115,6 +124,13 @@ def _bar(queue: QueueUse) -> Sequence[tuple[str, str]]:
 
 def _fullness(queue: QueueUse) -> str:
     return "$text-warning" if queue.share >= 1 else "$text-accent"
+
+
+def _share_content(shares: Sequence[tuple[str, float]]) -> Content:
+    """`fair share 0.42`; of several accounts the range: `fair share 0.10-0.42`."""
+    most, least = shares[0][1], shares[-1][1]
+    words = f"{most:.2f}" if f"{most:.2f}" == f"{least:.2f}" else f"{least:.2f}-{most:.2f}"
+    return Content.assemble(("fair share ", "$text-muted"), words)
 
 
 def _own_content(own: Sequence[tuple[str, int]]) -> Content:

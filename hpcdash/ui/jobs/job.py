@@ -213,7 +213,7 @@ class JobView(View):
         assert row is not None
         if not self.picture.is_whole_array:
             # What it depends on is told below in words.
-            return job_hint(self.session, {**row, "dependency": None}, self.now())
+            return job_hint(self.session, {**row, "dependency": None}, self.now(), names_policy=False)
         counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
         states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"

@@ -24,6 +24,7 @@ from hpcdash.domain.units import format_duration, format_memory, format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_instant, signs, usage_bar
@@ -356,6 +357,8 @@ def _reason(session: ClusterSession, row: Row) -> Content:
     parts = [explained or str(row["reason"] or "")]
     if row["dependency"]:
         parts.append(f"after {row['dependency']}")
+    if policy := policy_hint(session.store, row):
+        parts.append(policy)
     return Content(visible(" · ".join(part for part in parts if part)))
 
 

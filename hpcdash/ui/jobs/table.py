@@ -22,6 +22,7 @@ from hpcdash.domain.units import format_duration
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.notes import COLUMNS, notes_of, pinned_first, with_notes
@@ -462,8 +463,11 @@ def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:
     return ("", cells.MUTED) if value == 0 else cells.count_cell(value, row)
 
 
-def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> str:
-    """One line on a job: why it waits and when it may start, or how it ended."""
+def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, names_policy: bool = True) -> str:
+    """One line on a job: why it waits and when it may start, or how it ended.
+
+    `names_policy`: with the site's rule that it waits for.
+    """
     backend = session.store.backend
     state, reason = str(row["state"]), row["reason"]
     if row.get("_fold") in (FOLDED, UNFOLDED):
@@ -479,6 +483,8 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime) -> 
             parts.append(f"may start {expected}" + (f" (in {format_duration(ahead)})" if ahead > 0 else ""))
         if row["dependency"]:
             parts.append(f"after {row['dependency']}")
+        if names_policy and (policy := policy_hint(session.store, row)):
+            parts.append(policy)
     elif state in ENDED:
         parts.append(state_word(state))
         parts += [part for part in (format_end(row), words) if part]

@@ -1,0 +1,193 @@
+"""The limits that queues and the server set for a user: qstat -Qf and -Bf. Runs nothing.
+
+How much a user uses is not told there; their jobs tell it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.errors import require_success, unreadable
+from hpcdash.backends.pbs.queues import RESERVED_QUEUE
+from hpcdash.backends.pbs.records import Form, read_all
+from hpcdash.backends.pbs.values import duration_seconds, size_bytes
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.tokens import fresh_token
+from hpcdash.domain import schema
+from hpcdash.domain.columns import digits
+
+_SCRIPT = r"""
+user=${1:-$(id -un)}; shift
+printf 'User: %s\nGroup: %s\nGroups: %s\n' "$user" "$(id -gn "$user" 2>/dev/null)" "$(id -Gn "$user" 2>/dev/null)"
+qstat -Qf "$@" && qstat -Bf "$@"
+"""
+_COMMAND = ("qstat", "-Qf")
+_HEAD = re.compile(rb"User: ([^\n]*)\nGroup: ([^\n]*)\nGroups: ([^\n]*)\n")
+_SERVER = "server_state"
+_GENERIC = "PBS_GENERIC"
+_PER = {"u": "user", "g": "group", "p": "project", "o": "all"}
+# Before 10, and in Torque, each limit of an entity had a name of its own.
+_COUNTS = {"max_run": "jobs_running", "max_queued": "jobs_submitted", "queued_jobs_threshold": "jobs_waiting"}
+_OLD_COUNTS = {
+    "max_running": ("all", "jobs_running"),
+    "max_user_run": ("user", "jobs_running"),
+    "max_group_run": ("group", "jobs_running"),
+    "max_queuable": ("all", "jobs_submitted"),
+    "max_user_queuable": ("user", "jobs_submitted"),
+}
+_AMOUNTS = ("max_run_res", "max_queued_res")
+_OLD_AMOUNTS = {"max_user_res": "user", "max_group_res": "group", "resources_available": "all", "resources_max": "job"}
+_RESOURCES = {
+    "ncpus": "cpus",
+    "ngpus": "gpus",
+    "gpus": "gpus",
+    "nodect": "nodes",
+    "nodes": "nodes",
+    "mem": "memory_bytes",
+    "walltime": "limit_seconds",
+}
+_SIZES = frozenset({"mem", "vmem", "pmem", "pvmem"})
+_TIMES = frozenset({"walltime", "cput", "pcput"})
+_RUNNING = re.compile(r"\bRunning:([0-9]{1,12})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Person:
+    user: str
+    group: str
+    groups: frozenset[str]
+
+
+def limits_query(dialect: Dialect, user: str, cluster: str = "") -> Query[ParsedTable]:
+    """A user's limits ('': whoever asks); there is one server."""
+    token = fresh_token() if dialect is Dialect.OPENPBS else ""
+    options = ("-F", "dsv", "-D", token) if token else ()
+    parse = partial(parse_limits, form=Form.DSV if token else Form.TEXT, token=token)
+    return Query(pbs("sh", "-c", _SCRIPT, "sh", user, *options), parse, command=_COMMAND, cap_bytes=TEXT_BYTES)
+
+
+def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
+    """Rows of domain.schema.LIMITS, the server's first; raises what the answer's failure stands for."""
+    require_success(answer, _COMMAND)
+    head = _HEAD.match(answer.stdout)
+    read = None if head is None else read_all(answer.stdout[head.end() :], form, token=token)
+    if head is None or read is None:
+        raise unreadable(answer, "queues", _COMMAND)
+    user, group, groups = (part.decode("utf-8", "replace") for part in head.groups())
+    person = _Person(user, group, frozenset(groups.split()))
+    records, rejected = read
+    records = sorted(records, key=lambda record: _SERVER not in record[1])
+    # What a reservation's queue allows its reservation tells.
+    rows = [
+        row for name, native in records if not RESERVED_QUEUE.fullmatch(name) for row in _rows(name, native, person)
+    ]
+    return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
+
+
+def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dict[str, Any]]:
+    is_server = _SERVER in native
+    scope = "server" if is_server else "queue"
+    running = digits((_RUNNING.search(native.get("state_count", "")) or [None, None])[1])
+    used = {"jobs_running": running}
+    for attribute, value in native.items():
+        base, _, resource = attribute.partition(".")
+        if base == "resources_assigned" and resource:
+            column, amount = _amount(resource, value)
+            used[column] = amount
+    for native_name, per, subject, resource, maximum in _limits(native, person):
+        # What nothing has used is not printed.
+        amount = used.get(resource, 0 if running == 0 else None) if per == "all" else None
+        yield {
+            "scope": scope,
+            "name": name,
+            "per": per,
+            "subject": subject,
+            "resource": resource,
+            "maximum": maximum,
+            "used": amount,
+            "free": None if amount is None else max(0, maximum - amount),
+            "queues": None if is_server else [name],
+            "native": native_name,
+            "_id": "/".join((scope, name, native_name, subject or "", resource)),
+            "_of_user": person.user if per == "user" else None,
+            "_of_queue": name if per == "user" and not is_server else None,
+            "_of_qos": None,
+            "_of_account": None,
+        }
+
+
+def _limits(native: Mapping[str, str], person: _Person) -> Iterator[tuple[str, str, str | None, str, int]]:
+    """(PBS's name, per, subject, resource, maximum) of each limit that holds for a person."""
+    for attribute, value in native.items():
+        base, _, name = attribute.partition(".")
+        if attribute in _COUNTS:
+            for per, subject, text in _of_person(value, person):
+                if (most := digits(text)) is not None:
+                    yield attribute, per, subject, _COUNTS[attribute], most
+        elif attribute in _OLD_COUNTS and (most := digits(value)) is not None:
+            per, resource = _OLD_COUNTS[attribute]
+            yield attribute, per, _subject(per, person), resource, most
+        elif base in _AMOUNTS and name:
+            for per, subject, text in _of_person(value, person):
+                resource, amount = _amount(name, text)
+                if amount is not None:
+                    yield (
+                        attribute,
+                        per,
+                        subject,
+                        _submitted(resource) if base == "max_queued_res" else resource,
+                        amount,
+                    )
+        elif base in _OLD_AMOUNTS and name:
+            per = _OLD_AMOUNTS[base]
+            resource, amount = _amount(name, value)
+            if amount is not None:
+                yield attribute, per, _subject(per, person), resource, amount
+
+
+def _of_person(limits: str, person: _Person) -> Iterator[tuple[str, str | None, str]]:
+    """(per, subject, amount) of the entities a person is; one's own entry counts before that for everybody."""
+    told = list(_entities(limits))
+    mine = {"u": {person.user}, "g": person.groups}
+    named = {kind for kind, name, _ in told if name in mine.get(kind, ())}
+    for kind, name, amount in told:
+        per = _PER[kind]
+        if name in mine.get(kind, ()) or kind == "p":
+            yield per, None if name == _GENERIC else name, amount
+        elif kind == "o":
+            yield per, None, amount
+        elif name == _GENERIC and kind not in named:
+            yield per, _subject(per, person), amount
+
+
+def _entities(limits: str) -> Iterator[tuple[str, str, str]]:
+    """('u', 'PBS_GENERIC', '3') of `[u:PBS_GENERIC=3],[g:"my group"=10],[o:PBS_ALL=100]`."""
+    for part in limits.split("]"):
+        kind, _, rest = part.strip(" ,[").partition(":")
+        name, is_limit, amount = rest.rpartition("=")
+        if is_limit and kind in _PER:
+            yield kind, name.strip("\"' "), amount.strip()
+
+
+def _subject(per: str, person: _Person) -> str | None:
+    return {"user": person.user, "group": person.group or None}.get(per)
+
+
+def _submitted(resource: str) -> str:
+    """What all jobs of a queue ask for, those that wait too."""
+    return "memory_submitted_bytes" if resource == "memory_bytes" else f"{resource}_submitted"
+
+
+def _amount(name: str, text: str) -> tuple[str, int | None]:
+    """The resource and how much of it."""
+    resource = _RESOURCES.get(name, name)
+    if name in _SIZES:
+        return resource, size_bytes(text)
+    return resource, duration_seconds(text) if name in _TIMES else digits(text)

@@ -1,0 +1,125 @@
+"""Reservations, and whether a user may use them: pbs_rstat. Runs nothing.
+
+Anyone may make a reservation, and names it; what a record says twice counts once, the first time, and an id that comes
+twice stands for none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.pbs.dialects import pbs
+from hpcdash.backends.pbs.errors import require_success, unreadable
+from hpcdash.backends.pbs.queues import is_on_list
+from hpcdash.backends.pbs.values import duration_seconds, hosts_of
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
+from hpcdash.backends.tokens import fresh_token
+from hpcdash.domain import schema
+from hpcdash.domain.columns import digits
+from hpcdash.domain.nodelist import compress
+
+_SCRIPT = r"""
+token=$1 user=${2:-$(id -un)}
+printf '%s\n%s\n' "$user" "$(id -Gn "$user" 2>/dev/null)"
+printf '%s' "$token"; pbs_rstat -B; printf '%s' "$token"
+pbs_rstat -f
+"""
+_COMMAND = ("pbs_rstat", "-f")
+_HEAD = "Resv ID: "
+_TIME = "%a %b %d %H:%M:%S %Y"
+_STATES = {"CONFIRMED": "upcoming", "RUNNING": "active", "TIME_TO_RUN": "active", "FINISHED": "ended"}
+_PREFIX = "RESV_"
+
+
+def reservations_query(user: str) -> Query[ParsedTable]:
+    """All reservations that a user ('': whoever asks) may see."""
+    token = fresh_token()
+    argv = pbs("sh", "-c", _SCRIPT, "sh", token, user)
+    return Query(argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES)
+
+
+def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
+    """Rows of domain.schema.RESERVATIONS, the earliest first; raises what the answer's failure stands for."""
+    require_success(answer, _COMMAND)
+    parts = answer.stdout.decode("utf-8", "replace").split(token)
+    if len(parts) != 3:
+        raise unreadable(answer, "reservations", _COMMAND)
+    who, brief, listed = parts
+    user, _, groups = who.partition("\n")
+    known = {line.removeprefix(_HEAD).strip() for line in brief.split("\n") if line.strip()}
+    records, rejected = _records(listed)
+    times = Counter(name for name, _ in records)
+    rows = []
+    for name, said in records:
+        if name not in known or times[name] > 1:
+            rejected.append(row_excerpt(f"{_HEAD}{name}: more than one record, or not in the list".encode()))
+        else:
+            rows.append(_row(name, said, user, frozenset(groups.split())))
+    rows.sort(key=lambda row: (row["starts_at"] is None, row["starts_at"], row["name"]))
+    return ParsedTable(pa.Table.from_pylist(rows, schema.RESERVATIONS), tuple(rejected))
+
+
+def _records(text: str) -> tuple[list[tuple[str, dict[str, str]]], list[str]]:
+    records: list[tuple[str, dict[str, str]]] = []
+    rejected = []
+    for line in text.split("\n"):
+        key, is_pair, value = line.partition(" = ")
+        if line.startswith(_HEAD):
+            records.append((line.removeprefix(_HEAD).strip(), {}))
+        elif records and is_pair:
+            records[-1][1].setdefault(key.strip(), value)
+        elif not records and line.strip():
+            rejected.append(row_excerpt(line.encode()))
+    return records, rejected
+
+
+def _row(name: str, said: Mapping[str, str], user: str, groups: frozenset[str]) -> dict[str, Any]:
+    state = said.get("reserve_state", "").removeprefix(_PREFIX)
+    queue = said.get("queue") or name.partition(".")[0]
+    hosts = hosts_of(said.get("resv_nodes", ""))
+    users, own_groups = said.get("Authorized_Users", ""), said.get("Authorized_Groups", "")
+    title = said.get("Reserve_Name", "")
+    owner = said.get("Reserve_Owner", "").partition("@")[0]
+    return {
+        "name": name,
+        "state": _STATES.get(state, state.lower()),
+        "allowed": _is_allowed(users, own_groups, owner, user, groups),
+        "starts_at": _instant(said.get("reserve_start", "")),
+        "ends_at": _instant(said.get("reserve_end", "")),
+        "duration_seconds": duration_seconds(said.get("reserve_duration", "")),
+        "nodes": digits(said.get("Resource_List.nodect", "")) or (len(hosts) or None),
+        "node_list": compress(hosts) if hosts else None,
+        "queue": queue,
+        "users": _names(users),
+        "groups": _names(own_groups),
+        "accounts": None,
+        "flags": [flag for key, flag in (("reserve_rrule", "STANDING"), ("reserve_job", "FROM_JOB")) if said.get(key)],
+        "_option": f"-q {queue}",
+        "_note": "; ".join(filter(None, (title, f"made by {owner}" if owner else ""))) or None,
+    }
+
+
+def _names(text: str) -> list[str] | None:
+    """Without their hosts; None where nobody is named."""
+    names = (name.strip().lstrip("+").partition("@")[0] for name in text.split(",") if name.strip())
+    return list(dict.fromkeys(names)) or None
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text.strip(), _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _is_allowed(users: str, groups: str, owner: str, user: str, own_groups: frozenset[str]) -> bool | None:
+    """Where both lists are there, both must let one in."""
+    if not users and not groups:
+        return None if not owner else owner == user
+    return (not users or is_on_list(users, {user})) and (not groups or is_on_list(groups, own_groups))

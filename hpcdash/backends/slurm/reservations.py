@@ -1,0 +1,166 @@
+"""Reservations, and whether a user may use them: scontrol show reservation. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.errors import failure
+from hpcdash.backends.slurm.values import duration_seconds, pairs
+from hpcdash.backends.tokens import fresh_token
+from hpcdash.domain import schema
+from hpcdash.domain.columns import digits, epoch_seconds
+
+# The accounts are asked for only where a reservation names some.
+_SCRIPT = r"""
+token=$1 user=${2:-$(id -un)}
+reservations=$(scontrol -o show reservation 2>&1); status=$?
+printf '%s\n%s\n%s' "$user" "$(id -Gn "$user" 2>/dev/null)" "$token"
+case $reservations in *" Accounts="[!\(]*)
+    sacctmgr -n -P -r show assoc where user="$user" format=account,parentname 2>/dev/null && printf '%s\n' "$token" &&
+    sacctmgr -n -P -r show assoc where user= format=account,parentname 2>/dev/null ;;
+esac
+printf '\n%s%s\n' "$token" "$token"
+if [ "$status" -ne 0 ]; then printf '%s\n' "$reservations" >&2; exit "$status"; fi
+printf '%s\n' "$reservations"
+"""
+_COMMAND = ("scontrol", "show", "reservation")
+_NONE = ("(null)", "")
+_NOTHING_HERE = "No reservations in the system"
+# Longer than a year is how Slurm writes a reservation without an end.
+_ENDLESS_SECONDS = 365 * 86400 - 1
+_STATES = {"ACTIVE": "active", "INACTIVE": "upcoming"}
+# Source: Flags in scontrol(1).
+_FLAGS = {
+    "MAINT": "maintenance",
+    "DAILY": "repeats every day",
+    "WEEKLY": "repeats every week",
+    "HOURLY": "repeats every hour",
+    "WEEKDAY": "repeats on weekdays",
+    "WEEKEND": "repeats at weekends",
+    "FLEX": "jobs may begin before it and run on after it",
+    "MAGNETIC": "jobs that may use it need not ask for it",
+    "OVERLAP": "may overlap others",
+    "PURGE_COMP": "is removed once nothing uses it",
+    "REPLACE": "nodes in use are replaced by free ones",
+    "IGNORE_JOBS": "jobs that run into it are not waited for",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Person:
+    """Who asks. `accounts` None: not known."""
+
+    user: str
+    groups: frozenset[str]
+    accounts: frozenset[str] | None
+
+
+def reservations_query(user: str) -> Query[ParsedTable]:
+    """All reservations, and what a user ('': whoever asks) is in, in one round trip."""
+    token = fresh_token()
+    return Query(
+        slurm("sh", "-c", _SCRIPT, "sh", token, user),
+        partial(parse_reservations, token=token),
+        command=_COMMAND,
+        cap_bytes=TEXT_BYTES,
+    )
+
+
+def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
+    """Rows of domain.schema.RESERVATIONS, the earliest first; raises what the answer's failure stands for."""
+    if answer.status != 0:
+        raise failure(answer, _COMMAND)
+    head, _, listed = answer.stdout.decode("utf-8", "replace").partition(token + token)
+    person = _person(head, token)
+    rows, rejected = [], []
+    for line in filter(str.strip, listed.split("\n")):
+        if line.startswith("ReservationName="):
+            rows.append(_row(line, person))
+        elif _NOTHING_HERE not in line:
+            rejected.append(row_excerpt(line.encode()))
+    rows.sort(key=lambda row: (row["starts_at"] is None, row["starts_at"], row["name"]))
+    return ParsedTable(pa.Table.from_pylist(rows, schema.RESERVATIONS), tuple(rejected))
+
+
+def _person(head: str, token: str) -> _Person:
+    who, *told = head.split(token)
+    user, _, groups = who.strip("\n").partition("\n")
+    accounts = None
+    if len(told) >= 2:
+        own, tree = (
+            [line.split("|") for line in part.split("\n") if line.count("|") == 1] for part in (told[0], told[1])
+        )
+        parents = {account: parent for account, parent in tree if account != parent}
+        found: set[str] = set()
+        for account, _ in own:
+            while account and account not in found:
+                found.add(account)
+                account = parents.get(account, "")
+        accounts = frozenset(found)
+    return _Person(user, frozenset(groups.split()), accounts)
+
+
+def _row(line: str, person: _Person) -> dict[str, Any]:
+    # A comment comes last, and may hold what looks like other keys.
+    said = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
+    users, groups, accounts = (_names(said.get(key, "")) for key in ("Users", "Groups", "Accounts"))
+    flags = _names(said.get("Flags", "")) or []
+    seconds = duration_seconds(said.get("Duration", ""))
+    is_endless = seconds is not None and seconds >= _ENDLESS_SECONDS
+    state = said.get("State", "")
+    name = said["ReservationName"]
+    return {
+        "name": name,
+        "state": _STATES.get(state, state.lower()),
+        "allowed": _is_allowed(users, groups, accounts, person),
+        "starts_at": _instant(said.get("StartTime")),
+        "ends_at": None if is_endless else _instant(said.get("EndTime")),
+        "duration_seconds": None if is_endless else seconds,
+        "nodes": digits(said.get("NodeCnt")),
+        "node_list": said.get("Nodes") or None,
+        "queue": said.get("PartitionName") or None,
+        "users": users,
+        "groups": groups,
+        "accounts": accounts,
+        "flags": flags,
+        "_option": f"--reservation={name}",
+        "_note": "; ".join(_FLAGS[flag] for flag in flags if flag in _FLAGS) or None,
+    }
+
+
+def _names(text: str) -> list[str] | None:
+    """None where nobody is named."""
+    return [name for name in text.split(",") if name] or None
+
+
+def _instant(text: str | None) -> datetime | None:
+    seconds = epoch_seconds(text)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _is_allowed(
+    users: Sequence[str] | None, groups: Sequence[str] | None, accounts: Sequence[str] | None, person: _Person
+) -> bool | None:
+    """Users and groups are one list, accounts another: where both are there, both must let one in."""
+    people = None if users is None and groups is None else False
+    if users is not None:
+        people = _lets_in(users, {person.user})
+    if groups is not None and not people:
+        people = _lets_in(groups, person.groups)
+    if accounts is None or people is False:
+        return True if people is None else people
+    return None if person.accounts is None else _lets_in(accounts, person.accounts)
+
+
+def _lets_in(listed: Collection[str], mine: Collection[str]) -> bool:
+    """Names with `-` before them are kept out, and then all others are let in."""
+    kept_out = {name[1:] for name in listed if name.startswith("-")}
+    return not kept_out.intersection(mine) if kept_out else bool(set(listed).intersection(mine))

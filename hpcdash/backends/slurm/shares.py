@@ -1,0 +1,102 @@
+"""Who has which share of the cluster, and used how much of it: sshare. Runs nothing.
+
+sshare takes no separator but `|`. All that it prints was named by administrators; a row of another number of fields is
+rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.errors import accounting_unavailable, require_success, unreadable
+from hpcdash.domain import schema
+from hpcdash.domain.columns import digits
+
+_FIELDS = (
+    *("Account", "User", "Partition", "RawShares", "NormShares", "RawUsage", "NormUsage", "EffectvUsage", "FairShare"),
+    "LevelFS",
+)
+# sshare says so, with exit status 0 or 1, where jobs are not ranked by several factors.
+_NO_SHARES = ("priority/multifactor", "not running a supported priority plugin")
+_NO_SHARES_STEP = "Jobs start in the order in which they were submitted (priority/basic)."
+
+
+def shares_query(user: str) -> Query[ParsedTable]:
+    """All accounts, and of the users one ('': whoever asks): the controller sends the shares of no other user."""
+    whose = ("-u", user) if user else ()
+    argv = slurm("sshare", "-h", "-P", "-m", *whose, "-o", ",".join(_FIELDS))
+    return Query(argv, partial(parse_shares, user=user), cap_bytes=TEXT_BYTES)
+
+
+def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
+    """Rows of domain.schema.SHARES in sshare's order, each account after its parent; `user` '': every user is own."""
+    said = (answer.stdout + answer.stderr).decode("utf-8", "replace")
+    if any(words in said for words in _NO_SHARES):
+        raise accounting_unavailable(answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP)
+    require_success(answer)
+    rows: list[dict[str, Any]] = []
+    rejected: list[str] = []
+    for line in answer.stdout.split(b"\n"):
+        values = line.decode("utf-8", "replace").split("|")
+        if len(values) == len(_FIELDS) and values[0].strip():
+            rows.append(_row(dict(zip(_FIELDS, values, strict=True)), user))
+        elif line.strip():
+            rejected.append(row_excerpt(line))
+    if rejected and not rows:
+        raise unreadable(answer, "shares")
+    if not rows:
+        # Without accounting sshare prints nothing, and ends well.
+        raise accounting_unavailable(answer)
+    _mark_own_paths(rows)
+    return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), tuple(rejected))
+
+
+def _row(said: Mapping[str, str], user: str) -> dict[str, Any]:
+    account, name = said["Account"].strip(), said["User"] or None
+    partition = said["Partition"] or None
+    depth = len(said["Account"]) - len(said["Account"].lstrip(" "))
+    return {
+        "account": account,
+        "user": name,
+        "partition": partition,
+        # 'parent' for one that has its parent's.
+        "raw_shares": digits(said["RawShares"]),
+        # The root has no parent, and 0 there.
+        "normalized_shares": _decimal(said["NormShares"]) if depth else None,
+        "raw_usage": digits(said["RawUsage"]),
+        "normalized_usage": _decimal(said["NormUsage"]),
+        "effective_usage": _decimal(said["EffectvUsage"]),
+        "fair_share": _decimal(said["FairShare"]),
+        "level_fair_share": _decimal(said["LevelFS"]),
+        "own": name is not None and name == (user or name),
+        "_id": "/".join(part for part in (account, name, partition) if part),
+        "_depth": depth,
+        "_on_own_path": False,
+    }
+
+
+def _decimal(text: str) -> float | None:
+    """A number, `inf` too; None for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if number != number or number < 0 else number
+
+
+def _mark_own_paths(rows: list[dict[str, Any]]) -> None:
+    """A row's parents are the nearest rows before it that are less deep."""
+    above: list[dict[str, Any]] = []
+    for row in rows:
+        while above and above[-1]["_depth"] >= row["_depth"]:
+            above.pop()
+        above.append(row)
+        if row["own"]:
+            for one in above:
+                one["_on_own_path"] = True

@@ -1,0 +1,107 @@
+"""What limits are on, how their amounts are written, and who may use a reservation, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from hpcdash.domain.units import format_amount, format_count, format_duration, format_memory, format_span
+
+# What is limited, by the words of the contract.
+RESOURCES = {
+    "jobs_running": "running jobs",
+    "jobs_submitted": "jobs in the queue",
+    "jobs_waiting": "waiting jobs",
+    "cpus": "CPUs",
+    "gpus": "GPUs",
+    "nodes": "nodes",
+    "memory_bytes": "memory",
+    "limit_seconds": "time limit",
+    "wall_seconds": "wall time",
+    "cpu_minutes": "CPU-hours",
+    "gpu_minutes": "GPU-hours",
+    "node_minutes": "node-hours",
+    "cpu_run_minutes": "CPU-hours of running jobs",
+    "gpu_run_minutes": "GPU-hours of running jobs",
+    "node_run_minutes": "node-hours of running jobs",
+}
+_PER = {
+    "job": "a job",
+    "user": "a user",
+    "account": "an account",
+    "group": "a group",
+    "project": "a project",
+    "all": "all together",
+}
+_SCOPES = {"qos": "QoS", "association": "association", "account": "account", "queue": "queue", "server": "server"}
+
+
+def format_resource(resource: str) -> str:
+    """`CPU-hours` of `cpu_minutes`; of the scheduler's own `license/matlab_minutes` `license/matlab hours`."""
+    known = RESOURCES.get(resource)
+    if known is not None:
+        return known
+    if "_submitted" in resource:
+        # With what waits.
+        return f"{format_resource(resource.replace('_submitted', ''))} of jobs in the queue"
+    for ending, words in (("_run_minutes", " hours of running jobs"), ("_minutes", " hours")):
+        if resource.endswith(ending):
+            return resource.removesuffix(ending) + words
+    return resource
+
+
+def format_limited(resource: str, amount: int | None) -> str:
+    """An amount of a resource: `12`, `64G`, `1d`, `1667` (hours of minutes); '' where it is not known."""
+    if amount is None:
+        return ""
+    if resource.endswith("_bytes"):
+        return format_memory(amount)
+    if resource.endswith("_seconds"):
+        return format_duration(amount)
+    if resource.endswith("_minutes"):
+        return format_amount(amount / 60)
+    return format_count(amount)
+
+
+def format_whose(row: Mapping[str, Any]) -> str:
+    """Whose limit a row of LIMITS is: `QoS normal`, `account physics`, `queue debug`, `server`."""
+    return f"{_SCOPES.get(row['scope'], row['scope'])} {row['name'] or ''}".strip()
+
+
+def format_per(row: Mapping[str, Any]) -> str:
+    """For whom together it is: `a job`, `user alice`, `all together`."""
+    return f"{row['per']} {row['subject']}" if row["subject"] else _PER.get(row["per"], str(row["per"]))
+
+
+def format_limit(row: Mapping[str, Any]) -> str:
+    """`QoS limited: 6 of 6 CPUs used, for user alice`; of a job `QoS tiny: CPUs 4, for a job`."""
+    what = format_resource(str(row["resource"]))
+    most, used = (format_limited(str(row["resource"]), row[key]) for key in ("maximum", "used"))
+    amount = f"{used} of {most} {what}" if used else f"{what} {most}"
+    verb = " used" if used and not str(row["resource"]).startswith("jobs_") else ""
+    return f"{format_whose(row)}: {amount}{verb}, for {format_per(row)}"
+
+
+def format_who(row: Mapping[str, Any]) -> str:
+    """Who may use a reservation of RESERVATIONS: `user alice, bob; account physics`; '' where nobody is named."""
+    parts = []
+    for key, word in (("users", "user"), ("groups", "group"), ("accounts", "account")):
+        names = row[key] or ()
+        if kept_out := [name[1:] for name in names if name.startswith("-")]:
+            parts.append(f"every {word} but {', '.join(kept_out)}")
+        elif names:
+            parts.append(f"{word} {', '.join(names)}")
+    return "; ".join(parts)
+
+
+def format_when(row: Mapping[str, Any], now: datetime) -> str:
+    """When a reservation begins or ends: `begins in 3 h, lasts 4 h`, `ends in 20 min`, `no end`."""
+    starts, ends, seconds = row["starts_at"], row["ends_at"], row["duration_seconds"]
+    if starts is not None and starts > now:
+        lasts = f", lasts {format_span(seconds)}" if seconds else ", has no end" if ends is None else ""
+        return f"begins in {format_span((starts - now).total_seconds())}{lasts}"
+    if ends is None:
+        return "has no end" if starts is not None else ""
+    left = (ends - now).total_seconds()
+    return f"ends in {format_span(left)}" if left > 0 else f"ended {format_span(-left)} ago"

@@ -1,0 +1,130 @@
+"""Limits beside the jobs that use them up: how much is used, and which limit a job waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from hpcdash.backends.base import Capability, PolicyReason
+from hpcdash.domain.limits import format_limit
+from hpcdash.domain.schema import LIMITS
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.services.cluster.snapshots import Kind
+
+if TYPE_CHECKING:
+    from hpcdash.services.cluster.store import ClusterStore
+
+_SCOPES = {"_of_user": "user", "_of_queue": "queue", "_of_qos": "qos", "_of_account": "account"}
+_COUNTED = frozenset({"cpus", "gpus", "nodes", "memory_bytes"})
+_COLUMNS = (*_SCOPES.values(), "state", "_tasks", *sorted(_COUNTED))
+_MOST_NAMED = 3
+
+
+def has_uncounted(limits: pa.Table) -> bool:
+    """Whether only jobs tell how much is used of some of the limits."""
+    return any(row["used"] is None and any(row[name] for name in _SCOPES) for row in limits.to_pylist())
+
+
+def with_counted_use(limits: pa.Table, mine: pa.Table | None, everyone: pa.Table | None, user: str) -> pa.Table:
+    """Limits of domain.schema.LIMITS, `used` and `free` counted where they are null and jobs tell them.
+
+    `mine` and `everyone` are lists of domain.schema.JOBS, None where they are not known; `user` is whose `mine` is.
+    """
+    rows = limits.to_pylist()
+    jobs: dict[bool, Sequence[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["used"] is not None or not any(row[name] for name in _SCOPES):
+            continue
+        is_own = row["_of_user"] == user
+        known = mine if is_own and mine is not None else everyone
+        if known is None:
+            continue
+        if is_own not in jobs:
+            jobs[is_own] = known.select(_COLUMNS).to_pylist()
+        row["used"] = _used(row, jobs[is_own])
+        row["free"] = None if row["used"] is None else max(0, row["maximum"] - row["used"])
+    return pa.Table.from_pylist(rows, LIMITS)
+
+
+def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | None:
+    resource = str(limit["resource"])
+    is_submitted = "submitted" in resource
+    states = ACTIVE | WAITING if is_submitted else WAITING if resource == "jobs_waiting" else ACTIVE
+    counted = [
+        job
+        for job in jobs
+        if job["state"] in states and all(limit[name] in (None, job[column]) for name, column in _SCOPES.items())
+    ]
+    if resource.startswith("jobs_"):
+        return sum(job["_tasks"] or 1 for job in counted)
+    column = resource.replace("_submitted", "")
+    if column not in _COUNTED or any(job[column] is None for job in counted):
+        return None
+    return sum(int(job[column]) * (job["_tasks"] or 1) for job in counted)
+
+
+def limits_of(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table) -> list[Mapping[str, Any]]:
+    """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can be told.
+
+    Where some are used up no others.
+    """
+    found = [
+        row
+        for row in limits.to_pylist()
+        if (row["scope"] == reason.scope if reason.scope else row["scope"] != "qos")
+        and (not reason.per or row["per"] == reason.per)
+        and (not reason.resource or row["resource"] == reason.resource)
+        and _is_of(row, job)
+    ]
+    used_up = [row for row in found if row["free"] == 0]
+    return used_up or sorted(found, key=lambda row: (row["free"] is None, row["free"] or 0))
+
+
+def _is_of(row: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    match row["scope"]:
+        case "qos":
+            queues = row["queues"]
+            is_named = row["name"] == job["qos"] if queues is None else job["queue"] in queues
+            return bool(is_named) and row["subject"] in (None, job["user"], job["account"])
+        case "queue":
+            return row["queues"] is None or job["queue"] in row["queues"]
+        case "association":
+            return bool(str(row["name"]).partition("/")[0] == job["account"])
+    return True
+
+
+def policy_lines(reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table | None) -> list[str]:
+    """What a job waits for in the site's rules, a line each: the limits with what is used, and where more is shown."""
+    lines = []
+    if reason.view == "limits" and limits is not None:
+        lines = [format_limit(row) for row in limits_of(reason, job, limits)[:_MOST_NAMED]]
+    return [*lines, format_pointer(reason)]
+
+
+def policy_reason_of(store: ClusterStore, job: Mapping[str, Any]) -> PolicyReason | None:
+    """The site's rule that a job waits for, where a view shows it."""
+    reason = store.backend.reasons.policy(str(job["state"]), job["reason"])
+    if reason is None or Capability(reason.view) not in store.backend.capabilities:
+        return None
+    has_none = reason.view == "shares" and store.probe is not None and store.probe.has_accounting is False
+    return None if has_none else reason
+
+
+def policy_hint(store: ClusterStore, job: Mapping[str, Any]) -> str:
+    """The first of the limits that a job waits for, where they are known already, and the view that shows more.
+
+    '' for a job that waits for no rule of the site.
+    """
+    reason = policy_reason_of(store, job)
+    if reason is None:
+        return ""
+    known = store.snapshots.get(Kind.LIMITS) if reason.view == "limits" else None
+    limits = limits_of(reason, job, known.table) if known is not None else ()
+    return " · ".join([*map(format_limit, limits[:1]), f":{reason.view}"])
+
+
+def format_pointer(reason: PolicyReason) -> str:
+    """`see :limits, or hpcdash limits`."""
+    return f"see :{reason.view}, or hpcdash {reason.view}"

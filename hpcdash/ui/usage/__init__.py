@@ -1,0 +1,1 @@
+"""Usage on the screen: shares, limits, reservations, and what was used."""
