@@ -1,0 +1,1 @@
+"""Usage: the archive of ended runs, and how long jobs waited."""
