@@ -249,7 +249,8 @@ def _seconds_by_bin(
     found = []
     for weight in weights:
         weight = weight[rows].astype(np.float64)
-        sums = np.bincount(first_within, within * weight[one], minlength=bins)
+        # Of no runs bincount makes whole numbers.
+        sums = np.zeros(bins) + np.bincount(first_within, within * weight[one], minlength=bins)
         weight = weight[~one]
         sums += np.bincount(first, begun * weight, minlength=bins)
         sums += np.bincount(last, ended * weight, minlength=bins)
