@@ -66,21 +66,22 @@ def _hashable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _run_numbers(runs: pa.Table) -> pa.Array:
-    """Which run of its job each row is, of rows whose newest end comes first."""
-    first = pa.scalar(1, pa.int64())
+    """Which run of its job each row is, of rows whose newest end comes first; of a job's only row, what it says."""
+    numbers = as_array(runs["run"])
     if not has_several(runs):
-        return pa.repeat(first, runs.num_rows)
+        return numbers
     ids = as_array(runs["id"])
     counts = ids.value_counts()
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    rows = pc.indices_nonzero(pc.is_in(ids, value_set=repeated)).to_pylist()
-    keys = runs.select(["id", "user", "name"]).take(pa.array(rows, pa.int64())).to_pylist()
+    is_repeated = pc.is_in(ids, value_set=repeated)
     seen: dict[tuple[str, ...], int] = {}
-    numbers = [1] * runs.num_rows
-    for at, key in zip(reversed(rows), reversed(keys), strict=True):
+    counted = []
+    # A job number that is used again is another job.
+    for key in reversed(runs.select(["id", "user", "name"]).filter(is_repeated).to_pylist()):
         job = tuple(key.values())
-        numbers[at] = seen[job] = seen.get(job, 0) + 1
-    return pa.array(numbers, pa.int64())
+        seen[job] = seen.get(job, 0) + 1
+        counted.append(seen[job])
+    return pc.replace_with_mask(numbers, is_repeated, pa.array(counted[::-1], pa.int64()))
 
 
 def overlapping(runs: pa.Table, span: Span) -> pa.Table:
