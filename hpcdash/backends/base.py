@@ -253,11 +253,31 @@ class HistoryQuery(Protocol):
         ...
 
 
+class RunsQuery(Protocol):
+    def __call__(self, user: str | None, since: int, until: int, now: int, /) -> Query[ParsedTable]:
+        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in JobScope.
+
+        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more than was asked for.
+        parse raises AccountingUnavailable.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPart:
     """What ended."""
 
     jobs: HistoryQuery = _without_history
+
+    runs: RunsQuery | None = None
+    """What each run used as well. None: `jobs` tells all there is."""
+
+    runs_at: Callable[[str | None, int], Query[ParsedTable]] | None = None
+    """(user, epoch seconds): the runs that had begun and not ended by then, and have ended since. None where `runs` to
+    this day is as cheap."""
+
+    is_sliced: bool = False
+    """Whether a part of a span costs a part of the whole: long ones are asked for in slices."""
 
     native: Callable[[str], Query[Mapping[str, str]]] = _without_history
     """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""

@@ -22,7 +22,7 @@ from hpcdash.backends.base import (
     ScriptWriter,
     SubmitPart,
 )
-from hpcdash.backends.queries import Query
+from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.backends.slurm import (
     accounts,
     actions,
@@ -64,6 +64,18 @@ def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
     return stacks_query(row)
 
 
+def _runs(user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.runs import runs_query
+
+    return runs_query(user, since, until)
+
+
+def _runs_at(user: str | None, at: int) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.runs import runs_at_query
+
+    return runs_at_query(user, at)
+
+
 def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.slurm.cron import cron_parts
 
@@ -83,6 +95,9 @@ BACKEND = Backend(
     reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts),
     history=HistoryPart(
         jobs=history.history_query,
+        runs=_runs,
+        runs_at=_runs_at,
+        is_sliced=True,
         native=history.history_native_query,
         no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
     ),
