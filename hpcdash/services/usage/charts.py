@@ -303,11 +303,12 @@ def _load(report: Report, width: int) -> list[Line]:
     legend: list[Piece] = [("    ", "")]
     for level, role in enumerate(HEAT):
         upto = most * (level + 1) / len(HEAT)
-        legend += [(_SHADES[level] * 2, role), (f" to {_rounded(upto)}  ", "dim")]
+        legend += [(_SHADES[level] * 2, role), (f" to {rounded(upto)}  ", "dim")]
     return [((what, "title"),), *drawn, ((f"    {hours}".rstrip(), "dim"),), tuple(legend)]
 
 
-def _rounded(value: float) -> str:
+def rounded(value: float) -> str:
+    """A mean count: `0.4`, `37`, `12.3K`."""
     return f"{value:.1f}" if value < 10 else format_count(round(value))
 
 
