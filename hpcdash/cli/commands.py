@@ -108,6 +108,90 @@ def script(common: CommonOptions, **given: Any) -> None:
     run_script(common, **given)
 
 
+def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that select ended runs; without --since those of the last `since`."""
+    names = "NAME[,NAME]"
+    options = [
+        click.option(
+            "--since", default=since, show_default=True, metavar="TIME", help="From then on: 90d, 2026-01-01"
+        ),
+        click.option("--until", default="", metavar="TIME", help="Up to this time; now by default."),
+        click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
+        click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
+        click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),
+        click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text."),
+        click.option("--filter", "expression", default="", metavar="EXPR", help="Only runs this filter matches."),
+        click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."),
+    ]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+_HISTORY_KEYS = ("since", "until", "user", "account", "queue", "name")
+
+
+@click.command()
+@click.argument("jobs", metavar="[JOB...]", nargs=-1)
+@_of_runs("7d")
+@click.option(
+    "--by",
+    type=click.Choice(["run", "array", "name"]),
+    default="run",
+    show_default=True,
+    help="A row for each run, each array, or each name of a user's jobs.",
+)
+@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@common_options
+def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
+    """Show what ended jobs used of what they asked for, with advice: hpcdash efficiency 41 88
+
+    CPUs, memory, GPUs and time. Without JOB: all that ended within a span. What the site's jobstats measured goes before the accounting. What
+    nobody measured is shown as -, and null in JSON.
+    """
+    from hpcdash.cli.history import HistoryOptions
+    from hpcdash.cli.usage import run_efficiency
+
+    options = HistoryOptions(**{key: given.pop(key) for key in _HISTORY_KEYS})
+    run_efficiency(common, jobs, options, **given)
+
+
+@click.command()
+@_of_runs("30d")
+@click.option(
+    "--by",
+    type=click.Choice(["day", "week", "queue", "user", "account", "name"]),
+    default="queue",
+    show_default=True,
+    help="What table, CSV and Parquet have a row for, and the chart's table.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["chart", "table", "json", "csv", "parquet"]),
+    default="chart",
+    show_default=True,
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write CSV or Parquet to FILE.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one page of HTML to FILE.")
+@common_options
+def report(common: CommonOptions, **given: Any) -> None:
+    """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user, account and name.
+
+    Hours are those allocated within the span: a run that began before it or ended after it is cut. CPU time leaves out
+    what was suspended. Days are this machine's. What was asked for once is kept here: only what is new is asked again.
+    """
+    from hpcdash.cli.history import HistoryOptions
+    from hpcdash.cli.usage import run_report
+
+    options = HistoryOptions(**{key: given.pop(key) for key in _HISTORY_KEYS})
+    run_report(common, options, **given)
+
+
 LOOK_COMMANDS: tuple[click.Command, ...] = (
     _table_command("jobs", "Jobs in the queue."),
     _table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them."),
@@ -118,6 +202,8 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     stacks,
     metrics,
     script,
+    efficiency,
+    report,
 )
 
 
