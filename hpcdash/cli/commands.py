@@ -34,6 +34,36 @@ def _table_command(name: Kind, words: str) -> click.Command:
 
 
 @click.command()
+@click.option(
+    "--since", default="", metavar="TIME", help="From this time on: 90d, 12h, yesterday, 2026-01-01; 7d by default."
+)
+@click.option("--until", default="", metavar="TIME", help="Up to this time; now by default.")
+@click.option("--user", default="", metavar="NAME[,NAME]", help="Jobs of these users, instead of your own.")
+@click.option("--account", default="", metavar="NAME[,NAME]", help="Only jobs charged to these accounts.")
+@click.option("--queue", default="", metavar="NAME[,NAME]", help="Only jobs of these queues (partitions).")
+@click.option("--state", default="", metavar="STATE[,STATE]", help="Only jobs that ended so: failed,timeout.")
+@click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text.")
+@click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
+@click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's.")
+@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@common_options
+def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
+    """Jobs that ended: within the last 7 days, or in any span of time.
+
+    A span has the jobs that were there at any time in it and have ended since. What was asked for once is kept on this
+    machine: only what is new is asked for again.
+    """
+    from hpcdash.cli.history import HistoryOptions, run_history
+    from hpcdash.cli.jobs import run_table
+
+    options = HistoryOptions(**given)
+    if options.is_plain:
+        run_table(common, "history", expression=expression, mine=mine, form=form)
+    else:
+        run_history(common, options, expression=expression, mine=mine, form=form)
+
+
+@click.command()
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
@@ -196,7 +226,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     _table_command("jobs", "Jobs in the queue."),
     _table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them."),
     _table_command("queues", "Queues (partitions), their limits and what is free. Always all of them."),
-    _table_command("history", "Jobs that ended within the last 7 days."),
+    history,
     show,
     log,
     stacks,

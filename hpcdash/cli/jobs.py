@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -126,6 +127,14 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
     table = query.apply(snapshot.table, wanted, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+    print_table(name, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
+    if form == "table" and not table.num_rows and sys.stderr.isatty():
+        print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+
+
+def print_table(name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str, backend: str) -> None:
+    """A snapshot as a table, JSON or CSV on stdout."""
+    table, taken_at = snapshot.table, snapshot.taken_at
     if form == "json":
         write_json(
             name,
@@ -133,17 +142,14 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
             stdout(is_json=True),
             cluster=cluster,
             backend=backend,
-            taken_at=snapshot.taken_at,
+            taken_at=taken_at,
             rejected_rows=len(snapshot.rejected),
         )
     elif form == "csv":
         write_csv(name, table, stdout())
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-        out = sys.stdout.buffer
-        write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
-        if not table.num_rows and sys.stderr.isatty():
-            print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+        write_table(name, table, sys.stdout.buffer, utc_now=taken_at, width=width, encoding=sys.stdout.encoding)
 
 
 def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
-from hpcdash.domain.units import parse_duration, parse_instant
+from hpcdash.domain.units import DAY, parse_duration, parse_instant
 from hpcdash.errors import UsageError
 
 # No scheduler's history goes further back, and no clock of Arrow's days is far from it.
@@ -22,6 +22,25 @@ class Span:
     @property
     def seconds(self) -> int:
         return self.until - self.since
+
+
+class _LocalZone(tzinfo):
+    """This machine's zone, with its offset at each time: that of now is another one in half of the year."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=self)
+
+
+LOCAL_ZONE = _LocalZone()
 
 
 def parse_span(since: str, until: str = "", *, now_epoch: float, zone: tzinfo = UTC) -> Span:
@@ -55,7 +74,10 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
     except ValueError as error:
         raise UsageError(f"{option} {error}", "Write 90d, 12h, yesterday, 2026-01-01 or '2026-01-01 08:00'.") from None
     epoch = instant.epoch
-    if is_end and instant.span_seconds > 1:
+    if is_end and instant.span_seconds == DAY:
+        # The next midnight: a day may have 23 or 25 hours.
+        epoch = int((datetime.fromtimestamp(epoch, zone).replace(tzinfo=zone) + timedelta(days=1)).timestamp())
+    elif is_end and instant.span_seconds > 1:
         epoch += instant.span_seconds
     if not now - _MOST_SECONDS <= epoch:
         raise UsageError(f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01.")

@@ -315,10 +315,10 @@ class _Asking:
                     return None
                 return asking.result()
             except RateLimited:
-                wait_seconds = max(1.0, self.store.budget.wait_seconds())
+                wait_seconds = self.store.budget.wait_seconds()
                 self._tell(wait_seconds)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self.stop.wait(), wait_seconds)
+                    await asyncio.wait_for(self.stop.wait(), min(max(wait_seconds, 0.1), 1.0))
             finally:
                 for task in (asking, stopping):
                     task.cancel()
