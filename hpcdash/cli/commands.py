@@ -33,18 +33,32 @@ def _table_command(name: Kind, words: str) -> click.Command:
     return command
 
 
+def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that select jobs of the past; `since` says what is so without --since."""
+    names = "NAME[,NAME]"
+    words = f"From this time on: 90d, 12h, yesterday, 2026-01-01; {since} by default."
+    options = [
+        click.option("--since", default="", metavar="TIME", help=words),
+        click.option("--until", default="", metavar="TIME", help="Up to this time; now by default."),
+        click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
+        click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
+        click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),
+        click.option("--state", default="", metavar="STATE[,STATE]", help="Only jobs that ended so: failed,timeout."),
+        click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text."),
+        click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."),
+        click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."),
+    ]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
 @click.command()
-@click.option(
-    "--since", default="", metavar="TIME", help="From this time on: 90d, 12h, yesterday, 2026-01-01; 7d by default."
-)
-@click.option("--until", default="", metavar="TIME", help="Up to this time; now by default.")
-@click.option("--user", default="", metavar="NAME[,NAME]", help="Jobs of these users, instead of your own.")
-@click.option("--account", default="", metavar="NAME[,NAME]", help="Only jobs charged to these accounts.")
-@click.option("--queue", default="", metavar="NAME[,NAME]", help="Only jobs of these queues (partitions).")
-@click.option("--state", default="", metavar="STATE[,STATE]", help="Only jobs that ended so: failed,timeout.")
-@click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text.")
-@click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
-@click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's.")
+@_of_runs("7d")
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
@@ -138,31 +152,7 @@ def script(common: CommonOptions, **given: Any) -> None:
     run_script(common, **given)
 
 
-def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Options that select ended runs; without --since those of the last `since`."""
-    names = "NAME[,NAME]"
-    options = [
-        click.option(
-            "--since", default=since, show_default=True, metavar="TIME", help="From then on: 90d, 2026-01-01"
-        ),
-        click.option("--until", default="", metavar="TIME", help="Up to this time; now by default."),
-        click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
-        click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
-        click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),
-        click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text."),
-        click.option("--filter", "expression", default="", metavar="EXPR", help="Only runs this filter matches."),
-        click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."),
-    ]
-
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorated
-
-
-_HISTORY_KEYS = ("since", "until", "user", "account", "queue", "name")
+_HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
 
 
 @click.command()
@@ -180,8 +170,8 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "name")
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
     """Show what ended jobs used of what they asked for, with advice: hpcdash efficiency 41 88
 
-    CPUs, memory, GPUs and time. Without JOB: all that ended within a span. What the site's jobstats measured goes before the accounting. What
-    nobody measured is shown as -, and null in JSON.
+    CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats measured goes
+    before the accounting. What nobody measured is shown as -, and is null in JSON.
     """
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_efficiency

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from hpcdash.domain.job_ids import array_of
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import RUNS, TEXT
-from hpcdash.domain.spans import Span
+from hpcdash.domain.spans import LOCAL_ZONE, Span
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import clip, counted, visible, width_of
 from hpcdash.domain.units import format_duration, format_memory
@@ -64,10 +65,6 @@ _STYLES = {
     "heat-3": Style(color="yellow"),
     "heat-4": Style(color="red"),
 }
-
-
-def _zone(session: ClusterSession) -> tzinfo:
-    return session.zone or datetime.now().astimezone().tzinfo or UTC
 
 
 class _Screen:
@@ -136,7 +133,7 @@ def run_efficiency(
     form: str,
 ) -> None:
     """What runs used of what they asked for: of some jobs, or of all that ended in a span."""
-    wanted = query.parse(expression, RUNS, datetime.now().astimezone().tzinfo or UTC) if expression else None
+    wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
@@ -293,7 +290,9 @@ def run_report(
     """A report of a span as a chart, table, JSON, CSV or Parquet on stdout; with `page` as HTML in a file."""
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError("--out is for --format csv and parquet", "--html FILE writes a page; > FILE anything else.")
-    wanted = query.parse(expression, RUNS, datetime.now().astimezone().tzinfo or UTC) if expression else None
+    wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
+
+    options = replace(options, since=options.since or REPORT_SINCE)
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
         return await fetch_runs(session, options, everyone=not mine), session
@@ -306,7 +305,7 @@ def run_report(
 
     is_everyones = not mine or bool(options.user)
     notes = scope_notes(fetched.table, everyone=is_everyones, user=session.store.user, missing=fetched.missing)
-    report = build_report(runs, fetched.span, _zone(session), notes)
+    report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:
         from hpcdash.services.usage.html_page import report_page
 
