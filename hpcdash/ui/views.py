@@ -38,6 +38,7 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("history", "jobs.history:HistoryView", root=True),
         ViewSpec("alerts", "watch.view:AlertsView", root=True),
         ViewSpec("clusters", "cluster.clusters:ClustersView", root=True),
+        ViewSpec("usage", "usage.view:UsageView", root=True),
         ViewSpec("submit", "submit.view:SubmitView", "new submission", root=True),
         ViewSpec("job", "jobs.job:JobView"),
         ViewSpec("node", "cluster.node:NodeView"),

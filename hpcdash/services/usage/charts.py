@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpcdash.domain.text import clip, visible, width_of
-from hpcdash.domain.units import format_count, format_span
+from hpcdash.domain.units import format_amount, format_count, format_span
 from hpcdash.services.usage.report import OF_TIME, WAIT_LABELS, WEEKDAYS, Report
 
 # A text and its role: what a theme colours. A line is a row of them.
@@ -23,8 +23,10 @@ ROLES = ("title", "dim", "value", "bad", "warn", "bar", "bad-bar", *HEAT)
 LEAST_WIDTH = 60
 _TWO_COLUMNS_FROM = 150
 _GAP = 3
-_DAY_ROWS, _SHOWN_GROUPS, _SHOWN_WAITS, _SHOWN_WASTE, _SHOWN_ADVICE = 9, 12, 8, 6, 6
+_TALL_FROM = 50
+_SHOWN_WAITS, _SHOWN_WASTE, _SHOWN_ADVICE = 8, 6, 6
 _MOST_DAYS = 62
+_MANY_FAILED = 0.2
 _SHADES = "░▒▓█"
 _WELL, _BADLY = "█", "▒"
 # plotext has one canvas for all.
@@ -36,13 +38,8 @@ _UNIT_TITLES = {"GPU": "GPU hours", "CPU": "CPU hours"}
 
 
 def format_hours(seconds: float | None) -> str:
-    """Hours for a narrow column: `0.4`, `38`, `12.3K`; '' where not known."""
-    if seconds is None:
-        return ""
-    hours = seconds / 3600
-    if 0 < hours < 10:
-        return f"{hours:.1f}"
-    return format_count(round(hours))
+    """Hours for a narrow column: `0.02`, `3.4`, `38`, `12.3K`; '' where not known."""
+    return "" if seconds is None else rounded(seconds / 3600)
 
 
 def format_wait(seconds: float | None) -> str:
@@ -67,16 +64,21 @@ def as_ascii(lines: Iterable[Line]) -> list[Line]:
     return [tuple((text.translate(_ASCII), role) for text, role in line) for line in lines]
 
 
-def draw_report(report: Report, width: int, by: str = "queue") -> list[Line]:
-    """Everything of a report in lines of `width` cells: in two columns where there is room, else one below another."""
+def draw_report(report: Report, width: int, by: str = "queue", height: int | None = None) -> list[Line]:
+    """Everything of a report in lines of `width` cells: in two columns where there is room, else one below another.
+
+    On a screen of many lines (`height`) bars are longer, and more rows are shown.
+    """
     width = max(width, LEAST_WIDTH)
+    is_tall = (height or 0) >= _TALL_FROM
+    rows, most = (14, 16) if is_tall else (9, 12)
     head = [*_figures(report, width), ()]
     if report.is_empty:
         return [*head, (("Nothing ran in this span.", "dim"),)]
     if width < _TWO_COLUMNS_FROM:
         parts = [
-            _over_time(report, width),
-            _groups(report, width, by),
+            _over_time(report, width, rows),
+            _groups(report, width, by, most),
             _load(report, width),
             _waits(report, width),
             _waste(report, width),
@@ -86,12 +88,11 @@ def draw_report(report: Report, width: int, by: str = "queue") -> list[Line]:
     left = (width - _GAP) * 11 // 20
     right = width - _GAP - left
     columns = (
-        _stacked([_over_time(report, left), _groups(report, left, by), _waste(report, left)]),
+        _stacked([_over_time(report, left, rows), _groups(report, left, by, most), _waste(report, left)]),
         _stacked([_load(report, right), _waits(report, right), _advice(report, right)]),
     )
-    rows = max(map(len, columns))
-    beside = [_beside(columns[0][row : row + 1], columns[1][row : row + 1], left) for row in range(rows)]
-    return [*head, *beside]
+    lines = range(max(map(len, columns)))
+    return [*head, *(_beside(columns[0][at : at + 1], columns[1][at : at + 1], left) for at in lines)]
 
 
 def _stacked(parts: Sequence[Sequence[Line]]) -> list[Line]:
@@ -153,7 +154,7 @@ def _hours_with_share(seconds: int | None, of: int | None) -> str:
     return f"{format_hours(seconds)} ({share})" if share and seconds else format_hours(seconds)
 
 
-def _over_time(report: Report, width: int) -> list[Line]:
+def _over_time(report: Report, width: int, rows: int) -> list[Line]:
     """Bars of the hours of each day, or week where there are many days; what failed runs had is on top."""
     unit = report.unit.lower()
     grouping = "day" if report.groups["day"].num_rows <= min(_MOST_DAYS, (width - 8) // 2) else "week"
@@ -167,47 +168,51 @@ def _over_time(report: Report, width: int) -> list[Line]:
     if not most:
         return []
     ticks = [0.0, most / 2, most]
-    labels = [format_count(round(tick)) if most >= 10 else f"{tick:.1f}" for tick in ticks]
+    labels = [rounded(tick) for tick in ticks]
     margin = max(map(len, labels))
-    pitch = max(1, (width - margin) // len(keys))
-    # Two weeks are no wall.
-    pitch = min(pitch, 12)
-    # What is left over is not drawn on: a bar would be wider than others.
-    canvas = pitch * len(keys)
+    # A bar begins every so many cells, and leaves the last of them blank. Two weeks are no wall.
+    pitch = min((width - margin + 1) / len(keys), 12.0)
+    wide = max(1, int(pitch) - 1)
+    starts = np.floor(np.arange(len(keys)) * pitch).astype(int)
+    canvas = int(starts[-1]) + wide
+    well = np.rint((held - failed) / most * rows).astype(int)
+    whole = np.maximum(np.rint(held / most * rows), held > 0).astype(int)
 
     def build(plot: Any) -> None:
-        # In cells: a bar is `pitch` of them, the last of which is blank.
-        wide = max(1, pitch - 1)
-        places = [at * pitch + (wide - 1) / 2 for at in range(len(keys))]
-        bar = (wide - 1) / pitch
-        plot.bar(places, held.tolist(), width=bar, marker=_BADLY, color=2)
-        plot.bar(places, (held - failed).tolist(), width=bar, marker=_WELL, color=1)
+        for marker, colour, low, high in ((_WELL, 1, np.zeros_like(well), well), (_BADLY, 2, well, whole)):
+            cells = [
+                (at, row)
+                for start, begin, end in zip(starts, low, high, strict=True)
+                for at in range(start, start + wide)
+                for row in range(begin, end)
+            ]
+            if cells:
+                plot.scatter([int(at) for at, _ in cells], [row for _, row in cells], marker=marker, color=colour)
         plot.xlim(0, canvas - 1)
-        plot.ylim(0, most)
+        plot.ylim(0, rows - 1)
         plot.xticks([])
-        plot.yticks(ticks, [label.rjust(margin) for label in labels])
+        plot.yticks([0, (rows - 1) / 2, rows - 1], [label.rjust(margin) for label in labels])
 
-    drawn = _drawn(build, canvas + margin, _DAY_ROWS, {1: "bar", 2: "bad-bar"})
-    axis = _date_ticks(keys, pitch, " " * margin)
+    drawn = _drawn(build, canvas + margin, rows, {1: "bar", 2: "bad-bar"})
+    axis = _date_ticks(keys, starts.tolist(), margin, width)
     what = f"{_UNIT_TITLES[report.unit]} a {grouping}"
     legend = ((f"  {_WELL}", "bar"), (" ended well  ", "dim"), (_BADLY, "bad-bar"), (" failed", "dim"))
     return [((what, "title"), *(legend if failed.any() else ())), *drawn, ((axis, "dim"),)]
 
 
-def _date_ticks(keys: Sequence[str], pitch: int, margin: str) -> str:
-    """`Nov 3` below every so many bars, as there is room."""
-    days = [date.fromisoformat(key) for key in keys]
-    line = margin
-    for number, day in enumerate(days):
-        at = len(margin) + number * pitch
-        label = f"{day:%b} {day.day}"
-        is_round = day.weekday() == 0 or number == 0 or pitch > len(label)
-        if is_round and at >= len(line) + (1 if number else 0) and at + len(label) <= len(margin) + pitch * len(days):
+def _date_ticks(keys: Sequence[str], starts: Sequence[int], margin: int, width: int) -> str:
+    """`Nov 3` below the first bar and those of Mondays, as there is room."""
+    line = " " * margin
+    for number, (key, start) in enumerate(zip(keys, starts, strict=True)):
+        day = date.fromisoformat(key)
+        label, at = f"{day:%b} {day.day}", margin + start
+        is_round = day.weekday() == 0 or not number or (len(starts) > 1 and starts[1] > len(label))
+        if is_round and at >= len(line) + (1 if number else 0) and at + len(label) <= width:
             line = line.ljust(at) + label
     return line
 
 
-def _groups(report: Report, width: int, by: str) -> list[Line]:
+def _groups(report: Report, width: int, by: str, most: int) -> list[Line]:
     """A table with a bar a row: the most hours first, days and weeks the newest first."""
     unit = report.unit.lower()
     table = report.groups[by]
@@ -215,7 +220,7 @@ def _groups(report: Report, width: int, by: str) -> list[Line]:
     if by in OF_TIME:
         rows.reverse()
     rows = [row for row in rows if row["jobs"] or row[f"{unit}_seconds"] or row["started"]]
-    shown, rest = rows[:_SHOWN_GROUPS], len(rows) - _SHOWN_GROUPS
+    shown, rest = rows[:most], len(rows) - most
     if not shown:
         return []
     cells = [
@@ -240,11 +245,12 @@ def _groups(report: Report, width: int, by: str) -> list[Line]:
     head = f"{by.upper():<{name_cells}}" + " " * (bar_cells + 2)
     head += "".join(f"  {heads[place]:>{size}}" for place, size in zip(kept, widths, strict=True))
     lines: list[Line] = [((f"By {by}", "title"),), ((head, "dim"),)]
-    for name, bar, row in zip(names, bars, cells, strict=True):
+    for name, bar, row, of in zip(names, bars, cells, shown, strict=True):
+        is_bad = of["failed"] >= _MANY_FAILED * max(1, of["jobs"])
         named = clip(name, name_cells)
         line: list[Piece] = [(named + " " * (name_cells - width_of(named) + 2), ""), *bar]
         for place, size in zip(kept, widths, strict=True):
-            line.append((f"  {row[place]:>{size}}", "bad" if heads[place] == "FAILED" and row[place] else ""))
+            line.append((f"  {row[place]:>{size}}", "bad" if heads[place] == "FAILED" and is_bad else ""))
         lines.append(tuple(line))
     if rest > 0:
         lines.append(((f"and {rest} more", "dim"),))
@@ -308,8 +314,10 @@ def _load(report: Report, width: int) -> list[Line]:
 
 
 def rounded(value: float) -> str:
-    """A mean count: `0.4`, `37`, `12.3K`."""
-    return f"{value:.1f}" if value < 10 else format_count(round(value))
+    """An amount by two digits or three: `0`, `0.04`, `3.7`, `37`, `12.3K`."""
+    if value >= 9.95:
+        return format_count(round(value))
+    return f"{value:.1f}" if value >= 0.95 else format_amount(value, 1)
 
 
 def _waits(report: Report, width: int) -> list[Line]:

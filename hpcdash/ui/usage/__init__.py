@@ -1,0 +1,1 @@
+"""Usage: the report of a span."""
