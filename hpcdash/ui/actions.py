@@ -82,6 +82,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}), shown=3, short="mine/all"),
+    Action("span", "w", "history of another span of time", frozenset({"history"}), shown=2, short="span"),
     Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
     Action("switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"),
     Action("larger_overview", "plus", "larger overview", JOB_TABLES),
