@@ -84,6 +84,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
     Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history"}) | USAGE, shown=3, short="mine/all"),
+    Action("span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"),
     Action("grouping", "g", "group by: queue, user, account, name, day, week", USAGE, shown=1, short="group by"),
     Action("save_report", "s", "save the report as HTML in the working directory", USAGE, shown=4, short="save"),
     Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
