@@ -27,6 +27,7 @@ _TALL_FROM = 50
 _SHOWN_WAITS, _SHOWN_WASTE, _SHOWN_ADVICE = 8, 6, 6
 _MOST_DAYS = 62
 _MANY_FAILED = 0.2
+_LEAST_BAR = 6
 _SHADES = "░▒▓█"
 _WELL, _BADLY = "█", "▒"
 # plotext has one canvas for all.
@@ -236,10 +237,15 @@ def _groups(report: Report, width: int, by: str, most: int) -> list[Line]:
     ]
     heads = (f"{report.unit} h", "CPU h", "JOBS", "FAILED", "USE", "WAIT")
     kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
-    widths = [max(len(heads[place]), *(len(row[place]) for row in cells)) for place in kept]
     names = [visible(str(row["key"])) or "(empty)" for row in shown]
-    name_cells = min(max(len(by), *map(width_of, names)), 24)
-    bar_cells = max(6, width - name_cells - sum(widths) - 2 * len(widths) - 3)
+    name_cells = min(max(len(by), *map(width_of, names)), 24 if width >= _TWO_COLUMNS_FROM // 2 else 14)
+    while True:
+        widths = [max(len(heads[place]), *(len(row[place]) for row in cells)) for place in kept]
+        bar_cells = width - name_cells - sum(widths) - 2 * len(widths) - 3
+        if bar_cells >= _LEAST_BAR or len(kept) == 1:
+            break
+        kept.remove(next(place for place in (1, 5, 4, 3, 2, 0) if place in kept))
+    bar_cells = max(_LEAST_BAR, bar_cells)
     held = np.array([row[f"{unit}_seconds"] for row in shown], dtype=float)
     bars = _bars(held, bar_cells)
     head = f"{by.upper():<{name_cells}}" + " " * (bar_cells + 2)
@@ -336,10 +342,14 @@ def _waits(report: Report, width: int) -> list[Line]:
     rows = sorted(table.to_pylist(), key=lambda row: -row["started"])[:_SHOWN_WAITS]
     queue_cells = max(5, min(20, max(width_of(visible(row["queue"])) for row in rows)))
     size_cells = max(len(row["size"]) for row in rows)
-    lines += [(), ((f"{'QUEUE':<{queue_cells}}  {'SIZE':<{size_cells}}    RUNS    MEDIAN   80 % IN   95 % IN", "dim"),)]
+    parts = {"MEDIAN": "median", "80 % IN": "p80", "95 % IN": "p95"}
+    if queue_cells + size_cells + 10 + 10 * len(parts) > width:
+        del parts["95 % IN"]
+    head = f"{'QUEUE':<{queue_cells}}  {'SIZE':<{size_cells}}    RUNS" + "".join(f"  {name:>8}" for name in parts)
+    lines += [(), ((head, "dim"),)]
     for row in rows:
         queue = clip(visible(row["queue"]), queue_cells)
-        figures = [format_wait(row[f"wait_{name}_seconds"]) for name in ("median", "p80", "p95")]
+        figures = [format_wait(row[f"wait_{name}_seconds"]) for name in parts.values()]
         words = queue + " " * (queue_cells - width_of(queue)) + f"  {row['size']:<{size_cells}}"
         words += f"  {format_count(row['started']):>6}" + "".join(f"  {figure:>8}" for figure in figures)
         lines.append(((words, ""),))
@@ -353,18 +363,24 @@ def _waste(report: Report, width: int) -> list[Line]:
         return []
     has_gpus = any(row["unused_gpu_seconds"] for row in rows)
     heads = [*(["GPU h UNUSED"] if has_gpus else []), "CPU h UNUSED", "GiB h UNUSED", "RUNS"]
-    name_cells = max(8, min(36, width - 14 * len(heads) - 14))
+    while len(heads) > 2 and width - 14 * len(heads) - 12 < 12:
+        heads.pop(-2 if len(heads) > 3 else -1)
+    name_cells = max(8, min(36, width - 14 * len(heads) - 12))
     lines: list[Line] = [(("Most unused", "title"),)]
-    head = f"{'NAME':<{name_cells}}  {'USER':<10}" + "".join(f"  {name:>12}" for name in heads)
-    lines.append(((head, "dim"),))
+    titles = f"{'NAME':<{name_cells}}  {'USER':<10}" + "".join(f"  {name:>12}" for name in heads)
+    lines.append(((titles, "dim"),))
     for row in rows:
         name, user = clip(visible(row["name"] or ""), name_cells), clip(visible(row["user"] or ""), 10)
         words = name + " " * (name_cells - width_of(name) + 2) + user + " " * (10 - width_of(user))
         gpu = f"{format_hours(row['unused_gpu_seconds'])} {percent(row['unused_gpu_seconds'], row['gpu_seconds'])}"
         cpu = f"{format_hours(row['unused_cpu_seconds'])} {percent(row['unused_cpu_seconds'], row['cpu_seconds'])}"
-        figures = [*([gpu if row["gpu_seconds"] else ""] if has_gpus else []), cpu]
-        figures += [format_hours(row["unused_memory_gib_seconds"]), format_count(row["runs"])]
-        lines.append(((words, ""), *((f"  {figure:>12}", "") for figure in figures)))
+        of_heads = {
+            "GPU h UNUSED": gpu if row["gpu_seconds"] else "",
+            "CPU h UNUSED": cpu,
+            "GiB h UNUSED": format_hours(row["unused_memory_gib_seconds"]),
+            "RUNS": format_count(row["runs"]),
+        }
+        lines.append(((words, ""), *((f"  {of_heads[head]:>12}", "") for head in heads)))
     return lines
 
 
