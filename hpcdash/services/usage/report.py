@@ -431,23 +431,31 @@ def _wasteful(runs: pa.Table, frame: _Frame, pandas: Any) -> pa.Table:
     """The names of jobs, each of one user's, that held the most for nothing."""
     user, name = _category(runs["user"]), _category(runs["name"])
     measures = frame.measures[["cpu_seconds", "gpu_seconds", "unused_cpu_seconds", "unused_gpu_seconds"]]
-    asked, peak = column_floats(runs["memory_bytes"]), column_floats(runs["memory_peak_bytes"])
-    memory = (
-        np.nan_to_num(np.clip(asked - peak, 0, None))
-        / (1 << 30)
-        * np.nan_to_num(column_floats(runs["elapsed_seconds"]))
-    )
-    table = measures.assign(runs=1, unused_memory_gib_seconds=memory)
+    spare = np.clip(column_floats(runs["memory_bytes"]) - column_floats(runs["memory_peak_bytes"]), 0, None)
+    memory = spare / (1 << 30) * column_floats(runs["elapsed_seconds"])
+    table = measures.assign(runs=1, unused_memory_gib_seconds=np.nan_to_num(memory))
+    known = {
+        "unused_cpu_seconds": ~np.isnan(column_floats(runs["cpu_use"])),
+        "unused_gpu_seconds": ~np.isnan(column_floats(runs["gpu_use"])),
+        "unused_memory_gib_seconds": ~np.isnan(memory),
+    }
+    for column, is_known in known.items():
+        table[f"{column} known"] = is_known
     together = np.asarray(user.codes, np.int64) * (len(name.categories) + 1) + np.asarray(name.codes, np.int64)
-    kept = (table["unused_cpu_seconds"].to_numpy() > 0) | (table["unused_gpu_seconds"].to_numpy() > 0) | (memory > 0)
+    kept = (table[list(known)].to_numpy() > 0).any(axis=1)
     sums = table[kept].groupby(together[kept]).sum()
-    order = ["unused_gpu_seconds", "unused_cpu_seconds", "unused_memory_gib_seconds"]
-    sums = sums.sort_values(order, ascending=False, kind="stable").head(_MOST_WASTEFUL)
+    sums = sums.sort_values(_WASTE_ORDER, ascending=False, kind="stable").head(_MOST_WASTEFUL)
     first = pandas.Series(np.flatnonzero(kept)).groupby(together[kept]).first()
     rows = first.loc[sums.index].to_numpy(dtype=np.int64)
+    for column in known:
+        # What nobody measured is not known, and not nothing.
+        sums[column] = np.where(sums[f"{column} known"] > 0, sums[column], np.nan)
     columns = [as_array(runs[column]).cast(TEXT).take(pa.array(rows)) for column in ("name", "user")]
     columns += [_counts(sums[column]) for column in WASTEFUL.names[2:]]
     return pa.table(columns, schema=WASTEFUL)
+
+
+_WASTE_ORDER = ["unused_gpu_seconds", "unused_cpu_seconds", "unused_memory_gib_seconds"]
 
 
 def day_edges(span: Span, zone: tzinfo) -> list[tuple[int, str]]:
