@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import random
 import time
 from collections import Counter
@@ -36,13 +37,9 @@ def day(clean_slurm: SlurmLab) -> Iterator[int]:
     begins = int(time.time()) // DAY * DAY - 100 * DAY
     chance = random.Random(5)
     gpu = sql(lab, "select id from tres_table where type='gres' and name='gpu'")[0][0]
-    associations = {
-        user: sql(lab, f"select id_assoc from lab_assoc_table where acct='physics' and user='{user}' and deleted=0")[0][
-            0
-        ]
-        for user in (lab.alice, lab.bob)
-    }
-    uids = {user: lab.as_user(who, "id", "-u").stdout for who, user in (("alice", lab.alice), ("bob", lab.bob))}
+    of_physics = "select id_assoc from lab_assoc_table where acct='physics' and deleted=0 and user="
+    associations = {user: sql(lab, f"{of_physics}'{user}'")[0][0] for user in (lab.alice, lab.bob)}
+    uids = {user: pwd.getpwnam(user).pw_uid for user in associations}
     jobs, pauses = [], []
     for number in range(RUNS):
         user = chance.choice(sorted(associations))
@@ -119,24 +116,9 @@ def test_totals_are_those_of_sreport_and_sacct_to_the_second(clean_slurm: SlurmL
     assert len(ours) == 2
 
     # sacct's own list of those that ended in the span, counted by state.
-    listed = lab.admin(
-        *(
-            "env",
-            "TZ=UTC",
-            "SLURM_TIME_FORMAT=%s",
-            "sacct",
-            "-a",
-            "-n",
-            "-P",
-            "-X",
-            "-o",
-            "state,end",
-            "--name",
-            "past",
-        ),
-        *("-S", times[0], "-E", times[1]),
-    ).stdout
-    rows = [line.split("|") for line in (listed.decode() if isinstance(listed, bytes) else listed).split()]
+    ended = ("env", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "sacct", "-a", "-n", "-P", "-X", "-o", "state,end")
+    listed = lab.admin(*ended, "--name", "past", "-S", times[0], "-E", times[1]).stdout
+    rows = [line.split("|") for line in listed.decode().split()]
     states = Counter(state for state, end in rows if since <= int(end) < until)
     assert answer["total"]["jobs"] == states.total() > 100
     assert answer["total"]["failed"] == states["FAILED"] + states["TIMEOUT"]
