@@ -188,6 +188,7 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
             "rejected_rows": 0,
             "job": shown,
             "failure": _failure(picture),
+            "waits": picture.waits,
             "launch": None if picture.launched is None else picture.launched.for_json(),
         }
         print_json(answer)

@@ -28,6 +28,7 @@ from hpcdash.services.logs.locate import files_of
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.launched_job import LaunchedJob
+    from hpcdash.services.usage.waits import WaitTimes
 
 
 _MOST_DEPENDENTS = 5000
@@ -218,6 +219,8 @@ class JobPicture:
         self.detail: JobDetail | None = None
         self.usage: Usage | None = None
         self.priority: Mapping[str, str] = {}
+        # How long jobs like it waited, as far as is known here.
+        self.waits: WaitTimes | None = None
         # None: not known.
         self.qos: Mapping[str, str] | None = None
         self.queue_rules: Mapping[str, str] = {}
@@ -289,9 +292,9 @@ class JobPicture:
             parts.append(self._take(Part.USAGE, self._fetch_usage))
             parts += self._log_parts(row)
         if row["state"] in WAITING:
-            parts.append(self._take(Part.PRIORITY, self._fetch_priority))
+            parts += [self._take(Part.PRIORITY, self._fetch_priority), self._recall_waits(row)]
         else:
-            self.priority = {}
+            self.priority, self.waits = {}, None
         if row["state"] not in ENDED:
             parts += [self._take(Part.QOS, self._fetch_qos), self._take(Part.QUEUE, self._fetch_queue_rules)]
         if row["dependency"] and row["state"] in WAITING:
@@ -355,6 +358,16 @@ class JobPicture:
 
         folder, is_whole = self._state_folder, self.is_whole_array
         self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
+
+    async def _recall_waits(self, row: Row) -> None:
+        from hpcdash.services.usage.waits import wait_times, waits_of
+
+        known = await asyncio.to_thread(self.store.archive.known_waits)
+        for kind in (Kind.HISTORY_EVERYONE, Kind.HISTORY):
+            if not known.num_rows and (table := self.store.table(kind)) is not None:
+                known = waits_of(table)
+        self.waits = await asyncio.to_thread(wait_times, known, row)
+        self._changed()
 
     async def _fetch_usage(self) -> None:
         assert self.row is not None

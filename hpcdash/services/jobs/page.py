@@ -96,6 +96,8 @@ def job_groups(
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
     job[place:place] = [*_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
+    if picture.waits is not None:
+        time.append(Entry("jobs like it", str(picture.waits)))
     groups = [
         Group("Job", tuple(job)),
         *_waits_for(picture, signs),
