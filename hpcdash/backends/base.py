@@ -302,6 +302,10 @@ class DetailPart:
     usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
     """What a job uses (running) or used (ended); None for one that has not started."""
 
+    steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
+    """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
+    scheduler knows no steps."""
+
     stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
     """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
 

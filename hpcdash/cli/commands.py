@@ -66,12 +66,13 @@ def history(common: CommonOptions, expression: str, mine: bool, form: str, **giv
 @click.command()
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--steps", is_flag=True, help="List its steps and what each used; JSON has them beside the job.")
 @common_options
-def show(common: CommonOptions, job: str, form: str) -> None:
+def show(common: CommonOptions, job: str, form: str, steps: bool) -> None:
     """Show everything known about one job."""
     from hpcdash.cli.jobs import run_show
 
-    run_show(common, job, form)
+    run_show(common, job, form, steps=steps)
 
 
 @click.command()

@@ -27,7 +27,7 @@ from hpcdash.domain import query
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
-from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.schema import JOBS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import counted, visible
@@ -35,7 +35,7 @@ from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.overview import JobPicture, Part
-from hpcdash.services.jobs.page import job_groups
+from hpcdash.services.jobs.page import format_step, job_groups
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
 
@@ -162,8 +162,11 @@ def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     return "nothing"
 
 
-def run_show(common: CommonOptions, job: str, form: str) -> None:
-    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON."""
+def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
+    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON.
+
+    `steps`: all of its steps, and of those alone in a table.
+    """
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
         store = session.store
@@ -191,7 +194,19 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
             "waits": picture.waits,
             "launch": None if picture.launched is None else picture.launched.for_json(),
         }
+        if steps:
+            answer["steps"] = [] if picture.steps is None else table_to_json_rows(picture.steps, STEPS.names)
         print_json(answer)
+        return
+    if steps:
+        if picture.steps is None or not picture.steps.num_rows:
+            raise picture.errors.get(Part.STEPS) or HpcdashError(
+                f"no steps are known of job {visible(picture.job_id)}", "A job has steps once it has started."
+            )
+        named = [
+            (f"{step['id']} {step['name'] or ''}".rstrip(), format_step(step)) for step in picture.steps.to_pylist()
+        ]
+        _print_pairs(f"Steps of job {picture.job_id}", named)
         return
     for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
         _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])

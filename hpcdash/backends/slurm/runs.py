@@ -311,26 +311,26 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
     total = as_array(steps["tresusageintot"])
     nothing = pa.nulls(len(total), pa.int64())
     has_gpus = pc.any(pc.match_substring(total, "gres/gpu"), min_count=0).as_py()
-    gpu, gpu_memory = (_amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem"))
-    used = {"memory": _amounts(total, "mem"), "task_memory": _sizes(as_array(steps["maxrss"]))}
+    gpu, gpu_memory = (amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem"))
+    used = {"memory": amounts(total, "mem"), "task_memory": sizes(as_array(steps["maxrss"]))}
     steps = pa.table({"run": steps["run"], **used, "gpu": gpu, "gpu_memory": gpu_memory})
     names = ("memory", "task_memory", "gpu", "gpu_memory")
     peaks = steps.group_by("run", use_threads=False).aggregate([(name, "max") for name in names])
     at = pc.index_in(row_numbers(raw.num_rows), value_set=as_array(peaks["run"]))
     found = {name: as_array(peaks[f"{name}_max"]).take(at) for name in names}
     # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
-    cpu = _cpu_seconds(as_array(raw["totalcpu"]))
+    cpu = cpu_seconds(as_array(raw["totalcpu"]))
     is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
     return {**found, "cpu": pc.if_else(pc.fill_null(is_gathered, False), cpu, pa.scalar(None, pa.float64()))}
 
 
-def _amounts(tres: pa.Array, name: str) -> pa.Array:
+def amounts(tres: pa.Array, name: str) -> pa.Array:
     """The sizes of a TRES in 'cpu=00:00:27,mem=367864K' as whole numbers; null where there is none."""
     found = pc.extract_regex(tres, rf"(?:^|,){name}=(?P<size>[0-9.]{{1,18}}[KMGTPE]?)(?:,|$)")
-    return _sizes(pc.struct_field(found, "size"))
+    return sizes(pc.struct_field(found, "size"))
 
 
-def _sizes(texts: pa.Array) -> pa.Array:
+def sizes(texts: pa.Array) -> pa.Array:
     """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
     is_kib = pc.ends_with(texts, "K")
     digits = pc.utf8_rtrim(texts, "K")
@@ -346,7 +346,7 @@ def _sizes(texts: pa.Array) -> pa.Array:
     return pc.coalesce(plain, as_array(per_distinct(others, size_bytes, pa.int64())))
 
 
-def _cpu_seconds(texts: pa.Array) -> pa.Array:
+def cpu_seconds(texts: pa.Array) -> pa.Array:
     """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct text."""
     clock = pc.extract_regex(texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$")
 

@@ -194,6 +194,7 @@ class Part(StrEnum):
     TASKS = "tasks"
     LOG = "the end of its log"
     CONTAINERS = "its containers"
+    STEPS = "steps"
 
 
 class JobPicture:
@@ -221,6 +222,8 @@ class JobPicture:
         self.priority: Mapping[str, str] = {}
         # How long jobs like it waited, as far as is known here.
         self.waits: WaitTimes | None = None
+        # The steps of its last run, rows of domain.schema.STEPS; None: not known, or the scheduler knows none.
+        self.steps: pa.Table | None = None
         # None: not known.
         self.qos: Mapping[str, str] | None = None
         self.queue_rules: Mapping[str, str] = {}
@@ -289,7 +292,7 @@ class JobPicture:
             return
         parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
         if not self.is_whole_array:
-            parts.append(self._take(Part.USAGE, self._fetch_usage))
+            parts += [self._take(Part.USAGE, self._fetch_usage), self._take(Part.STEPS, self._fetch_steps)]
             parts += self._log_parts(row)
         if row["state"] in WAITING:
             parts += [self._take(Part.PRIORITY, self._fetch_priority), self._recall_waits(row)]
@@ -374,6 +377,12 @@ class JobPicture:
         self._usage_at = self.store.clock.now()
         query = self.store.backend.detail.usage(self.row)
         self.usage = None if query is None else await self.store.ask(query)
+
+    async def _fetch_steps(self) -> None:
+        assert self.row is not None
+        if (query := self.store.backend.detail.steps(self.row)) is not None:
+            self._need_accounting()
+            self.steps = (await self.store.ask(query)).table
 
     async def _fetch_priority(self) -> None:
         query = self.store.backend.detail.priority(self.job_id)

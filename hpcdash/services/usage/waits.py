@@ -108,4 +108,8 @@ def _limit_range(ends: tuple[int, int | None]) -> str:
     above, end = ends
     if end is None:
         return f"a time limit over {format_span(above)}"
-    return f"a time limit up to {format_span(end)}"
+    return (
+        f"a time limit up to {format_span(end)}"
+        if not above
+        else f"a time limit of {format_span(above)} to {format_span(end)}"
+    )
