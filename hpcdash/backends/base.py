@@ -440,6 +440,12 @@ class SubmitPart:
     A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
     """
 
+    start_again_estimate: Callable[
+        [JobDetail, Mapping[str, str], Script, NewLimits, int | None], Query[StartEstimate] | None
+    ] = _none
+    """(detail, past, script, limits, nodes): the same for a job as it was submitted, with limits and a number of nodes
+    (None: as it was) in place of its own. The command's stdin gives the script."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:

@@ -203,9 +203,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
             raise picture.errors.get(Part.STEPS) or HpcdashError(
                 f"no steps are known of job {visible(picture.job_id)}", "A job has steps once it has started."
             )
-        named = [
-            (f"{step['id']} {step['name'] or ''}".rstrip(), format_step(step)) for step in picture.steps.to_pylist()
-        ]
+        named = [*map(format_step, picture.steps.to_pylist())]
         _print_pairs(f"Steps of job {picture.job_id}", named)
         return
     for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
@@ -215,6 +213,35 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
         lines = [("", line) for line in failure.excerpt.lines]
         _print_pairs(f"End of {failure.stream}", [*above, *lines])
     _print_pairs("Raw scheduler output", list(detail.native.items()))
+
+
+def run_sooner(common: CommonOptions, job: str, form: str) -> None:
+    """When a waiting job would start as it is, shorter, and on fewer nodes, with the commands that asked."""
+    from hpcdash.services.usage.sooner import StartOption, fetch_start_options
+
+    async def work(session: ClusterSession) -> tuple[list[StartOption], str, str, float]:
+        store = session.store
+        return await fetch_start_options(store, job), store.name, store.backend.name, store.clock.now()
+
+    options, cluster, backend, now = with_session(common, work)
+    if form == "table":
+        _print_pairs(f"Job {job} would start", [(option.change, option.format(now)) for option in options])
+        _print_pairs("Commands (nothing was submitted)", [("", option.command) for option in options])
+        return
+    starts = [
+        {
+            "change": option.change,
+            "starts_at": None
+            if option.estimate.starts_at_epoch is None
+            else format_utc(option.estimate.starts_at_epoch),
+            "node_list": option.estimate.node_list or None,
+            "refusal": option.estimate.refusal or None,
+            "command": option.command,
+        }
+        for option in options
+    ]
+    envelope = {"schema": 1, "cluster": cluster, "backend": backend, "taken_at": format_utc(now), "rejected_rows": 0}
+    print_json({**envelope, "starts": starts})
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:

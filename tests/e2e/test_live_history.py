@@ -11,6 +11,7 @@ from typing import Any
 from hpcdash.domain.spans import Span
 from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.usage.archive import RunSelection
+from hpcdash.services.usage.sooner import fetch_start_options
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab
 
@@ -75,3 +76,17 @@ async def test_runs_are_those_of_sacct_to_the_second(clean_slurm: SlurmLab, tmp_
         past = Span(now - 3 * 86_400, int(begins.timestamp()) + 1)
         assert int(ends.timestamp()) >= past.until
         assert ran[0] in (await store.archive.fetch_runs(past)).table["id"].to_pylist()
+
+
+async def test_what_would_start_sooner_is_asked_without_submitting(clean_slurm: SlurmLab) -> None:
+    lab = clean_slurm
+    job = lab.submit("alice", "--hold", "-N2", "--time=4:00:00", script="#!/bin/sh\nsleep 300\n")
+    async with store_on(lab, "alice") as store:
+        options = await fetch_start_options(store, job)
+        now = store.clock.now()
+    changes = [option.change for option in options]
+    assert changes == ["as it is", "time limit 02:00:00", "time limit 01:00:00", "1 node of 2"]
+    assert [option.estimate.refusal for option in options] == [""] * 4
+    assert {option.format(now).split()[0] for option in options} <= {"now", "in"}
+    assert all(option.command.startswith("sbatch --test-only ") for option in options)
+    assert lab.admin("squeue", "-h", "-o", "%i").stdout.decode().split() == [job]

@@ -143,5 +143,6 @@ BACKEND = Backend(
         new_limits=frozenset({"time_seconds", "memory_bytes"}),
         array_refusal=submit.array_refusal_query,
         start_estimate=submit.start_estimate_query,
+        start_again_estimate=submit.start_again_estimate_query,
     ),
 )
