@@ -302,6 +302,10 @@ class DetailPart:
     usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
     """What a job uses (running) or used (ended); None for one that has not started."""
 
+    steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
+    """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
+    scheduler knows no steps."""
+
     stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
     """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
 
@@ -435,6 +439,12 @@ class SubmitPart:
 
     A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
     """
+
+    start_again_estimate: Callable[
+        [JobDetail, Mapping[str, str], Script, NewLimits, int | None], Query[StartEstimate] | None
+    ] = _none
+    """(detail, past, script, limits, nodes): the same for a job as it was submitted, with limits and a number of nodes
+    (None: as it was) in place of its own. The command's stdin gives the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

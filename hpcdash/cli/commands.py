@@ -80,12 +80,19 @@ def history(common: CommonOptions, expression: str, mine: bool, form: str, **giv
 @click.command()
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--steps", is_flag=True, help="List its steps and what each used; JSON has them beside the job.")
+@click.option(
+    "--sooner", is_flag=True, help="Ask when a waiting job would start, as it is, shorter and on fewer nodes."
+)
 @common_options
-def show(common: CommonOptions, job: str, form: str) -> None:
+def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) -> None:
     """Show everything known about one job."""
-    from hpcdash.cli.jobs import run_show
+    from hpcdash.cli.jobs import run_show, run_sooner
 
-    run_show(common, job, form)
+    if sooner:
+        run_sooner(common, job, form)
+    else:
+        run_show(common, job, form, steps=steps)
 
 
 @click.command()

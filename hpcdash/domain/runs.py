@@ -27,7 +27,10 @@ def runs_of_jobs(jobs: pa.Table) -> pa.Table:
 
 
 def jobs_of_runs(runs: pa.Table) -> pa.Table:
-    """Rows of JOBS: of each job that ended its last run, in the order of the runs; what RUNS does not hold is null."""
+    """Rows of JOBS: of each job that ended its last run, in the order of the runs; what RUNS does not hold is null.
+
+    Columns of the runs that RUNS has not are kept.
+    """
     is_ended = match_text(runs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ENDED))))
     runs = runs.filter(is_ended)
     # A job number that is used again is another job.
@@ -35,7 +38,10 @@ def jobs_of_runs(runs: pa.Table) -> pa.Table:
     known = {name: runs[name] for name in JOBS.names if name in runs.column_names}
     known |= {"reason": runs["_reason"], "comment": runs["_comment"]}
     columns = [known.get(field.name, pa.nulls(runs.num_rows, field.type)) for field in JOBS]
-    return pa.table(columns, schema=JOBS).unify_dictionaries().combine_chunks()
+    table = pa.table(columns, schema=JOBS).unify_dictionaries().combine_chunks()
+    for name in (name for name in runs.column_names if name not in RUNS.names):
+        table = table.append_column(name, runs[name])
+    return table
 
 
 def has_several(runs: pa.Table) -> bool:

@@ -124,6 +124,19 @@ RUNS = pa.schema(
     ]
 )
 
+# One row a step of one run: what was started with the job (the batch script, extern) or in it (a number).
+STEPS = pa.schema(
+    [
+        ("id", TEXT),
+        ("name", TEXT),
+        *(JOBS.field(name) for name in ("state", "native_state", "nodes", "cpus")),
+        ("tasks", COUNT),
+        *(JOBS.field(name) for name in ("elapsed_seconds", "started_at", "ends_at", "node_list")),
+        *(JOBS.field(name) for name in ("exit_code", "exit_signal")),
+        *(RUNS.field(name) for name in ("cpu_seconds_used", "memory_peak_bytes")),
+    ]
+)
+
 NODES = pa.schema(
     [
         ("name", TEXT),

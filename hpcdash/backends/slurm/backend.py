@@ -76,6 +76,12 @@ def _runs_at(user: str | None, at: int) -> Query[ParsedTable]:
     return runs_at_query(user, at)
 
 
+def _steps(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    from hpcdash.backends.slurm.steps import steps_query
+
+    return steps_query(row)
+
+
 def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.slurm.cron import cron_parts
 
@@ -105,6 +111,7 @@ BACKEND = Backend(
         native=detail.native_query,
         join=detail.job_detail,
         usage=usage.usage_query,
+        steps=_steps,
         stacks=_stacks,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
@@ -136,5 +143,6 @@ BACKEND = Backend(
         new_limits=frozenset({"time_seconds", "memory_bytes"}),
         array_refusal=submit.array_refusal_query,
         start_estimate=submit.start_estimate_query,
+        start_again_estimate=submit.start_again_estimate_query,
     ),
 )

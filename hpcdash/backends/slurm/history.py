@@ -77,7 +77,7 @@ def sacct_id(job_id: str) -> str:
 def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
-    columns = with_ids(_columns(answer, token), "jobid")
+    columns = with_ids(read_columns(answer, token), "jobid")
     table = _in_schema(columns.table)
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
@@ -85,9 +85,10 @@ def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> Par
     return ParsedTable(table.take(order).combine_chunks(), columns.rejected)
 
 
-def _columns(answer: Answer, token: str) -> Columns:
+def read_columns(answer: Answer, token: str, fields: Sequence[str] = FIELDS) -> Columns:
+    """sacct's fields as text columns; the first is the id and the last the exit code, which Slurm alone fills."""
     pieces = answer.stdout.split(token.encode())
-    between = len(FIELDS) - 1
+    between = len(fields) - 1
     rows, left = divmod(len(pieces) - 1, between)
     rejected: tuple[str, ...] = ()
     if len(pieces) == 1:
@@ -104,10 +105,10 @@ def _columns(answer: Answer, token: str) -> Columns:
     seams = [(b"", *firsts[0].rpartition(b"\n")[::2]), *map(_seam, firsts[1:])]
     rejected += tuple(line for _, noise, _ in seams if noise for line in noise_lines(noise))
     columns = {
-        name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(FIELDS[1:-1], start=1)
+        name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(fields[1:-1], start=1)
     }
-    columns["jobid"] = text_column([job_id for _, _, job_id in seams[:rows]])
-    columns["exitcode"] = text_column([exit_code for exit_code, _, _ in seams[1:]])
+    columns[fields[0]] = text_column([job_id for _, _, job_id in seams[:rows]])
+    columns[fields[-1]] = text_column([exit_code for exit_code, _, _ in seams[1:]])
     return Columns(pa.table(columns), rejected)
 
 

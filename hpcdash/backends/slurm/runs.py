@@ -6,6 +6,8 @@ last field of a row are Slurm's own, so a row ends at the newline after its last
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -21,7 +23,7 @@ from hpcdash.backends.slurm.jobs import ID_PATTERN, array_columns, exit_columns,
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, per_distinct, row_numbers, text_column
+from hpcdash.domain.columns import as_array, per_distinct, row_numbers
 from hpcdash.domain.schema import UsageSource
 from hpcdash.domain.states import ACTIVE, ENDED
 
@@ -35,9 +37,11 @@ FIELDS = (
 # too. Source: the sql of slurmdbd's as_mysql_job.c; measured on 22.05.
 ENDED_STATES = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RV,TO"
 _LIMIT_SECONDS = 180.0
-# So much is read at once; a row that cannot be makes the least of it slow.
-_MOST_BYTES = 1 << 22
-_LEAST_BYTES = 1 << 17
+# In a thread, what holds the interpreter holds it for some milliseconds at this size.
+_CHUNK_BYTES = 1 << 22
+_PIECE_BYTES = 1 << 15
+# Bytes that end a line or a field of ours, and the letters of their stand-ins.
+_BREAKING = {b"\n": b"n", b"\r": b"r", b"\x1e": b"e"}
 _MILLISECONDS = 1000
 _STEP_FIELDS = ("maxrss", "tresusageintot")
 _TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
@@ -88,6 +92,9 @@ class _Lines:
         self.delimiter = delimiter
         self.rejected: list[str] = []
         self.count = 0
+        # In front of the letter for a byte that would break a line; made after sacct has printed, it is in no text.
+        self._stand_in = secrets.token_hex(16).encode()
+        self._has_stand_ins = False
         self._runs: list[pa.Table] = []
         self._steps: list[pa.Table] = []
 
@@ -98,18 +105,58 @@ class _Lines:
         return pa.concat_tables([_STEP_TEXT.empty_table(), *self._steps]).combine_chunks()
 
     def read(self, raw: bytes) -> None:
-        """Chunks without a strange byte are read as the CSV that they are."""
-        position, size = 0, _MOST_BYTES
+        """All of sacct's output, in pieces of whole lines; a row that goes on after one is read with the next."""
+        position = 0 if self.delimiter in raw else len(raw)
+        rest = b""
         while position < len(raw):
-            end = raw.rfind(b"\n", position, position + size) + 1
-            if end and self._read_clean(raw[position:end]):
-                position, size = end, min(2 * size, _MOST_BYTES)
-            elif size > _LEAST_BYTES:
-                size = max(size // 8, _LEAST_BYTES)
-            else:
-                table, noise, position = _read_any(raw, self.delimiter, position)
-                self._add(table, 0)
-                self.rejected += noise
+            end = raw.find(b"\n", position + _CHUNK_BYTES) + 1 or len(raw)
+            chunk = rest + raw[position:end]
+            rest = b""
+            if not self._read_clean(chunk):
+                clean, rest = self._cleaned(chunk)
+                if not self._read_clean(clean):
+                    self.rejected.append(f"{_count_lines(clean)} rows that are none of sacct's")
+            position = end
+        if rest.strip():
+            is_row = self.delimiter in rest
+            self.rejected += ["the output ended inside a row"] if is_row else noise_lines(rest)
+
+    def _cleaned(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """The rows of a chunk as a line each, without the bytes that would break one; and what is left after them.
+
+        A row that a person's text breaks into lines ends where it has all its delimiters.
+        """
+        between, start = len(FIELDS) - 1, self.delimiter[:1]
+        # Mostly it is newlines alone that break some lines.
+        is_odd = b"\r" in chunk or chunk.count(start) != chunk.count(self.delimiter)
+        rows: list[bytes] = []
+        row, found = b"", 0
+        for piece in _pieces(chunk):
+            if not row and not is_odd and piece.count(self.delimiter) == _count_lines(piece) * between:
+                rows.append(piece)
+                continue
+            for line in _lines(piece):
+                row += line
+                found += line.count(self.delimiter)
+                if found < between or not line.endswith(b"\n"):
+                    continue
+                if row.count(b"\n") == 1 and found == row.count(start) == between and b"\r" not in row:
+                    rows.append(row)
+                else:
+                    rows.append(self._as_line(row))
+                row, found = b"", 0
+        return b"".join(rows), row
+
+    def _as_line(self, row: bytes) -> bytes:
+        """A row with stand-ins for what would break its line."""
+        fields = row[:-1].split(self.delimiter, len(FIELDS) - 1)
+        # What a wrapper or a warning printed before a row ends with a newline; an id holds none.
+        before, _, fields[0] = fields[0].rpartition(b"\n")
+        self.rejected += noise_lines(before, self.delimiter) if before.strip() else []
+        for byte, letter in _BREAKING.items():
+            fields = [field.replace(byte, self._stand_in + letter) for field in fields]
+        self._has_stand_ins = True
+        return self.delimiter.join(fields) + b"\n"
 
     def _read_clean(self, chunk: bytes) -> bool:
         """Reads rows that are a line each with all their fields; False, and none is read, where any is not.
@@ -117,10 +164,9 @@ class _Lines:
         The first of them begins a row. Its delimiters cannot be forged and its last field holds no newline, so where
         its line has all of them the row ends with the line, and the next line begins a row.
         """
-        lines, start = chunk.count(b"\n"), self.delimiter[:1]
-        delimiters = lines * (len(FIELDS) - 1)
-        if chunk.count(self.delimiter) != delimiters or chunk.count(start) != delimiters or b"\r" in chunk:
-            return False
+        lines = _count_lines(chunk)
+        if chunk.count(self.delimiter) != lines * (len(FIELDS) - 1) or b"\r" in chunk or not chunk.endswith(b"\n"):
+            return not chunk
         if not chunk.isascii():
             chunk = chunk.decode("utf-8", "replace").encode()
         is_whole = True
@@ -131,12 +177,15 @@ class _Lines:
             return "skip"
 
         # Split at the first byte of the delimiter: each field begins with the rest of it, which costs less to cut off
-        # of those that are needed than to replace everywhere.
+        # of those that are needed than to replace everywhere. Where a line has more of that byte it has more fields.
         table = pa_csv.read_csv(
             pa.py_buffer(chunk),
             read_options=pa_csv.ReadOptions(column_names=FIELDS, use_threads=False, encoding="utf8"),
             parse_options=pa_csv.ParseOptions(
-                delimiter=start.decode(), quote_char=False, ignore_empty_lines=False, invalid_row_handler=refuse
+                delimiter=self.delimiter[:1].decode(),
+                quote_char=False,
+                ignore_empty_lines=False,
+                invalid_row_handler=refuse,
             ),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(FIELDS, pa.string()), null_values=[], strings_can_be_null=False
@@ -144,53 +193,49 @@ class _Lines:
         )
         if not is_whole or table.num_rows != lines:
             return False
-        self._add(table, len(self.delimiter) - 1)
+        self._add(table)
         return True
 
-    def _add(self, table: pa.Table, skip: int) -> None:
-        """`skip` bytes are cut off from the beginning of each field but the first."""
+    def _add(self, table: pa.Table) -> None:
         is_step = pc.match_substring(as_array(table["jobid"]), ".")
         is_run = pc.invert(is_step)
         # A step belongs to the last row before it that is none.
         numbers = pc.add(pc.cumulative_sum(pc.cast(is_run, pa.int64())), pa.scalar(self.count - 1, pa.int64()))
         runs, steps = table.filter(is_run), table.select(_STEP_FIELDS).filter(is_step)
-        self._runs.append(pa.table([runs["jobid"], *(_without(runs[name], skip) for name in FIELDS[1:])], schema=_TEXT))
-        columns = [numbers.filter(is_step), *(_without(steps[name], skip) for name in _STEP_FIELDS)]
-        self._steps.append(pa.table(columns, schema=_STEP_TEXT))
+        columns = [runs["jobid"], *(self._restored(runs[name]) for name in FIELDS[1:])]
+        self._runs.append(pa.table(columns, schema=_TEXT))
+        used = [numbers.filter(is_step), *(self._restored(steps[name]) for name in _STEP_FIELDS)]
+        self._steps.append(pa.table(used, schema=_STEP_TEXT))
         self.count += runs.num_rows
 
+    def _restored(self, column: pa.ChunkedArray) -> pa.Array:
+        """A field without the rest of the delimiter before it, and with the bytes that stand-ins stand for."""
+        # pyarrow 26's binary_slice fails for some lengths.
+        texts = pc.utf8_slice_codeunits(as_array(column), len(self.delimiter) - 1)
+        if self._has_stand_ins and pc.any(pc.match_substring(texts, self._stand_in.decode()), min_count=0).as_py():
+            for byte, letter in _BREAKING.items():
+                texts = pc.replace_substring(texts, (self._stand_in + letter).decode(), byte.decode())
+        return texts
 
-def _without(column: pa.ChunkedArray, skip: int) -> pa.Array:
-    array = as_array(column)
-    # pyarrow 26's binary_slice fails for some lengths.
-    return pc.utf8_slice_codeunits(array, skip) if skip else array
+
+def _count_lines(text: bytes) -> int:
+    return text.count(b"\n")
 
 
-def _read_any(raw: bytes, delimiter: bytes, position: int) -> tuple[pa.Table, list[str], int]:
-    """The rows from `position` on, about _LEAST_BYTES of them; what is no row, in words; and where the next begins."""
-    between = len(FIELDS) - 1
-    rows: list[list[bytes]] = []
-    noise: list[str] = []
-    chunk_end = position + _LEAST_BYTES
-    while position < min(chunk_end, len(raw)):
-        fields: list[bytes] = []
-        at = position
-        while len(fields) < between and (found := raw.find(delimiter, at)) >= 0:
-            fields.append(raw[at:found])
-            at = found + len(delimiter)
-        end = raw.find(b"\n", at) if len(fields) == between else -1
-        if end < 0:
-            if raw[position:].strip():
-                noise += ["the output ended inside a row"] if fields else noise_lines(raw[position:])
-            position = len(raw)
-            break
-        # What a wrapper or a warning printed before a row ends with a newline; an id holds none.
-        before, _, fields[0] = fields[0].rpartition(b"\n")
-        noise += noise_lines(before, delimiter) if before.strip() else []
-        rows.append([*fields, raw[at:end]])
-        position = end + 1
-    table = pa.table({name: text_column([row[k] for row in rows]) for k, name in enumerate(FIELDS)})
-    return table, noise, position
+def _pieces(chunk: bytes) -> Iterator[bytes]:
+    """Whole lines, so many at a time that most pieces have no strange one."""
+    position = 0
+    while position < len(chunk):
+        end = chunk.find(b"\n", position + _PIECE_BYTES) + 1 or len(chunk)
+        yield chunk[position:end]
+        position = end
+
+
+def _lines(chunk: bytes) -> list[bytes]:
+    """The lines with their ends; a carriage return ends none."""
+    lines = [line + b"\n" for line in chunk.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
 
 
 def _in_schema(raw: pa.Table, used: dict[str, pa.Array]) -> pa.Table:
@@ -266,26 +311,26 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
     total = as_array(steps["tresusageintot"])
     nothing = pa.nulls(len(total), pa.int64())
     has_gpus = pc.any(pc.match_substring(total, "gres/gpu"), min_count=0).as_py()
-    gpu, gpu_memory = (_amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem"))
-    used = {"memory": _amounts(total, "mem"), "task_memory": _sizes(as_array(steps["maxrss"]))}
+    gpu, gpu_memory = (amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem"))
+    used = {"memory": amounts(total, "mem"), "task_memory": sizes(as_array(steps["maxrss"]))}
     steps = pa.table({"run": steps["run"], **used, "gpu": gpu, "gpu_memory": gpu_memory})
     names = ("memory", "task_memory", "gpu", "gpu_memory")
     peaks = steps.group_by("run", use_threads=False).aggregate([(name, "max") for name in names])
     at = pc.index_in(row_numbers(raw.num_rows), value_set=as_array(peaks["run"]))
     found = {name: as_array(peaks[f"{name}_max"]).take(at) for name in names}
     # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
-    cpu = _cpu_seconds(as_array(raw["totalcpu"]))
+    cpu = cpu_seconds(as_array(raw["totalcpu"]))
     is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
     return {**found, "cpu": pc.if_else(pc.fill_null(is_gathered, False), cpu, pa.scalar(None, pa.float64()))}
 
 
-def _amounts(tres: pa.Array, name: str) -> pa.Array:
+def amounts(tres: pa.Array, name: str) -> pa.Array:
     """The sizes of a TRES in 'cpu=00:00:27,mem=367864K' as whole numbers; null where there is none."""
     found = pc.extract_regex(tres, rf"(?:^|,){name}=(?P<size>[0-9.]{{1,18}}[KMGTPE]?)(?:,|$)")
-    return _sizes(pc.struct_field(found, "size"))
+    return sizes(pc.struct_field(found, "size"))
 
 
-def _sizes(texts: pa.Array) -> pa.Array:
+def sizes(texts: pa.Array) -> pa.Array:
     """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
     is_kib = pc.ends_with(texts, "K")
     digits = pc.utf8_rtrim(texts, "K")
@@ -301,7 +346,7 @@ def _sizes(texts: pa.Array) -> pa.Array:
     return pc.coalesce(plain, as_array(per_distinct(others, size_bytes, pa.int64())))
 
 
-def _cpu_seconds(texts: pa.Array) -> pa.Array:
+def cpu_seconds(texts: pa.Array) -> pa.Array:
     """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct text."""
     clock = pc.extract_regex(texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$")
 

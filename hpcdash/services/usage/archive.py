@@ -19,12 +19,14 @@ from hpcdash.domain import query
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.query_conditions import All, FilterCondition, Pattern, TextIs
 from hpcdash.domain.runs import joined_runs, overlapping, runs_of_jobs
+from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.domain.units import DAY, MINUTE, WEEK
 from hpcdash.errors import CommandTimedOut, HpcdashError, RateLimited
 from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.usage.run_files import RunFiles
+from hpcdash.services.usage.waits import waits_of
 
 T = TypeVar("T")
 # How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as the answers allow.
@@ -38,6 +40,8 @@ _SLICE_ROWS = 100_000
 # What ended while it was asked for, or was written to the accounting late, is asked for again.
 _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
+_WAITS_OF_SECONDS = 90 * DAY
+_WAITS_SECONDS = 600.0
 
 
 class AskedCluster(Protocol):
@@ -131,6 +135,8 @@ class RunArchive:
         self._store = store
         self._folder = folder
         self._files: dict[tuple[str, str], RunFiles] = {}
+        # When they were read (monotonic), and the waits of the runs that were known then.
+        self._waits: tuple[float, pa.Table] | None = None
         # One span after the other: each asks only for what the one before left out.
         self._turn = asyncio.Lock()
 
@@ -140,14 +146,16 @@ class RunArchive:
             return f"user {selection.users[0]}", selection.users[0]
         return ("everyone", None) if selection.everyone or selection.users else ("mine", self._store.user)
 
+    def _new_files(self, scope: str) -> RunFiles:
+        """What is kept of a scope for the account that is asked as, where that is known."""
+        asker = "" if self._store.probe is None else self._store.probe.user
+        return RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
+
     def _of(self, scope: str) -> RunFiles:
-        """What is kept of it for the account that is asked as, where that is known."""
-        probe = self._store.probe
-        asker = "" if probe is None else probe.user
-        if (files := self._files.get((scope, asker))) is None:
-            files = RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
-            self._files[scope, asker] = files
-        return files
+        asker = "" if self._store.probe is None else self._store.probe.user
+        if (scope, asker) not in self._files:
+            self._files[scope, asker] = self._new_files(scope)
+        return self._files[scope, asker]
 
     async def fetch_runs(
         self,
@@ -181,6 +189,7 @@ class RunArchive:
                     # What came is kept, whatever ended it.
                     files.save()
                 problem = asking.problem
+            self._waits = None
             missing = asking.missing()
             if problem is not None and missing == [span]:
                 raise problem
@@ -193,6 +202,23 @@ class RunArchive:
         files = self._of("everyone" if everyone else "mine")
         files.load(None)
         return joined_runs(files.tables())
+
+    def known_waits(self) -> pa.Table:
+        """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as far as they are on
+        this machine's disk; read again where that was a while ago. Asks nothing."""
+        if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
+            now = int(self._store.clock.now())
+            span = Span(now - _WAITS_OF_SECONDS, now)
+            waits = waits_of(RUNS.empty_table())
+            for scope in ("everyone", "mine"):
+                # They are not kept in memory for this alone.
+                files = self._new_files(scope)
+                files.load(span)
+                waits = waits_of(overlapping(joined_runs(files.tables(span)), span))
+                if waits.num_rows:
+                    break
+            self._waits = time.monotonic(), waits
+        return self._waits[1]
 
 
 def _selected(files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float) -> pa.Table:

@@ -38,6 +38,11 @@ _BAR_CELLS = 24
 # What the picker offers; '' is what is asked for by itself.
 _SPANS = {"": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 _OTHER = "other"
+# By the archive, which knows what jobs used; '' is a poll, which does not.
+_MEASURED = "7d"
+_USES = {"cpu_use": "CPU %", "memory_use": "MEM %", "gpu_use": "GPU %", "time_use": "TIME %"}
+# Below these a use is worth a look, and a waste.
+_FAIR_USE, _POOR_USE = 0.75, 0.25
 _EXIT_CELLS = 10
 _MOST_EXIT_CELLS = 40
 
@@ -47,6 +52,13 @@ def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
     # The tasks of an array have a reason each; that its time was up the state says.
     is_said = row.get("_states") or row["state"] == JobState.TIMEOUT
     return "" if is_said and not row["exit_signal"] and not row["exit_code"] else format_end(row)
+
+
+def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
+    """`71`, the part in percent that was used of what was asked; its style says whether that is little."""
+    if value is None:
+        return ""
+    return f"{100 * value:.0f}", cells.BAD if value < _POOR_USE else cells.WARNING if value < _FAIR_USE else cells.GOOD
 
 
 class SpanDialog(Dialog[tuple[str, str] | None]):
@@ -123,6 +135,7 @@ class HistoryView(JobsView):
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, cells.duration_cell),
             "ended": Column("ends_at", "ENDED", 10, "right", 2, instant),
             **{name: of_jobs[name] for name in then},
+            **{name: Column(name, title, 6, "right", 5, use_cell) for name, title in _USES.items()},
             "nodes_at": Column("node_list", "NODES", 10, "left", 7, cells.text_cell, flexible=True),
         }
 
@@ -151,11 +164,26 @@ class HistoryView(JobsView):
 
     def _format_span(self) -> str:
         since, until = self._span
-        return f"{since} to {until}" if until else _SPANS.get(since, f"since {since}")
+        return f"{since} to {until}" if until else {**_SPANS, _MEASURED: _SPANS[""]}.get(since, f"since {since}")
 
     def store_changed(self, changed: Changed) -> None:
         if self._span == ("", "") and changed.kind in (None, self.kind):
             self.reload()
+
+    # -- what jobs used
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._ask_for_use()
+
+    def choose_columns(self, names: Sequence[str]) -> None:
+        super().choose_columns(names)
+        self._ask_for_use()
+
+    def _ask_for_use(self) -> None:
+        """Where a column of it is shown of the last 7 days, have them of the archive."""
+        if self._span == ("", "") and not _USES.keys().isdisjoint(self.column_names):
+            self._take_span((_MEASURED, ""))
 
     # -- any other span
 
@@ -236,7 +264,7 @@ class HistoryView(JobsView):
         self._show_progress(Progress(0, span.seconds, 0))
         try:
             fetched = await archive.fetch_runs(span, selection, self._show_progress, stop=stop)
-            jobs = await asyncio.to_thread(jobs_of_runs, fetched.table)
+            jobs = await asyncio.to_thread(_jobs_with_use, fetched.table)
         except HpcdashError as error:
             self._problem = error.with_traceback(None)
         else:
@@ -281,3 +309,9 @@ class HistoryView(JobsView):
             self._stop.set()
             return True
         return super().do_escape()
+
+
+def _jobs_with_use(runs: pa.Table) -> pa.Table:
+    from hpcdash.services.usage.efficiency import with_use
+
+    return jobs_of_runs(with_use(runs))
