@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.jobs.history import HistoryView
 from hpcdash.ui.usage.view import UsageView
 from tests.support.accounting import RUNS_ASKED, Accounting
 from tests.support.slurm_text import Fields
@@ -110,3 +111,16 @@ async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_
         transport.answers[RUNS_ASKED] = Accounting(runs())
         await press(pilot, "ctrl+r")
         await shown(pilot, "GPU hours a day")
+
+
+async def test_history_has_columns_of_what_jobs_used_once_they_are_chosen(app: HpcdashApp) -> None:
+    async with app.run_test(size=(160, 40)) as pilot:
+        await press(pilot, "4")
+        view = app.main.view
+        assert isinstance(view, HistoryView)
+        view.choose_columns(["id", "name", "state", "cpu_use", "time_use", "memory_use"])
+        await until(pilot, lambda: re.search(r"\b100\s+train\s.*\b40\s+21\b", screen_text(app)), seconds=SECONDS)
+        assert "history › mine › 7 days" in screen_text(app)
+        # What nobody measured is not known.
+        assert view.rows.cursor_row is not None
+        assert view.rows.cursor_row["memory_use"] is None
