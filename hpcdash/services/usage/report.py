@@ -16,6 +16,7 @@ from hpcdash.domain.columns import as_array
 from hpcdash.domain.schema import COUNT, TEXT
 from hpcdash.domain.spans import Span
 from hpcdash.domain.states import JobState
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
 from hpcdash.services.usage.efficiency import Advice, advise, column_floats, with_use
 
@@ -514,11 +515,11 @@ def scope_notes(runs: pa.Table, *, everyone: bool, user: str, missing: Sequence[
     """Whose runs a report is of, as far as the cluster shows them, and what of its span is not known."""
     whose = pc.unique(as_array(runs["user"]).cast(TEXT)).drop_null().to_pylist()
     if not everyone:
-        notes = ["Your own jobs"]
+        notes = ["Your own jobs that have ended"]
     elif runs.num_rows and set(whose) == {user}:
-        notes = ["The cluster showed no jobs but yours: others' may be private there"]
+        notes = ["The cluster showed no ended jobs but yours: others' may be private there"]
     else:
-        notes = [f"Jobs of {len(whose)} users: all that the cluster shows you" if runs.num_rows else "Everyone's jobs"]
+        notes = [f"Ended jobs of {counted(len(whose), 'user')}: all that the cluster shows you"]
     if seconds := sum(span.seconds for span in missing):
         notes.append(f"{format_span(seconds)} of the span are missing: they could not be asked for")
     return notes

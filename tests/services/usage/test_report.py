@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
-from hpcdash.services.usage.report import GROUPINGS, MEASURES, build_report, day_edges
+from hpcdash.services.usage.report import GROUPINGS, MEASURES, build_report, day_edges, scope_notes
 from tests.support.job_rows import run_row, table_of
 
 BERLIN, HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
@@ -181,3 +181,20 @@ def test_a_table_in_chunks_with_dictionaries_of_their_own_is_one_table() -> None
 def test_ten_years_of_days_are_still_a_report() -> None:
     span = Span(BEGIN, int((moment(0) + timedelta(days=3650)).timestamp()))  # type: ignore[operator]
     assert report_of(run("1", 0, 10), span=span).groups["day"].num_rows == 3650
+
+
+@pytest.mark.parametrize(
+    ("users", "everyone", "said"),
+    [
+        (["alice"], False, "Your own jobs that have ended"),
+        (["alice"], True, "The cluster showed no ended jobs but yours: others' may be private there"),
+        (["bob"], True, "Ended jobs of 1 user: all that the cluster shows you"),
+        (["alice", "bob", None], True, "Ended jobs of 2 users: all that the cluster shows you"),
+        ([], True, "Ended jobs of 0 users: all that the cluster shows you"),
+    ],
+)
+def test_a_report_says_whose_jobs_it_is_of(users: list[str | None], everyone: bool, said: str) -> None:
+    runs = table_of(*(run(str(at), 0, 10, user=user) for at, user in enumerate(users)), schema=RUNS)
+    assert scope_notes(runs, everyone=everyone, user="alice") == [said]
+    gap = scope_notes(runs, everyone=everyone, user="alice", missing=[Span(BEGIN, BEGIN + DAY)])
+    assert gap == [said, "1 d of the span are missing: they could not be asked for"]
