@@ -46,10 +46,34 @@ def has_several(runs: pa.Table) -> bool:
 def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
     """All rows of some tables, each run once (as the first of the tables has it) and numbered, the newest end first."""
     runs = pa.concat_tables([RUNS.empty_table(), *tables]).unify_dictionaries()
-    if has_several(runs):
-        runs = runs.filter(_is_first(runs, _KEY))
-    runs = runs.take(pc.sort_indices(runs, sort_keys=_NEWEST_FIRST)).combine_chunks()
-    return runs.set_column(runs.schema.get_field_index("run"), "run", _run_numbers(runs))
+    repeated = _repeated(runs)
+    if repeated is not None and pc.sum(is_first := _is_first(runs.filter(repeated), _KEY)).as_py() < len(is_first):
+        runs = runs.filter(pc.replace_with_mask(pa.repeat(True, runs.num_rows), repeated, is_first))
+        repeated = _repeated(runs)
+    if not _is_newest_first(runs):
+        runs = runs.take(pc.sort_indices(runs, sort_keys=_NEWEST_FIRST))
+        repeated = _repeated(runs)
+    runs = runs.combine_chunks()
+    if repeated is None:
+        return runs
+    return runs.set_column(runs.schema.get_field_index("run"), "run", _run_numbers(runs, repeated))
+
+
+def _repeated(runs: pa.Table) -> pa.Array | None:
+    """Which rows have an id that comes more than once; None where none has."""
+    if not has_several(runs):
+        return None
+    ids = as_array(runs["id"])
+    counts = ids.value_counts()
+    return pc.is_in(ids, value_set=counts.field("values").filter(pc.greater(counts.field("counts"), 1)))
+
+
+def _is_newest_first(runs: pa.Table) -> bool:
+    """Whether they are sorted already, as those of months are that were sorted one by one."""
+    ends = as_array(runs["ends_at"]).cast(pa.int64())
+    if len(ends) < 2:
+        return True
+    return bool(pc.all(pc.greater_equal(ends.slice(0, len(ends) - 1), ends.slice(1)), skip_nulls=False).as_py())
 
 
 def _is_first(runs: pa.Table, names: Sequence[str]) -> pa.Array:
@@ -65,27 +89,22 @@ def _hashable(column: pa.ChunkedArray) -> pa.Array:
     return array.indices if pa.types.is_dictionary(array.type) else array
 
 
-def _run_numbers(runs: pa.Table) -> pa.Array:
+def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
     """Which run of its job each row is, of rows whose newest end comes first; of a job's only row, what it says."""
-    numbers = as_array(runs["run"])
-    if not has_several(runs):
-        return numbers
-    ids = as_array(runs["id"])
-    counts = ids.value_counts()
-    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-    is_repeated = pc.is_in(ids, value_set=repeated)
     seen: dict[tuple[str, ...], int] = {}
     counted = []
     # A job number that is used again is another job.
-    for key in reversed(runs.select(["id", "user", "name"]).filter(is_repeated).to_pylist()):
+    for key in reversed(runs.select(["id", "user", "name"]).filter(repeated).to_pylist()):
         job = tuple(key.values())
         seen[job] = seen.get(job, 0) + 1
         counted.append(seen[job])
-    return pc.replace_with_mask(numbers, is_repeated, pa.array(counted[::-1], pa.int64()))
+    return pc.replace_with_mask(as_array(runs["run"]), repeated, pa.array(counted[::-1], pa.int64()))
 
 
 def overlapping(runs: pa.Table, span: Span) -> pa.Table:
     """The runs that were there during a span: those that never started by when they ended."""
     ends = as_array(runs["ends_at"]).cast(pa.int64())
     begins = pc.coalesce(as_array(runs["started_at"]).cast(pa.int64()), ends)
-    return runs.filter(pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until)))
+    is_there = pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until))
+    # All of them are not copied.
+    return runs if pc.all(is_there, min_count=0).as_py() else runs.filter(is_there)

@@ -195,11 +195,12 @@ class RunArchive:
                 raise problem
             now = store.clock.now()
             table = await asyncio.to_thread(_selected, files, asking.extra, span, selection, now)
+            files.release()
         return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected))
 
     def known_runs(self, *, everyone: bool = False) -> pa.Table:
         """All runs on this machine's disk: rows of domain.schema.RUNS, the newest end first. Asks nothing."""
-        files = self._of("everyone" if everyone else "mine")
+        files = self._new_files("everyone" if everyone else "mine")
         files.load(None)
         return joined_runs(files.tables())
 

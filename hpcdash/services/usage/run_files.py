@@ -37,6 +37,7 @@ class _Month:
     tables: list[pa.Table] = field(default_factory=list)
     covered: list[Span] = field(default_factory=list)
     is_new: bool = False
+    is_kept: bool = False
 
 
 class RunFiles:
@@ -77,7 +78,7 @@ class RunFiles:
             covered = [Span(int(since), int(until)) for since, until in json.loads(metadata[_COVERED])]
         except (KeyError, TypeError, ValueError):
             return _Month()
-        return _Month([table], covered)
+        return _Month([table], covered, is_kept=True)
 
     def save(self) -> None:
         """Write the months that changed. A disk that would not have them leaves them to be asked for again."""
@@ -94,7 +95,8 @@ class RunFiles:
                     _SCHEDULER: self._scheduler,
                     _COVERED: covered,
                 }
-                write_table(self._folder / f"runs-{self._name}-{name}.arrow", month.tables[0], metadata)
+                path = self._folder / f"runs-{self._name}-{name}.arrow"
+                month.is_kept = write_table(path, month.tables[0], metadata)
 
     def add(self, runs: pa.Table, span: Span | None) -> None:
         """Take in runs; what ended in `span` is now known."""
@@ -104,11 +106,11 @@ class RunFiles:
             month = self._months.setdefault(name, _Month())
             # What is newer comes first: it is the one that stays of two alike.
             month.tables.insert(0, runs.filter(pc.equal(names.cast(pa.string()), name)))
-            month.is_new = True
+            month.is_new, month.is_kept = True, False
         for part in _months_of(span) if span is not None else ():
             month = self._months.setdefault(_month_of(part.since), _Month())
             month.covered = _joined([*month.covered, part])
-            month.is_new = True
+            month.is_new, month.is_kept = True, False
 
     def missing(self, span: Span, also: Iterable[Span] = ()) -> list[Span]:
         """The parts of a span that are not known and not in `also`, oldest first."""
@@ -125,9 +127,14 @@ class RunFiles:
         return gaps
 
     def tables(self, span: Span | None = None) -> list[pa.Table]:
-        """The runs that ended in the months of a span and later, in tables that may share some."""
+        """The runs that ended in the months of a span and later, the newest month first; tables may share some."""
         since = "" if span is None else _month_of(span.since)
-        return [table for name, month in self._months.items() if name >= since for table in month.tables]
+        months = sorted(self._months.items(), reverse=True)
+        return [table for name, month in months if name >= since for table in month.tables]
+
+    def release(self) -> None:
+        """Forget what is on the disk: it is read again when it is wanted."""
+        self._months = {name: month for name, month in self._months.items() if not month.is_kept}
 
 
 def _month_of(epoch: int) -> str:
