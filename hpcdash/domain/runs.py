@@ -111,4 +111,6 @@ def overlapping(runs: pa.Table, span: Span) -> pa.Table:
     """The runs that were there during a span: those that never started by when they ended."""
     ends = as_array(runs["ends_at"]).cast(pa.int64())
     begins = pc.coalesce(as_array(runs["started_at"]).cast(pa.int64()), ends)
-    return runs.filter(pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until)))
+    is_there = pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until))
+    # All of them are not copied.
+    return runs if pc.all(is_there, min_count=0).as_py() else runs.filter(is_there)
