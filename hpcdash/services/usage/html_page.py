@@ -76,7 +76,8 @@ def report_page(report: Report, title: str, subtitle: str = "", written_at: date
     notes = " ".join(f"{note.rstrip('.')}." for note in report.notes)
     about = (
         "Jobs that still run are left out. Hours are those allocated within the span; a run that began before or ended "
-        "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or the node failed."
+        "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or the node "
+        "failed."
     )
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"

@@ -18,7 +18,7 @@ from hpcdash.domain.spans import Span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
-from hpcdash.services.usage.efficiency import Advice, advise, column_floats, with_use
+from hpcdash.services.usage.efficiency import USES, Advice, advise, column_floats, with_use
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +54,12 @@ MEASURES: tuple[tuple[str, pa.DataType], ...] = (
     ("wait_seconds", COUNT),
 )
 _NAMES = tuple(name for name, _ in MEASURES)
+# What is read of a run.
+_COLUMNS = (
+    *("id", "name", "user", "account", "queue", "state", "cpus", "gpus", "memory_bytes", "memory_peak_bytes"),
+    *("elapsed_seconds", "limit_seconds", "submitted_at", "eligible_at", "started_at", "ends_at"),
+    *("suspended_seconds", "run"),
+)
 _OF_WAITS = ("started", "wait_seconds")
 _WAITS = (("wait_median_seconds", 0.5), ("wait_p80_seconds", 0.8))
 GROUPS = pa.schema([("key", TEXT), *MEASURES, *((name, COUNT) for name, _ in _WAITS)])
@@ -133,11 +139,12 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     """
     import pandas as pd
 
-    used = with_use(runs)
+    used = with_use(runs).select([*_COLUMNS, *USES])
     begin, end = _times(used)
     inside = np.flatnonzero((end > span.since) & (begin < span.until) | _within(end, span))
-    used = used.take(pa.array(inside))
-    begin, end = begin[inside], end[inside]
+    if len(inside) < used.num_rows:
+        used = used.take(pa.array(inside))
+        begin, end = begin[inside], end[inside]
     held = _Held(used, begin, end, span)
     frame = _measures(used, held, begin, end, span)
     hours = _Hours(held, span, zone)
