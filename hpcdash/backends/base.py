@@ -291,11 +291,31 @@ class HistoryQuery(Protocol):
         ...
 
 
+class RunsQuery(Protocol):
+    def __call__(self, user: str | None, since: int, until: int, now: int, /) -> Query[ParsedTable]:
+        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in JobScope.
+
+        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more than was asked for.
+        parse raises AccountingUnavailable.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPart:
     """What ended."""
 
     jobs: HistoryQuery = _without_history
+
+    runs: RunsQuery | None = None
+    """What each run used as well. None: `jobs` tells all there is."""
+
+    runs_at: Callable[[str | None, int], Query[ParsedTable]] | None = None
+    """(user, epoch seconds): the runs that had begun and not ended by then, and have ended since. None where `runs` to
+    this day is as cheap."""
+
+    is_sliced: bool = False
+    """Whether a part of a span costs a part of the whole: long ones are asked for in slices."""
 
     native: Callable[[str], Query[Mapping[str, str]]] = _without_history
     """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
@@ -319,6 +339,10 @@ class DetailPart:
 
     usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
     """What a job uses (running) or used (ended); None for one that has not started."""
+
+    steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
+    """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
+    scheduler knows no steps."""
 
     stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
     """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
@@ -470,6 +494,12 @@ class SubmitPart:
 
     A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
     """
+
+    start_again_estimate: Callable[
+        [JobDetail, Mapping[str, str], Script, NewLimits, int | None], Query[StartEstimate] | None
+    ] = _none
+    """(detail, past, script, limits, nodes): the same for a job as it was submitted, with limits and a number of nodes
+    (None: as it was) in place of its own. The command's stdin gives the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
