@@ -125,6 +125,18 @@ async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:
         await until(pilot, lambda: "lr " in screen_text(app).partition("Log of 13_")[2], "the end of it")
 
 
+async def test_an_array_with_failures_groups_them_and_shows_why_with_the_commands_of_one_log() -> None:
+    app = dashboard("training")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        await press(pilot, "4")
+        asked = app.sessions[0].store.budget.per_minute
+        rows_of(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
+        await until(pilot, lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app), "the cause")
+        assert "Log of 13_3 /home/maya/vision/sweep/logs" in screen_text(app)
+        assert app.sessions[0].store.budget.per_minute - asked <= 4
+
+
 @pytest.mark.parametrize(("size", "place"), [(UNDER, "under"), (BESIDE, "beside"), (SMALL, "nowhere")])
 async def test_it_stands_where_the_terminal_has_room(size: tuple[int, int], place: str) -> None:
     app = dashboard("everyday")
