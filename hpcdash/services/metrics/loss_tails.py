@@ -77,6 +77,10 @@ class LossTails:
         """What is known of each of a job's files, by path; none where its log was not read yet."""
         return self._tails.get(job_id, {})
 
+    def files(self, job_id: str) -> tuple[str, ...]:
+        """Where a job writes, stdout first; () where that is not known."""
+        return self._files.get(job_id, ())
+
     def is_located(self, job_id: str) -> bool:
         """Whether it is known where a job writes; what is not is asked for before its log is read."""
         return job_id in self._files

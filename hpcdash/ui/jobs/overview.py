@@ -14,6 +14,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
@@ -56,12 +57,47 @@ _MOST_FAILED_LOGS = 8
 _MOST_GROUPS = 4
 
 
+class LogHeading(Static):
+    """Whose log stands below and where it is; where there are two streams, a click shows the other one."""
+
+    class Chosen(Message):
+        """A stream was clicked on: the path of its file."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path = path
+
+    def __init__(self) -> None:
+        super().__init__("", id="heading", markup=False)
+        self._places: list[tuple[int, int, str]] = []
+
+    def show(self, head: str, files: Sequence[str], shown: str, *, has_room: bool) -> None:
+        """`files` are stdout's and stderr's, or one that has both; `shown` is the one below."""
+        line, self._places = Content.styled(head, "bold"), []
+        for name, path in zip(("stdout", "stderr"), files, strict=False) if len(files) > 1 else ():
+            line += Content("  ")
+            self._places.append((line.cell_length, line.cell_length + len(name), path))
+            line += Content.styled(name, "bold underline" if path == shown else "$text-muted")
+        if shown and has_room:
+            gap = "  " if self._places else " "
+            line += Content(gap + clip_path(visible(shown), max(12, self.size.width - line.cell_length - len(gap))))
+        self.display = bool(line)
+        self.update(line)
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset(self)
+        for start, end, path in self._places:
+            if at is not None and start <= at.x < end:
+                self.post_message(self.Chosen(path))
+
+
 class JobOverview(Vertical):
     """What matters of one job. Nothing is asked while the cursor moves; of a job that waits, nothing at all."""
 
     DEFAULT_CSS = """
     JobOverview { display: none; padding: 0 1; }
     JobOverview > #facts { height: auto; }
+    JobOverview > #heading { height: 1; display: none; }
     JobOverview > #log { height: 1fr; scrollbar-size-vertical: 1; }
     JobOverview > #log > Static { height: auto; }
     """
@@ -81,6 +117,8 @@ class JobOverview(Vertical):
         # Of those, where reading it went wrong, which is said once.
         self._failed: set[str] = set()
         self._shown = ("", "")
+        # The file that was chosen in the place of the one that says most.
+        self._chosen_file = ""
         # The task of an array whose log is shown, as the lists of these times have it.
         self._task_of: tuple[tuple[object, ...], Row | None] = (), None
         self._failures_of: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
@@ -94,6 +132,7 @@ class JobOverview(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="facts", markup=False)
+        yield LogHeading()
         with VerticalScroll(id="log"):
             yield Static("", markup=False)
 
@@ -297,9 +336,11 @@ class JobOverview(Vertical):
         row = self._logged
         if row is None or row["id"] not in self._asked:
             return "", None
-        state = row["state"]
+        state, tails = row["state"], self._tails.by_file(str(row["id"]))
+        if self._chosen_file in tails:
+            return self._chosen_file, tails[self._chosen_file]
         return max(
-            self._tails.by_file(str(row["id"])).items(),
+            tails.items(),
             key=lambda one: (_strength(state, one[1]), len(one[1].values), any(map(str.strip, one[1].lines))),
             default=("", None),
         )
@@ -320,7 +361,8 @@ class JobOverview(Vertical):
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
         log = self._log_content(self._logged or row, tail, width)
         parts = [facts, *self._array_lines(width)] if _is_whole_array(row) else [facts]
-        self._show(title, Content("\n").join([*parts, *self._file_lines(row, width)]), log)
+        self._show(title, Content("\n").join([*parts, *self._command_line(width)]), log)
+        self._show_heading(row)
 
     def _array_lines(self, width: int) -> list[Content]:
         """How tasks of an array failed, and the keys that show more of them."""
@@ -330,19 +372,28 @@ class JobOverview(Vertical):
             lines.append(Content.styled(f"and {len(groups) - _MOST_GROUPS} more causes", "$text-muted"))
         return [*lines, self._array_keys()]
 
-    def _file_lines(self, row: Row, width: int) -> list[Content]:
-        """What was submitted, and above the log's end whose it is and where."""
-        task, (path, _) = self._logged, self._file_shown
-        is_whole = _is_whole_array(row)
+    def _command_line(self, width: int) -> list[Content]:
+        """What was submitted, where that was told and a high pane has room for it."""
+        task = self._logged
+        command = self._command_of(task) if task is not None and self.size.height >= _LINES_FOR_FILES else ""
+        words = clip(visible(command), max(20, width - 10))
+        return [Content.assemble(("command ", "$text-muted"), words)] if words else []
+
+    def _show_heading(self, row: Row) -> None:
+        """Above the end of the log whose it is and where: in a low pane only of an array, or of two streams."""
+        task, (path, _), is_whole = self._logged, self._file_shown, _is_whole_array(row)
         has_room = self.size.height >= _LINES_FOR_FILES
-        lines = []
-        if task is not None and has_room and (command := self._command_of(task)):
-            lines.append(Content.assemble(("command ", "$text-muted"), clip(visible(command), max(20, width - 10))))
-        if task is not None and (is_whole or (path and has_room)):
+        files = () if task is None else self._tails.files(str(task["id"]))
+        if task is None or not (is_whole or (path and (has_room or len(files) > 1))):
+            head, path, files = "", "", ()
+        else:
             head = f"Log of {visible(str(task['id']))}" if is_whole else "Log"
-            where = clip_path(visible(path), max(12, width - len(head) - 3))
-            lines.append(Content.assemble((head, "bold"), f" {where}" if path and has_room else ""))
-        return lines
+        self.query_one(LogHeading).show(head, files if path else (), path, has_room=has_room)
+
+    def on_log_heading_chosen(self, event: LogHeading.Chosen) -> None:
+        event.stop()
+        self._chosen_file = event.path
+        self._draw()
 
     def _command_of(self, row: Row) -> str:
         """The command that submitted a job, else the file its script was read from; '' where that was not told."""
@@ -517,9 +568,12 @@ def _root_cause(state: str, tail: LossTail) -> RootCause | None:
 
 
 def _cause(row: Row, tail: LossTail) -> Content:
-    """The line of the log that tells why a job failed."""
+    """The line of the log that tells why a job failed; what just happened to be its last stands below anyway."""
+    from hpcdash.domain.root_cause import Strength
+
     cause = _root_cause(row["state"], tail)
-    return Content() if cause is None else Content.styled(cause.words, "$text-error")
+    says_why = cause is not None and cause.strength > Strength.WORDS
+    return Content.styled(cause.words, "$text-error") if cause is not None and says_why else Content()
 
 
 def _strength(state: str, tail: LossTail) -> int:

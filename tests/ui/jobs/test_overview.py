@@ -181,3 +181,17 @@ def test_a_small_curve_falls_where_its_values_fall_and_leaves_out_what_is_not_fi
     assert small_curve([], 8, 2) == []
     assert len(small_curve([2.0, 2.0, 2.0], 8, 1)) == 1
     assert all(letter in " .':" for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True)))
+
+
+async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
+    put(tmp_path / "job.out", training_log(range(1, 50)))
+    put(tmp_path / "job.err", b"a warning\n")
+    app = log_dashboard(tmp_path)
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: "Log  stdout  stderr" in screen_text(app), "both streams")
+        assert "iteration       49/" in screen_text(app)
+        await pilot.click("#heading", offset=(15, 0))
+        await until(pilot, lambda: "a warning" in screen_text(app), "stderr")
+        assert "job.err" in screen_text(app)
