@@ -71,16 +71,17 @@ class LogHeading(Static):
         super().__init__("", id="heading", markup=False)
         self._places: list[tuple[int, int, str]] = []
 
-    def show(self, head: str, files: Sequence[str], shown: str, *, has_room: bool) -> None:
-        """`files` are stdout's and stderr's, or one that has both; `shown` is the one below."""
+    def show(self, head: str, files: Sequence[str], shown: str, room: int) -> None:
+        """`files` are stdout's and stderr's, or one that has both; `shown` is the one below, whose path takes what is
+        left of so many cells."""
         line, self._places = Content.styled(head, "bold"), []
         for name, path in zip(("stdout", "stderr"), files, strict=False) if len(files) > 1 else ():
             line += Content("  ")
             self._places.append((line.cell_length, line.cell_length + len(name), path))
             line += Content.styled(name, "bold underline" if path == shown else "$text-muted")
-        if shown and has_room:
-            gap = "  " if self._places else " "
-            line += Content(gap + clip_path(visible(shown), max(12, self.size.width - line.cell_length - len(gap))))
+        gap = "  " if self._places else " "
+        if shown and room > line.cell_length + len(gap):
+            line += Content(gap + clip_path(visible(shown), room - line.cell_length - len(gap)))
         self.display = bool(line)
         self.update(line)
 
@@ -388,7 +389,7 @@ class JobOverview(Vertical):
             head, path, files = "", "", ()
         else:
             head = f"Log of {visible(str(task['id']))}" if is_whole else "Log"
-        self.query_one(LogHeading).show(head, files if path else (), path, has_room=has_room)
+        self.query_one(LogHeading).show(head, files if path else (), path, self.size.width if has_room else 0)
 
     def on_log_heading_chosen(self, event: LogHeading.Chosen) -> None:
         event.stop()
