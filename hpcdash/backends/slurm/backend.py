@@ -27,7 +27,6 @@ from hpcdash.backends.slurm import (
     accounts,
     actions,
     detail,
-    explain,
     history,
     jobs,
     limits,
@@ -59,6 +58,12 @@ def _reader() -> ScriptReader:
     from hpcdash.backends.slurm import lint
 
     return lint
+
+
+def _explain(line: str) -> str:
+    from hpcdash.backends.slurm.explain import explain
+
+    return explain(line)
 
 
 def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
@@ -125,7 +130,7 @@ BACKEND = Backend(
     scripts=ScriptsPart(
         writer=_writer,
         reader=_reader,
-        explain=explain.explain,
+        explain=_explain,
         query=detail.script_query,
         history_query=detail.history_script_query,
         submitted_file=log_files.submitted_file,

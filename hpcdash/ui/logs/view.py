@@ -24,7 +24,7 @@ from hpcdash.services.jobs.lookup import known_row, known_tasks
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.pane import LogPane
-from hpcdash.ui.view import CHART_RANK, Targets, View, row_ranks
+from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SIDE_BY_SIDE_COLUMNS = 140
 # A frame takes two rows: lower screens have none.
-_FRAMED_ROWS = 30
 _SAID_SECONDS = 5.0
 _ASKED_AGAIN_SECONDS = 60.0
 _PERCENTAGE = "a percentage: 0 to 100"
@@ -512,10 +511,9 @@ class LogStreams(Horizontal):
         self._frame()
 
     def _frame(self) -> None:
-        """Frames around both streams, where there is room for the rows they take."""
-        is_framed = self.is_beside and self.app.size.height >= _FRAMED_ROWS
+        """Frames around the streams, where there is room for the rows they take."""
         for pane in self._panes.values():
-            pane.set_class(is_framed, "panel")
+            pane.set_class(self.app.size.height >= FRAMED_LINES, "panel")
 
     def _made(self, stream: str, files: LogFiles) -> LogPane:
         path = files.stdout if stream == "stdout" else files.stderr
