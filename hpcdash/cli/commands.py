@@ -71,6 +71,23 @@ def stacks(common: CommonOptions, job: str) -> None:
 
 
 @click.command()
+@click.argument("job")
+@click.argument("command", nargs=-1, metavar="[-- COMMAND]")
+@click.option(
+    "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
+)
+@common_options
+def connect(common: CommonOptions, **given: Any) -> None:
+    """Open a shell inside a running job, or run COMMAND there, on this terminal: hpcdash connect 41 -- nvidia-smi
+
+    It ends with the command's exit status. At the start of a line, ~. ends it at once.
+    """
+    from hpcdash.cli.connect import run_connect
+
+    run_connect(common, **given)
+
+
+@click.command()
 @click.argument("job", required=False, default="")
 @click.option(
     "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
@@ -116,6 +133,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     show,
     log,
     stacks,
+    connect,
     metrics,
     script,
 )

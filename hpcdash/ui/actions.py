@@ -160,6 +160,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("pin", "P", "pin to the top of the table, or unpin", JOB_TABLES | {"job"}),
     Action("note", "N", "note on the job, kept on this machine", JOB_TABLES | {"job"}),
     Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
+    Action(
+        "connect",
+        "C",
+        "shell inside the running job",
+        OF_A_LIVING_JOB - {"history"},
+        Capability.CONNECT,
+        acts=True,
+        short="connect",
+    ),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
         "submit_form",

@@ -33,6 +33,7 @@ from hpcdash.domain.states import ACTIVE, ENDED
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.backends.stacks import Stacks
 
 # The scheduler whose directives its scripts have.
@@ -75,6 +76,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             native=native,
             usage=partial(_usage_query, words),
             stacks=partial(_stacks_query, words),
+            shell=partial(_shell, words),
             requeue_refusal=_requeue_refusal,
             variables=_variables,
         ),
@@ -180,6 +182,13 @@ def _stacks_query(program: tuple[str, ...], row: Mapping[str, Any]) -> Query[Sta
     from hpcdash.backends.embedded.stacks import stacks_query
 
     return stacks_query(program, row)
+
+
+def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.shell import ShellCommand, in_folder
+
+    inside = in_folder(str(row["work_dir"] or ""), request.command)
+    return ShellCommand((*program, "shell", str(row["id"]), *inside))
 
 
 def _cron_parts(job: CronJob) -> CronParts:

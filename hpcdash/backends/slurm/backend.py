@@ -42,6 +42,7 @@ from hpcdash.backends.slurm import (
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.backends.stacks import Stacks
 
 
@@ -62,6 +63,12 @@ def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
     from hpcdash.backends.slurm.stacks import stacks_query
 
     return stacks_query(row)
+
+
+def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.slurm.shell import shell_command
+
+    return shell_command(row, request)
 
 
 def _cron_parts(job: CronJob) -> CronParts:
@@ -91,6 +98,7 @@ BACKEND = Backend(
         join=detail.job_detail,
         usage=usage.usage_query,
         stacks=_stacks,
+        shell=_shell,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
         submit_line=detail.submit_line,
