@@ -34,7 +34,10 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         controls_terminal: bool = False,
     ) -> None:
-        """`controls_terminal`: its stdin is a terminal, whose keys send it signals. Raises OSError for what cannot be run."""
+        """`controls_terminal`: its stdin is a terminal, whose keys send it signals.
+
+        Raises OSError for what cannot be run.
+        """
         self._process = subprocess.Popen(
             argv,
             stdin=stdin,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.domain.text import visible
@@ -19,12 +20,14 @@ _LEFT = 255
 
 def run_connect(common: CommonOptions, *, job: str, node: str, command: tuple[str, ...]) -> None:
     """End with the status of what ran there."""
+    if chosen_site(common).is_read_only:
+        raise UsageError("connect: nothing is run in a job here (read-only)")
 
     async def work(session: ClusterSession) -> int:
         # Before anything is asked: of the cluster, and of the person.
         descriptor = _open_terminal()
         try:
-            plan = await plan_shell(session.store, job, node, command)
+            plan = await plan_shell(session.store, job, node, command, state_folder=session.actions.journal.path.parent)
             _say(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
             for note in plan.notes:
                 _say(note)

@@ -159,8 +159,8 @@ class Transport(Protocol):
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         """Run a command there on a person's terminal until it ends; its status, or None where the person left it.
 
-        The line that is open is used, where there is one. Raises UsageError where nothing can be run so, UnreachableError
-        when the line fails; the terminal is given back as it was. A command that is not there ends with status 127.
+        The line that is open is used, where there is one, and the terminal is given back as it was. Raises UsageError
+        where nothing can be run so, UnreachableError when the line fails. A missing command ends with status 127.
         """
         ...
 

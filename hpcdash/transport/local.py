@@ -263,8 +263,8 @@ class _PtyProcess:
     def __init__(self, child: ChildProcess, descriptor: int) -> None:
         """Takes the descriptor of the pseudo-terminal's other end, which `close` closes."""
         self._child = child
-        self._output = open(descriptor, "rb", buffering=0)
-        self._input = open(os.dup(descriptor), "wb", buffering=0)
+        self._output = os.fdopen(descriptor, "rb", buffering=0)
+        self._input = os.fdopen(os.dup(descriptor), "wb", buffering=0)
         self._reader = asyncio.StreamReader(_STREAM_CHUNK_BYTES)
         self._transports: list[asyncio.BaseTransport] = []
         self._keys: asyncio.WriteTransport | None = None

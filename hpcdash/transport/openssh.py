@@ -160,7 +160,7 @@ class OpenSshTransport:
         self.path = f"{folder}:{self.path}" if self.path else folder
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a person's terminal, through their master where one is open; see Transport.interact."""
+        """Run a command there on a terminal, through the person's master where one is open; see Transport.interact."""
         config = () if self._config_path is None else ("-F", str(self._config_path))
         program, place = ssh_argv(self.name)
         text = interactive_command(argv, self.environment, self.path)

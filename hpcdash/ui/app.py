@@ -7,7 +7,6 @@ import base64
 import contextvars
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial

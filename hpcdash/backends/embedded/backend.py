@@ -185,9 +185,10 @@ def _stacks_query(program: tuple[str, ...], row: Mapping[str, Any]) -> Query[Sta
 
 
 def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-    from hpcdash.backends.shell import ShellCommand, in_folder
+    from hpcdash.backends.shell import ShellCommand, in_job
 
-    inside = in_folder(str(row["work_dir"] or ""), request.command)
+    # The job's variables stand as they are.
+    inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
     return ShellCommand((*program, "shell", str(row["id"]), *inside))
 
 

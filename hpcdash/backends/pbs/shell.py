@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdash.backends.shell import ShellCommand, ShellRequest, in_folder
+from hpcdash.backends.shell import ADOPT, ShellCommand, ShellRequest, in_job
 
-# $1 is the job's id, then come the words to run. The variables are those of a process of the job, on a node of which
-# none can be read they are not set. A value is taken as it is: of several lines too, and no shell reads it.
-_BESIDE = r"""
+# $1 is the job's id, then come the words to run. The variables are those of a process of the job.
+_BESIDE = (
+    ADOPT
+    + r"""
 id=$1; shift
 found=
 for of in /proc/[0-9]*; do
   [ -O "$of" ] || continue
-  [ "$(tr '\0' '\n' < "$of/environ" 2>/dev/null | sed -n 's/^PBS_JOBID=//p' | head -n 1)" = "$id" ] || continue
+  tr '\n\0' '\001\n' 2>/dev/null < "$of/environ" | grep -Fxq -e "PBS_JOBID=$id" || continue
   found=$of
   break
-done
+done 2>/dev/null
 if [ -n "$found" ]; then
-  for name in $(tr '\n\0' '\001\n' < "$found/environ" \
-      | sed -n -E 's/^(PBS_[A-Za-z0-9_]*|TMPDIR|NCPUS|OMP_NUM_THREADS|(CUDA|NVIDIA|ROCR|HIP)_VISIBLE_DEVICES)=.*/\1/p'); do
-    value=$(tr '\n\0' '\001\n' < "$found/environ" | sed -n "s/^$name=//p" | head -n 1 | tr '\001' '\n'; echo .)
-    value=${value%??}
-    export "$name=$value"
-  done
+  devices='CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES'
+  adopt "$found" "PBS_[A-Za-z0-9_]*|TMPDIR|NCPUS|OMP_NUM_THREADS|$devices"
 else
   echo "hpcdash: no process of the job can be read here: its variables (PBS_*, TMPDIR) are not set" >&2
   export PBS_JOBID="$id"
 fi
 exec "$@"
 """
+)
 _NOTES = (
     "It is an ssh session on the job's node, not part of the job: the job's limits on memory and cores do not hold,"
-    " and what you start goes on after the job's end.",
-    "GPUs are not shut off: CUDA_VISIBLE_DEVICES is the job's where it could be read.",
+    " and what you leave running goes on after the job's end.",
+    "No GPU is shut off: CUDA_VISIBLE_DEVICES is the job's, where it could be read.",
 )
 
 
@@ -42,5 +40,5 @@ def shell_command(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand
     """ssh from the login node; None where the job's nodes are not known."""
     if not request.node:
         return None
-    inside = in_folder(str(row["work_dir"] or ""), request.command)
+    inside = in_job(str(row["work_dir"] or ""), request)
     return ShellCommand(("sh", "-c", _BESIDE, "sh", str(row["id"]), *inside), request.node, _NOTES)

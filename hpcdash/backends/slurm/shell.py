@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcdash.backends.shell import ShellCommand, ShellRequest, in_folder
+from hpcdash.backends.shell import ShellCommand, ShellRequest, in_job
 from hpcdash.backends.slurm.jobs import queue_id
 
 # srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of its own.
@@ -29,5 +29,5 @@ exec srun --quiet --jobid="$id" --overlap --pty --immediate=30 --nodes=1 --ntask
 
 def shell_command(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
     """srun within the job, which has its GPUs and its cgroup."""
-    inside = in_folder(str(row["work_dir"] or ""), request.command)
+    inside = in_job(str(row["work_dir"] or ""), request)
     return ShellCommand(("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, *inside))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.shell import ShellRequest
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.nodelist import compress, expand
+from hpcdash.domain.request import Runtime
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.launched_job import record_of_job, request_of
 from hpcdash.transport.base import Transport
 from hpcdash.transport.node import ThroughNode
 
@@ -31,11 +35,12 @@ class ShellPlan:
 
 
 async def plan_shell(
-    store: ClusterStore, job_id: str, node: str = "", command: tuple[str, ...] = ()
+    store: ClusterStore, job_id: str, node: str = "", command: tuple[str, ...] = (), *, state_folder: Path | None = None
 ) -> ShellPlan:
     """A shell, or a command, on a node of a job, by its name or its number in the job's list from 0.
 
-    Runs nothing in the job. Raises UsageError for another's job, one that does not run, and a node it does not have.
+    It is inside of the container where the launch, as `state_folder` remembers it, has one. Runs nothing in the job.
+    Raises UsageError for another's job, one that does not run, and a node it does not have.
     """
     probe = await store.open()
     shown = visible(job_id)
@@ -55,7 +60,8 @@ async def plan_shell(
     if row["state"] not in ACTIVE:
         raise UsageError(f"job {shown} has ended ({row['state']})", f"hpcdash log {shown} shows its log.")
     chosen = _node(row, node)
-    made = store.backend.detail.shell(row, ShellRequest(chosen, command))
+    in_container = await asyncio.to_thread(_has_container, state_folder, store.name, row)
+    made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))
     if made is None:
         raise UsageError(
             f"{store.backend.title} does not say where job {shown} runs, or has no way onto its nodes",
@@ -64,6 +70,13 @@ async def plan_shell(
     transport = store.transport if not made.host else ThroughNode(store.transport, made.host)
     where = f" on {visible(chosen)}" if chosen else ""
     return ShellPlan(str(row["id"]), transport, made.argv, f"job {visible(str(row['id']))}{where}", made.notes)
+
+
+def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) -> bool:
+    record = record_of_job(folder, cluster, row)
+    request = None if record is None else request_of(record)
+    container = None if request is None else request.container
+    return container is not None and container.runtime is not Runtime.NONE
 
 
 def _node(row: Mapping[str, Any], wanted: str) -> str:

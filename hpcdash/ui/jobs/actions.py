@@ -229,7 +229,7 @@ class JobActions:
         if job_id is None:
             return "no job is pointed at"
         task = await asyncio.to_thread(task_with_log, session.store, job_id)
-        plan = await plan_shell(session.store, task or job_id)
+        plan = await plan_shell(session.store, task or job_id, state_folder=session.actions.journal.path.parent)
         if self.screen.view is not view:
             return ""
         app = cast("DashboardApp", self.screen.app)
