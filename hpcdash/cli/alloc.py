@@ -48,6 +48,7 @@ from hpcdash.services.submit.allocations import (
     was_handed_over,
 )
 from hpcdash.services.submit.staging import staged_files
+from hpcdash.services.watch.rules.allocations import SOON_SECONDS
 
 # The scheduler is asked for the job's state so often while the command waits.
 _FIRST_LOOK_SECONDS = 5.0
@@ -67,6 +68,7 @@ def run_alloc(
     name: str,
     keep: bool,
     idle_limit: str | None,
+    hold: bool,
     listing: bool,
     job: str | None,
     dry_run: bool,
@@ -87,6 +89,7 @@ def run_alloc(
         asked,
         limit_seconds=_seconds("--time", limit),
         memory_bytes=_bytes("--memory", memory),
+        hold=hold,
         site=site.launch.site,
     )
     if request.site.run_as:
@@ -209,7 +212,7 @@ class _Foreground:
 
     async def _watch(self) -> None:
         """Say when it starts and how it ended."""
-        state, pause = "", _FIRST_LOOK_SECONDS
+        state, pause, is_told = "", _FIRST_LOOK_SECONDS, False
         while True:
             try:
                 row = (await self._session.store.fetch_detail(self._job_id)).job.to_pylist()[0]
@@ -224,6 +227,10 @@ class _Foreground:
                 say(_format_state(self._session, row))
                 if state in ENDED:
                     return
+            left = None if row is None else _left_seconds(self._session, row)
+            if left is not None and left <= SOON_SECONDS and not is_told:
+                is_told = True
+                say(f"the allocation {self._job_id} ends in {format_duration(left)}")
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
@@ -308,13 +315,7 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
     if not runs:
         print(f"Nothing was run in job {visible(job)} yet.", file=sys.stderr)
     for run in runs:
-        print(f"{run.number:>4}  {format_run(run)}")
-
-
-def format_run(run: Run) -> str:
-    """Its state, how long it took, what it is."""
-    took = format_duration(run.ended_at - run.started_at) if run.started_at and run.ended_at else ""
-    return f"{run.state:<16} {took:<8} {visible(run.title)}".rstrip()
+        print(f"{run.number:>4}  {visible(run.words)}")
 
 
 # -- what is run in one

@@ -329,6 +329,7 @@ def submit(common: CommonOptions, **given: Any) -> None:
 @click.option(
     "--idle-limit", metavar="TIME", help="End it when nothing ran in it and its GPUs were at 0 % for so long: 30m."
 )
+@click.option("--hold", is_flag=True, help="Submit held.")
 @click.option("--list", "listing", is_flag=True, help="List your allocations, with the time that is left.")
 @click.option("--runs", "job", metavar="JOB", help="List the runs in an allocation.")
 @click.option("--dry-run", is_flag=True, help="Show the generated script and the commands; submit nothing.")

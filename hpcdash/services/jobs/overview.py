@@ -27,6 +27,7 @@ from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.logs.locate import files_of
 
 if TYPE_CHECKING:
+    from hpcdash.services.submit.allocations import Run
     from hpcdash.services.submit.launched_job import LaunchedJob
 
 
@@ -193,6 +194,7 @@ class Part(StrEnum):
     TASKS = "tasks"
     LOG = "the end of its log"
     CONTAINERS = "its containers"
+    RUNS = "its runs"
 
 
 class JobPicture:
@@ -232,6 +234,8 @@ class JobPicture:
         self.up: int | None = None
         # What is remembered here of the launch it is; None: nothing.
         self.launched: LaunchedJob | None = None
+        # What was run in it, where it is an allocation.
+        self.runs: tuple[Run, ...] = ()
         self.errors: dict[Part, HpcdashError] = {}
         self.asking: set[Part] = set()
         self.taken_at: float | None = None
@@ -288,6 +292,8 @@ class JobPicture:
         if not self.is_whole_array:
             parts.append(self._take(Part.USAGE, self._fetch_usage))
             parts += self._log_parts(row)
+        if self.launched is not None and self.launched.is_allocation and row["started_at"] is not None:
+            parts.append(self._take(Part.RUNS, self._fetch_runs))
         if row["state"] in WAITING:
             parts.append(self._take(Part.PRIORITY, self._fetch_priority))
         else:
@@ -355,6 +361,14 @@ class JobPicture:
 
         folder, is_whole = self._state_folder, self.is_whole_array
         self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
+
+    async def _fetch_runs(self) -> None:
+        from hpcdash.services.submit.allocations import Allocation, fetch_runs
+
+        assert self.row is not None
+        assert self.launched is not None
+        allocation = Allocation(self.job_id, self.row, self.launched.folder)
+        self.runs = await fetch_runs(self.store, allocation)
 
     async def _fetch_usage(self) -> None:
         assert self.row is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import secrets
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.allocation import (
     CLOSED_NAME,
     ENDED_NAME,
-    KIND,
     RUN_SCRIPT,
     RUNS_FOLDER,
     STARTED_NAME,
@@ -26,12 +24,11 @@ from hpcdash.backends.script.allocation import (
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import format_memory
+from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Plan
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecords, is_allocation
 from hpcdash.services.submit.staging import Staged
 
 _LIMIT_SECONDS = 120.0
@@ -47,7 +44,8 @@ _ENTER = (
     '{ echo "others can write to $1/runs" >&2; exit 18; }; '
 )
 _HAND_OVER = (
-    f'{_ENTER}test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; mkdir -m 700 -- "./.$2" && cd -P -- "./.$2" || exit 19; '
+    f'{_ENTER}test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
+    'mkdir -m 700 -- "./.$2" && cd -P -- "./.$2" || exit 19; '
     'tar -xof - && sha256sum -c SHA256SUMS >/dev/null && cd .. && mv -- "./.$2" "./$2" && exit 0; '
     'cd "$here/runs" && rm -rf -- "./.$2"; exit 19'
 )
@@ -79,6 +77,14 @@ class Run:
         if self.status is None:
             return "running"
         return "completed" if self.status == 0 else f"failed with {self.status}"
+
+    @property
+    def words(self) -> str:
+        """Its state, how long it took, what it is."""
+        took = ""
+        if self.started_at is not None and self.ended_at is not None:
+            took = format_duration(max(0, self.ended_at - self.started_at))
+        return f"{self.state:<16} {took:<8} {self.title}".rstrip()
 
     @property
     def stdout(self) -> str:
@@ -219,11 +225,3 @@ def list_allocations(jobs: pa.Table, records: LaunchRecords) -> list[dict[str, A
     """The rows of jobs that are allocations, as far as they were made from here. Raises StateUnusable."""
     known = {record.job_id: record.name for record in records.all() if is_allocation(record)}
     return [row for row in jobs.to_pylist() if known.get(str(row["id"])) == str(row["name"] or "")]
-
-
-def is_allocation(record: LaunchRecord) -> bool:
-    """Whether a launch waits for runs."""
-    try:
-        return tomllib.loads(record.request).get("kind") == KIND
-    except tomllib.TOMLDecodeError:
-        return False
