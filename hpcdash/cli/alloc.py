@@ -347,7 +347,9 @@ def run_inside(common: CommonOptions, job: str, path: str, *, dry_run: bool, for
         else:
             own = {"batch.sh": content, TITLE_NAME: title_content(title)}
             staged = staged_files(folder, own, {}, at=store.clock.now())
-            say("directives of a script (memory, time, nodes) have no part in a run: it has all of the allocation")
+            lines = content.decode("utf-8", "replace").splitlines()
+            if any(map(store.backend.scripts.explain, lines)):
+                say("the script's directives have no part in a run: it has all of the allocation")
         plan = plan_hand_over(allocation, staged, title)
         for command in plan.commands:
             print(f"run on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)

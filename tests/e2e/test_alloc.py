@@ -105,7 +105,7 @@ def test_runs_follow_one_another_in_an_allocation_that_is_kept(
     request.write_text('command = "true"\narray = "1-3"\n')
     assert "is no allocation that waits for runs" in on_queue(
         "submit", str(tmp_path / "first.sh"), "--in", other
-    ).refused(2)
+    ).refused(1)
     assert "takes no part in a run" in on_queue("submit", str(request), "--in", job).refused(2)
 
     # Where others could plant runs none is taken, and none is handed over.

@@ -12,7 +12,7 @@ from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.pbs.lint import demand_of
 from hpcdash.backends.pbs.options import attribute_options, directive_word, extra_options, range_of_tasks
 from hpcdash.backends.pbs.values import format_walltime
-from hpcdash.backends.script.allocation import BESIDE, NVIDIA, Waiting, waiting_part
+from hpcdash.backends.script.allocation import BESIDE, NVIDIA, STDERR_NAME, STDOUT_NAME, Waiting, waiting_part
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
@@ -93,7 +93,7 @@ def batch_script(
         resume_part(request, "PBS_ARRAY_INDEX"),
         body.package,
         fanout(
-            body.words,
+            _into_logs(body.words, place.folder) if place.is_run else body.words,
             body.environment,
             passed_on=(
                 *(["PYTHONPATH"] if body.library else []),
@@ -114,6 +114,12 @@ def batch_script(
     said = (*warnings, *resources.warnings, *_unasked(request), *_rerun_warnings(request), *body.notes)
     asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
     return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
+
+
+def _into_logs(words: Sequence[Word], folder: str) -> tuple[Word, ...]:
+    """What PBS starts on a host writes into the job's own logs, and a run of an allocation has others."""
+    around = ("bash", "-c", 'exec >> "$0" 2>> "$1"; shift; exec "$@"', f"{folder}/{STDOUT_NAME}")
+    return (*map(Word, (*around, f"{folder}/{STDERR_NAME}")), *words)
 
 
 # What runs beside a job is not PBS's to know: it is looked for among the processes, of one node alone.

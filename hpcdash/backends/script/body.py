@@ -148,6 +148,7 @@ class Place:
     `folder` is absolute, '' where it is not known: then the logs are in the folder the script is submitted from.
     `script` is where the request's script is there; '' where the request says it. `login` is a file made of
     containers.login_file(), '' for none. `waiting`: its batch shell waits for runs, in place of the request's command.
+    `is_run`: it is one of those runs.
     """
 
     uid: str
@@ -155,6 +156,7 @@ class Place:
     script: str = ""
     login: str = ""
     waiting: Waiting | None = None
+    is_run: bool = False
 
     def __post_init__(self) -> None:
         if self.folder and (not self.folder.startswith("/") or _NOT_IN_FOLDERS.search(self.folder)):

@@ -196,7 +196,7 @@ def plan_hand_over(allocation: Allocation, staged: Staged, title: str) -> Plan:
             return (Outcome(title, True, f"handed to job {allocation.job_id}"),)
         words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
         if answer.status == _NO_ALLOCATION:
-            words = str(_no_allocation(allocation.job_id))
+            words = _no_allocation(allocation.job_id).message
         return (Outcome(title, False, words or f"it ended with {answer.status}"),)
 
     total = sum(map(len, staged.contents.values()))

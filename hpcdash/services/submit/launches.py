@@ -199,7 +199,7 @@ class Launches:
         request, aside = self._in_its_queue(asked)
         name = request.script.rpartition("/")[2]
         script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
-        place = Place(folder.rpartition(".")[2], folder, script=script)
+        place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
         made = self._script(request, place, aside)
         return made, launch_files(
             request, place, made, text=text, files=files, more={TITLE_NAME: title}, at=self.store.clock.now()
