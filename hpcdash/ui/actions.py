@@ -252,8 +252,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("line_number", "number_sign", "show this line's number", LOG),
     Action("other_stream", "tab", "other stream", LOG, shown=3, short="other stream"),
     Action("side_by_side", "s", "stdout and stderr side by side", LOG),
-    Action("previous_task", "left_square_bracket", "previous array task", LOG),
-    Action("next_task", "right_square_bracket", "next array task", LOG),
+    Action("previous_task", "left_square_bracket", "previous array task, or run of an allocation", LOG),
+    Action("next_task", "right_square_bracket", "next array task, or run of an allocation", LOG),
     Action(
         "diff",
         "D",

@@ -46,6 +46,12 @@ def done(run: Run) -> str:
     return run.text.strip()
 
 
+def refused(run: Run, status: int) -> str:
+    """What it said, after the command that it showed."""
+    assert (run.status, run.stdout) == (status, b""), run
+    return run.stderr
+
+
 def runs_of(program: Program, job: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = program("alloc", "--runs", job, "--format", "json").json["runs"]
     return found
@@ -85,7 +91,7 @@ def two_runs(program: Program, job: str, folder: Path) -> None:
     assert "run 000" not in program("log", job).text.replace(first["stdout_path"].split("/")[-2], "")
 
 
-def test_runs_follow_one_another_in_an_allocation_that_is_kept(
+async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
     queue: QueueLab, on_queue: Program, tmp_path: Path
 ) -> None:
     job = done(on_queue("alloc", "--cpus", "1", "--time", "1h", "--keep"))
@@ -99,20 +105,34 @@ def test_runs_follow_one_another_in_an_allocation_that_is_kept(
     assert "first.sh" in page
     assert "second.toml" in page
 
+    (tmp_path / "state" / "toured").touch()
+    async with dashboard(on_queue) as screen:
+        await screen.until("hpcdash_alloc", SECONDS)
+        screen.type("l")
+        await screen.until("waiting for runs", SECONDS)
+        screen.type("]")
+        await screen.until(lambda text: f"first in {job}" in text and "run 1" in text, SECONDS)
+        screen.type("]")
+        await screen.until(f"second in {job}", SECONDS)
+        screen.type("]")
+        await screen.until("the last run of the allocation", SECONDS)
+        screen.type("\x11")
+        assert await screen.ended(SECONDS) == 0
+
     # What is no allocation, and what a run cannot have.
     other = queue.submit("sleep 600")
     request = tmp_path / "array.toml"
     request.write_text('command = "true"\narray = "1-3"\n')
-    assert "is no allocation that waits for runs" in on_queue(
-        "submit", str(tmp_path / "first.sh"), "--in", other
-    ).refused(1)
+    assert "is no allocation that waits for runs" in refused(
+        on_queue("submit", str(tmp_path / "first.sh"), "--in", other), 1
+    )
     assert "takes no part in a run" in on_queue("submit", str(request), "--in", job).refused(2)
 
     # Where others could plant runs none is taken, and none is handed over.
     spool = Path(runs_of(on_queue, job)[0]["stdout_path"]).parent.parent
     assert spool.stat().st_mode & 0o777 == 0o700
     spool.chmod(0o777)
-    said = on_queue("submit", str(tmp_path / "first.sh"), "--in", job).refused(1)
+    said = refused(on_queue("submit", str(tmp_path / "first.sh"), "--in", job), 1)
     assert "others can write to" in said
     spool.chmod(0o700)
 
@@ -163,12 +183,30 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     assert "nothing was run in it for 4 s" in on_queue("log", job).text
 
 
-def test_what_its_gpus_do_is_not_known_so_it_is_not_idle(queue: QueueLab, on_queue: Program) -> None:
+def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(queue: QueueLab, on_queue: Program, tmp_path: Path) -> None:
+    tool, use = tmp_path / "bin" / "nvidia-smi", tmp_path / "use"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\ncat {use}; echo asked >> {tmp_path}/asked\n")
+    tool.chmod(0o755)
     queue.set_slots(cpus=2, gpus=1, grace_seconds=1)
-    job = done(on_queue("alloc", "--gpus", "1", "--time", "1h", "--keep", "--idle-limit", "2s"))
+    path = f"{tool.parent}:{on_queue.environment['PATH']}"
+    job = done(on_queue("alloc", "--gpus", "1", "--time", "1h", "--keep", "--idle-limit", "2s", PATH=path))
     queue.wait(job, "running")
-    until("the warning", lambda: "what its GPUs do is not known" in on_queue("log", job, "--err").text)
-    assert queue.job(job).state == "running"
+    asked = tmp_path / "asked"
+
+    def asks_more(times: int) -> None:
+        before = len(asked.read_text().splitlines()) if asked.exists() else 0
+        until("its GPUs to be asked", lambda: asked.exists() and len(asked.read_text().splitlines()) >= before + times)
+        assert queue.job(job).state == "running"
+
+    asks_more(2)
+    assert "what its GPUs do is not known" in on_queue("log", job, "--err").text
+    use.write_text("[N/A]\n")
+    asks_more(2)
+    use.write_text("0\n37\n")
+    asks_more(2)
+    use.write_text("0\n0\n")
+    assert queue.ended(job, SECONDS).state == "completed"
 
 
 async def test_without_keep_it_ends_with_the_command_that_made_it(queue: QueueLab, on_queue: Program) -> None:

@@ -61,7 +61,7 @@ while :; do
     continue
   fi
 {idle}  # In the background, for a signal to end it at once.
-  sleep 2 &
+  sleep {pause} &
   wait "$!"
 done
 """
@@ -116,9 +116,10 @@ def waiting_part(
 
     `in_use` and `gpu_use` are bash that defines the functions of these names; `name` is bash for the job's id.
     """
-    idle, functions = "", ""
+    idle, functions, pause = "", "", 2
     if waiting.idle_seconds is not None:
         every = max(1, min(60, waiting.idle_seconds // 4))
+        pause = min(pause, every)
         idle = _IDLE.format(
             closed=CLOSED_NAME, every=every, idle=waiting.idle_seconds, counts_gpus="1" if counts_gpus else ""
         ).lstrip("\n")
@@ -127,6 +128,7 @@ def waiting_part(
         runs=shlex.quote(f"{folder}/{RUNS_FOLDER}"),
         name=name,
         idle=idle,
+        pause=pause,
         started=STARTED_NAME,
         closed=CLOSED_NAME,
         ended=ENDED_NAME,

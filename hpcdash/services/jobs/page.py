@@ -123,7 +123,9 @@ def _runs(picture: JobPicture) -> tuple[Entry, ...]:
     """The newest of an allocation's runs, in their order."""
     entries = [Entry(str(run.number), run.words) for run in picture.runs[-_MOST_RUNS_SHOWN:]]
     if picture.runs:
-        entries.append(Entry("log of one", f"hpcdash log {picture.job_id} --run {picture.runs[-1].number}"))
+        entries.append(
+            Entry("their logs", f"l, then ]; or hpcdash log {picture.job_id} --run {picture.runs[-1].number}")
+        )
     elif picture.launched is not None and picture.launched.is_allocation and Part.RUNS not in picture.errors:
         entries.append(Entry("none yet", f"hpcdash submit REQUEST.toml --in {picture.job_id}"))
     return (*entries, *_remarks(picture, Part.RUNS))

@@ -121,9 +121,14 @@ async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
     owner = str(row["user"] or "")
     if owner and probe.user and owner != probe.user:
         raise UsageError(f"job {visible(job_id)} is {visible(owner)}'s (you are {probe.user})")
+    return allocation_of(row)
+
+
+def allocation_of(row: Mapping[str, Any]) -> Allocation:
+    """By where the job writes, which is in its launch's folder; `row` is that of its details. Raises UsageError."""
     path = str(row["stdout_path"] or "")
     if not path.startswith("/"):
-        raise _no_allocation(job_id)
+        raise _no_allocation(str(row["id"]))
     return Allocation(str(row["id"]), row, posixpath.dirname(path))
 
 
