@@ -118,8 +118,8 @@ def batch_script(
 
 def _into_logs(words: Sequence[Word], folder: str) -> tuple[Word, ...]:
     """What PBS starts on a host writes into the job's own logs, and a run of an allocation has others."""
-    around = ("bash", "-c", 'exec >> "$0" 2>> "$1"; shift; exec "$@"', f"{folder}/{STDOUT_NAME}")
-    return (*map(Word, (*around, f"{folder}/{STDERR_NAME}")), *words)
+    into = f'exec >> "$0/{STDOUT_NAME}" 2>> "$0/{STDERR_NAME}"; exec "$@"'
+    return (*map(Word, ("bash", "-c", into, folder)), *words)
 
 
 # What runs beside a job is not PBS's to know: it is looked for among the processes, of one node alone.

@@ -29,7 +29,8 @@ _WAIT = r"""
 # Runs come into this folder, and are run here one after another.
 runs={runs}
 umask 077
-mkdir -p -m 700 -- "$runs" && cd -P -- "$runs" || exit 1
+[ -d "$runs" ] || mkdir -m 700 -- "$runs" || exit 1
+cd -P -- "$runs" || exit 1
 if [ ! -O . ] || [ -n "$(find . -prune '(' -perm -020 -o -perm -002 ')')" ]; then
   echo "hpcdash: $runs is not yours alone: nothing is run from it" >&2
   exit 1
@@ -37,7 +38,7 @@ fi
 run=
 trap '[ -z "$run" ] || kill -TERM "$run"; exit 143' TERM INT HUP
 echo "hpcdash: waiting for runs: hpcdash submit REQUEST.toml --in {name}"
-used_at=$(date +%s) looked_at=$used_at
+used_at=$(date +%s)
 # Sets `next` to the first run that has not started.
 look() {{
   for next in [0-9]*; do
@@ -51,11 +52,11 @@ while :; do
   if [ -n "$next" ]; then
     date +%s > "$next/{started}"
     echo "hpcdash: run $next starts"
-    (cd -- "$work" 2>/dev/null || cd; exec bash "$runs/$next/{script}") \
+    (cd -- "$work" 2>/dev/null || cd || exit; exec bash "$runs/$next/{script}") \
       > "$next/{stdout}" 2> "$next/{stderr}" < /dev/null &
     run=$! status=0
     wait "$run" || status=$?
-    run= used_at=$(date +%s)
+    run='' used_at=$(date +%s)
     echo "$status $used_at" > "$next/.{ended}" && mv -- "$next/.{ended}" "$next/{ended}"
     echo "hpcdash: run $next ended with $status"
     continue
@@ -73,13 +74,10 @@ _IDLE = r"""
     looked_at=$now
     if in_use; then used_at=$now
     elif [ "$?" -ne 1 ]; then used_at=$now; unknown="whether anything runs in it"
-    elif [ -n "{counts_gpus}" ]; then
-      use=$(gpu_use 2>/dev/null | tr -d ' \t\r') || use=
-      case $use in ''|*[!0-9.$'\n']*) used_at=$now; unknown="what its GPUs do" ;; *[1-9]*) used_at=$now ;; esac
-    fi
+{gpus}    fi
     [ -z "$unknown" ] || [ -n "$said" ] || echo "hpcdash: it is not ended for being idle: $unknown is not known" >&2
     [ -z "$unknown" ] || said=1
-    unknown=
+    unknown=''
     if [ "$((now - used_at))" -ge {idle} ]; then
       # Nothing is taken any more; what came a moment ago is run.
       : > {closed}
@@ -92,6 +90,11 @@ _IDLE = r"""
       rm -f -- {closed}
     fi
   fi
+"""
+_GPUS = r"""
+    else
+      use=$(gpu_use 2>/dev/null | tr -d ' \t\r') || use=''
+      case $use in '' | *[!0-9.$'\n']*) used_at=$now unknown="what its GPUs do" ;; *[1-9]*) used_at=$now ;; esac
 """
 # A shell or a command beside the job is in another session, with the job's own variable.
 BESIDE = r"""
@@ -120,10 +123,9 @@ def waiting_part(
     if waiting.idle_seconds is not None:
         every = max(1, min(60, waiting.idle_seconds // 4))
         pause = min(pause, every)
-        idle = _IDLE.format(
-            closed=CLOSED_NAME, every=every, idle=waiting.idle_seconds, counts_gpus="1" if counts_gpus else ""
-        ).lstrip("\n")
-        functions = f"{in_use.strip()}\n{gpu_use.strip()}\nsaid= unknown=\n"
+        gpus = _GPUS.removeprefix("\n") if counts_gpus else ""
+        idle = _IDLE.format(closed=CLOSED_NAME, every=every, idle=waiting.idle_seconds, gpus=gpus).lstrip("\n")
+        functions = f"{in_use.strip()}\n{gpu_use.strip()}\nsaid='' unknown='' looked_at=$(date +%s)\n"
     wait = _WAIT.format(
         runs=shlex.quote(f"{folder}/{RUNS_FOLDER}"),
         name=name,
