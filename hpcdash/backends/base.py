@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.backends.stacks import Stacks
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
@@ -49,6 +50,8 @@ class Capability(StrEnum):
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"
+    # There is a way into its running jobs.
+    CONNECT = "connect"
     # It keeps the scripts of its jobs, and gives them back.
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
@@ -346,6 +349,9 @@ class DetailPart:
 
     stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
     """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
+
+    shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
+    """What runs a shell in a running job; None: there is no way onto its nodes."""
 
     priority: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where

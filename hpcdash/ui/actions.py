@@ -181,6 +181,15 @@ ACTIONS: tuple[Action, ...] = (
     Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.FORM, acts=True, shown=5, short="new"),
     Action(
+        "connect",
+        "C",
+        "shell inside the running job",
+        OF_A_LIVING_JOB - {"history"},
+        Capability.CONNECT,
+        acts=True,
+        short="connect",
+    ),
+    Action(
         "submit_form",
         "ctrl+j",
         "review and submit",
@@ -262,8 +271,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("line_number", "number_sign", "show this line's number", LOG),
     Action("other_stream", "tab", "other stream", LOG, shown=3, short="other stream"),
     Action("side_by_side", "s", "stdout and stderr side by side", LOG),
-    Action("previous_task", "left_square_bracket", "previous array task", LOG),
-    Action("next_task", "right_square_bracket", "next array task", LOG),
+    Action("previous_task", "left_square_bracket", "previous array task, or run of an allocation", LOG),
+    Action("next_task", "right_square_bracket", "next array task, or run of an allocation", LOG),
     Action(
         "diff",
         "D",

@@ -44,6 +44,7 @@ from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.backends.stacks import Stacks
 
 # The scheduler whose directives its scripts have.
@@ -86,6 +87,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             native=native,
             usage=partial(_usage_query, words),
             stacks=partial(_stacks_query, words),
+            shell=partial(_shell, words),
             requeue_refusal=_requeue_refusal,
             variables=_variables,
         ),
@@ -227,6 +229,14 @@ def _stacks_query(program: tuple[str, ...], row: Mapping[str, Any]) -> Query[Sta
     from hpcdash.backends.embedded.stacks import stacks_query
 
     return stacks_query(program, row)
+
+
+def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.shell import ShellCommand, in_job
+
+    # The job's variables stand as they are.
+    inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
+    return ShellCommand((*program, "shell", str(row["id"]), *inside))
 
 
 def _cron_parts(job: CronJob) -> CronParts:

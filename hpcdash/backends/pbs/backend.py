@@ -43,6 +43,7 @@ from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
 
 _TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
 _NO_HISTORY = {
@@ -113,6 +114,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             native=partial(detail.native_query, one),
             join=partial(detail.job_detail, one),
             usage=partial(detail.usage_query, one),
+            shell=_shell_in_slurm if is_slurm else _shell,
             priority=partial(rules.priority_query, one),
             requeue_refusal=detail.requeue_refusal,
             submit_line=detail.submit_line,
@@ -166,6 +168,18 @@ def _reader(dialect: Dialect) -> ScriptReader:
     from hpcdash.backends.slurm import lint as slurm_lint
 
     return slurm_lint if dialect is Dialect.SLURM_WRAPPERS else lint
+
+
+def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+    from hpcdash.backends.pbs.shell import shell_command
+
+    return shell_command(row, request)
+
+
+def _shell_in_slurm(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.slurm.shell import shell_command
+
+    return shell_command(row, request)
 
 
 def _cron_parts(job: CronJob) -> CronParts:

@@ -44,6 +44,7 @@ from hpcdash.backends.slurm import (
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.backends.stacks import Stacks
 
 
@@ -90,6 +91,12 @@ def _steps(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
     return steps_query(row)
 
 
+def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.slurm.shell import shell_command
+
+    return shell_command(row, request)
+
+
 def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.slurm.cron import cron_parts
 
@@ -121,6 +128,7 @@ BACKEND = Backend(
         usage=usage.usage_query,
         steps=_steps,
         stacks=_stacks,
+        shell=_shell,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
         submit_line=detail.submit_line,
