@@ -173,7 +173,7 @@ class RequestSubmitting:
         before, self.planned = self.planned, None
         request, text = self.request, self.text
         try:
-            if session.store.backend.submit.request is not None:
+            if session.store.backend.submit.request is not None and self.waiting is None:
                 self.planned = plan_request(session.store, replace(request, after=after or request.after))
                 return replace(self.planned, notes=(*self.notes, *self.planned.notes))
             if after:
