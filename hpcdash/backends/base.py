@@ -20,10 +20,10 @@ from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
 from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
-    from hpcdash.backends.stacks import Stacks
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
     from hpcdash.domain.request import Request
@@ -51,6 +51,8 @@ class Capability(StrEnum):
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
     LIVE_LOGS = "live_logs"
+    # Commands can be run on the nodes of a running job.
+    INSIDE = "inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +284,6 @@ class DetailPart:
     usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
     """What a job uses (running) or used (ended); None for one that has not started."""
 
-    stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
-    """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
-
     priority: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where
     the scheduler has no such thing."""
@@ -297,6 +296,15 @@ class DetailPart:
 
     variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
     """What of a job's environment its row tells; None where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsidePart:
+    """A running job from within."""
+
+    step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
+    """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
+    A `row` is one of domain.schema.JOBS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +437,7 @@ class Backend:
     detail: DetailPart
     reasons: ReasonsPart = ReasonsPart()
     history: HistoryPart = HistoryPart()
+    inside: InsidePart = InsidePart()
     logs: LogsPart = LogsPart()
     scripts: ScriptsPart = ScriptsPart()
     policy: PolicyPart = PolicyPart()

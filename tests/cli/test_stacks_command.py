@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.queries import Answer
-from hpcdash.backends.stacks import exactly, read_stacks
-from hpcdash.errors import SchedulerRefused
-from hpcdash.transport.base import CommandResult
+from hpcdash.backends.inside import exactly
 from tests.support.program import Program, home_with
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
@@ -86,27 +83,6 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
     file.write_text("#!/bin/bash\ntrue\n")
     job = program("submit", "--hold", str(file)).text.strip()
     assert f"{job} is not running (held)" in program("stacks", job).refused(2)
-
-
-def answered(stdout: str, status: int = 0, stderr: str = "") -> Answer:
-    return CommandResult(("srun",), status, stdout.encode(), stderr.encode(), 0.1)
-
-
-def refused(answer: Answer) -> SchedulerRefused:
-    return SchedulerRefused("no", words=answer.stderr.decode())
-
-
-def test_lines_of_several_nodes_are_put_together_in_their_order() -> None:
-    read = read_stacks(answered("n10: a\nn2: b: c\nn10:   d\nn2:\n"), refused)
-    assert [(node.node, node.lines) for node in read.nodes] == [("n2", ("b: c", "")), ("n10", ("a", "  d"))]
-    assert read.problem == ""
-
-
-def test_what_some_nodes_told_is_kept_where_others_could_not() -> None:
-    read = read_stacks(answered("n1: a\n", 1, "srun: error: n2: gone"), refused)
-    assert ([node.node for node in read.nodes], read.problem) == (["n1"], "srun: error: n2: gone")
-    with pytest.raises(SchedulerRefused):
-        read_stacks(answered("", 1, "srun: error: Access/permission denied"), refused)
 
 
 def test_a_text_is_found_as_it_is_written() -> None:

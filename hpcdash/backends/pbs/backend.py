@@ -12,6 +12,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     PolicyPart,
     ProbePart,
@@ -40,6 +41,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
 
 _TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
@@ -59,6 +61,7 @@ _CAPABILITIES = {
         Capability.ALTER,
         Capability.EXPECTED_START,
         Capability.HISTORY,
+        Capability.INSIDE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
         Capability.SIGNAL,
@@ -110,6 +113,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             submit_line=detail.submit_line,
             variables=_variables_in_slurm if is_slurm else detail.job_variables,
         ),
+        inside=InsidePart(step=partial(_inside_step, one)),
         logs=LogsPart(files=partial(log_files.log_files, one)),
         scripts=ScriptsPart(
             writer=partial(_writer, one),
@@ -155,6 +159,12 @@ def _reader(dialect: Dialect) -> ScriptReader:
     from hpcdash.backends.slurm import lint as slurm_lint
 
     return slurm_lint if dialect is Dialect.SLURM_WRAPPERS else lint
+
+
+def _inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.pbs.inside import inside_step
+
+    return inside_step(dialect, row, command)
 
 
 def _cron_parts(job: CronJob) -> CronParts:

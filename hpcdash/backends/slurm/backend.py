@@ -12,6 +12,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     PolicyPart,
     ProbePart,
@@ -22,7 +23,6 @@ from hpcdash.backends.base import (
     ScriptWriter,
     SubmitPart,
 )
-from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm import (
     accounts,
     actions,
@@ -41,8 +41,8 @@ from hpcdash.backends.slurm import (
 )
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
-    from hpcdash.backends.stacks import Stacks
 
 
 # What few commands need is imported by those.
@@ -58,10 +58,10 @@ def _reader() -> ScriptReader:
     return lint
 
 
-def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
-    from hpcdash.backends.slurm.stacks import stacks_query
+def _inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.slurm.inside import inside_step
 
-    return stacks_query(row)
+    return inside_step(row, command)
 
 
 def _cron_parts(job: CronJob) -> CronParts:
@@ -90,12 +90,12 @@ BACKEND = Backend(
         native=detail.native_query,
         join=detail.job_detail,
         usage=usage.usage_query,
-        stacks=_stacks,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
         submit_line=detail.submit_line,
         variables=detail.job_variables,
     ),
+    inside=InsidePart(step=_inside_step),
     logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script),
     scripts=ScriptsPart(
         writer=_writer,

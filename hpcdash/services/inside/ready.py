@@ -1,0 +1,62 @@
+"""Commands that are ready to be run in a job: those everyone has, the site's, and what a person ran before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpcdash.backends.inside import OF_JOB, InsideCommand
+from hpcdash.config.exec import SiteCommand
+from hpcdash.services.inside.stacks import STACKS
+
+# What is there of this user and not of the job: what an earlier run left behind, or another job of theirs.
+_LEFTOVERS = (
+    "export LC_ALL=C\n"
+    + OF_JOB
+    + r"""
+count=0
+for of in /proc/[0-9]*; do
+  pid=${of#/proc/}
+  [ -O "$of" ] || continue
+  grep -qz '^HPCDASH_INSIDE=' "$of/environ" 2>/dev/null && continue
+  ! of_job "$pid" || continue
+  words=$(tr '\0\n' '  ' < "$of/cmdline" 2>/dev/null | cut -c 1-200)
+  [ -n "$words" ] || continue
+  count=$((count + 1))
+  echo "$pid: $words"
+done
+[ "$count" -gt 0 ] || echo "no process of yours besides the job's, as far as you may see"
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCommand:
+    """`name` is what it is called in a list, `words` what it tells."""
+
+    name: str
+    command: InsideCommand
+    words: str = ""
+
+
+BUILT_IN = (
+    ReadyCommand("nvidia-smi", InsideCommand(("nvidia-smi",)), "GPUs, their memory and processes"),
+    ReadyCommand("df -h /dev/shm", InsideCommand(("df", "-h", "/dev/shm")), "shared memory of data loaders"),
+    ReadyCommand("stacks", STACKS, "Python stacks of all processes, by py-spy"),
+    ReadyCommand(
+        "leftovers", InsideCommand(("sh", "-c", _LEFTOVERS, "sh")), "processes of yours that are not the job's"
+    ),
+)
+
+
+def ready_commands(site: Iterable[SiteCommand]) -> tuple[ReadyCommand, ...]:
+    """The site's first."""
+    configured = (
+        ReadyCommand(
+            one.name,
+            InsideCommand(one.command, int(one.limit_seconds), each_gpu=one.each == "gpu"),
+            one.description or "from config.toml",
+        )
+        for one in site
+    )
+    return (*configured, *BUILT_IN)
