@@ -60,14 +60,11 @@ patterns
 }
 """
 
-# $1 token, $2 seconds, $3 "node" or "gpu", $4 folder, $5 "job" for the environment of the job's first process, then the
-# command. Each line that it prints is a frame: token, node, GPU or '-', and '.' with a line of base64, or '=' with
-# an exit status. What is written to a frame is encoded, so that no command's output is taken for one.
-# stdin is held open while somebody reads this: its end ends the command.
-NODE_SCRIPT = (
+# How a script on a node begins, once it has set `token`. Each line that it prints is a frame: token, node, GPU or '-',
+# and '.' with a line of base64, '=' with an exit status or '!' with words. What is written to a frame is encoded, so
+# that no command's output is taken for one. stdin is held open while somebody reads this: its end ends the script.
+NODE_START = (
     r"""
-token=$1 seconds=$2 each=$3 folder=$4 inherits=$5
-shift 5
 HPCDASH_NODE=${HPCDASH_NODE:-$(uname -n)} HPCDASH_INSIDE=$token
 export HPCDASH_NODE HPCDASH_INSIDE
 exec 7<&0 9>&1 </dev/null 2>/dev/null
@@ -80,6 +77,17 @@ exec 7<&-
     + r"""
 frame() { printf '%s %s %s %s\n' "$token" "$HPCDASH_NODE" "$1" "$2" >&9; }
 framed() { base64 | while IFS= read -r line; do frame "$1" ".$line"; done; }
+"""
+)
+# $1 token, $2 seconds, $3 "node" or "gpu", $4 folder, $5 "job" for the environment of the job's first process, then the
+# command.
+NODE_SCRIPT = (
+    r"""
+token=$1 seconds=$2 each=$3 folder=$4 inherits=$5
+shift 5
+"""
+    + NODE_START
+    + r"""
 take_environment() {
   nl='
 ' mark=$(printf '\001')

@@ -92,6 +92,21 @@ def exec_inside(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
+@click.argument("job")
+@click.option("--once", is_flag=True, help="Take one measurement (two looks, two seconds apart) and end.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def top(common: CommonOptions, **given: Any) -> None:
+    """Follow what a running job uses on each node: CPU, memory, GPUs and processes, every 10 s.
+
+    JSON has one line for each measurement. Nothing is left running once it ends.
+    """
+    from hpcdash.cli.usage import run_top
+
+    run_top(common, **given)
+
+
+@click.command()
 @click.argument("job", required=False, default="")
 @click.option(
     "--format", "form", type=click.Choice(["chart", "json", "csv", "parquet"]), default="chart", show_default=True
@@ -138,6 +153,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     log,
     stacks,
     exec_inside,
+    top,
     metrics,
     script,
 )

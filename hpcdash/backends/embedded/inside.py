@@ -27,6 +27,9 @@ def inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: Insid
         "HPCDASH_NODE",
         "-u",
         "HPCDASH_NODE_VARIABLE",
+        "-u",
+        "CUDA_VISIBLE_DEVICES",
+        "HPCDASH_INSIDE=1",
         "HPCDASH_JOB_CGROUP=",
         "HPCDASH_RANK_VARIABLE=SLURM_PROCID",
     )

@@ -1,0 +1,1 @@
+"""What jobs use of what they were given."""
