@@ -32,8 +32,9 @@ OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
+INSIDE = frozenset({"inside", "stacks", "use"})
 CHART = frozenset({"chart"})
-COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output"}
+COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
@@ -160,6 +161,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("pin", "P", "pin to the top of the table, or unpin", JOB_TABLES | {"job"}),
     Action("note", "N", "note on the job, kept on this machine", JOB_TABLES | {"job"}),
     Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
+    Action("use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE, short="use"),
+    Action("stacks", "i", "Python stacks on the job's nodes", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE),
+    Action(
+        "exec",
+        "X",
+        "run a command on the job's nodes",
+        OF_A_LIVING_JOB | INSIDE,
+        Capability.INSIDE,
+        acts=True,
+        short="run",
+    ),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
     Action(
         "submit_form",
@@ -232,12 +244,12 @@ ACTIONS: tuple[Action, ...] = (
         short="in full",
     ),
     Action("stop", "x", "end the command", OUTPUT, shown=1, short="end it"),
-    Action("run_again", "r", "run it again", OUTPUT, acts=True, shown=2, short="run again"),
+    Action("run_again", "r", "run it again", OUTPUT | {"inside"}, acts=True, shown=2, short="run again"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
     Action("follow", "f", "follow the end, or pause", LOG | CHART, shown=2, short="follow"),
-    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | {"script"}, shown=5, short="wrap"),
+    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | INSIDE | {"script"}, shown=5, short="wrap"),
     Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
     Action("to_time", "at", "jump to a time", LOG),
     Action("line_number", "number_sign", "show this line's number", LOG),

@@ -26,6 +26,7 @@ from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeye
 from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
 from hpcdash.ui.command_line import CommandLine
+from hpcdash.ui.inside.actions import MODE, InsideActions
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.actions import JobActions
 from hpcdash.ui.plugins.actions import PluginActions
@@ -51,6 +52,7 @@ from hpcdash.ui.widgets.hints import Notice, Tour
 from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
 
 if TYPE_CHECKING:
+    from hpcdash.config.exec import SiteCommand
     from hpcdash.services.watch.alerts import AlertEvent
     from hpcdash.ui.screen import DashboardApp
 
@@ -79,11 +81,12 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         aliases: Mapping[str, str] | None = None,
         filters: Mapping[str, str] | None = None,
         withheld: frozenset[str] = frozenset(),
+        site_commands: Callable[[], Sequence[SiteCommand]] = tuple,
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
         tour_ended: Callable[[], None] = lambda: None,
         typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`typed` is what was entered in earlier runs after '/' and ':', the newest last."""
+        """`typed` is what was entered in earlier runs after '/' and ':' and to be run in jobs, the newest last."""
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
@@ -98,6 +101,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.handlers = (
             ScreenActions(self),
             JobActions(self, self.runner),
+            InsideActions(self, site_commands),
             ChainActions(self, self.runner),
             SwitchActions(self),
             self._submit_actions,
@@ -187,7 +191,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         for key, earlier in (("columns", before.columns), ("sort", before.sort)):
             unopened = {name: value for name, value in earlier.items() if name not in by_view}
             fields[key] = unopened | {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
-        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":")}
+        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":", MODE)}
         return msgspec.convert({**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices)
 
     def keep_typed(self) -> None:

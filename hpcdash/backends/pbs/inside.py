@@ -48,7 +48,8 @@ on_host() {
     while kill -0 "$3" 2>/dev/null; do sleep 3 >/dev/null 2>&1; done
   ' sh "$host" "$script" $$ 9>&- | {
     read -r feeder
-    if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]; then set -- env HPCDASH_INSIDE=1 sh
+    if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]
+    then set -- env HPCDASH_INSIDE=1 sh
     else set -- "$@" "$host" env HPCDASH_INSIDE=1 sh
     fi
     "$@" 2>&1 >&9

@@ -1,0 +1,1 @@
+"""What jobs use, on the screen."""
