@@ -129,7 +129,12 @@ run() {
 leader=
 if [ "$inherits" = job ]; then
   for process in /proc/[0-9]*; do
-    if of_job "${process#/proc/}"; then leader=${process#/proc/}; break; fi
+    of_job "${process#/proc/}" || continue
+    case $(readlink "$process/exe") in
+      # A script that started the rest has not what it exported to it.
+      */sh | */*sh) [ -n "$leader" ] || leader=${process#/proc/} ;;
+      *) leader=${process#/proc/}; break ;;
+    esac
   done
 fi
 cd -- "$folder" || cd /

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import aclosing
 
 from hpcdash.cli.build import state_root
 from hpcdash.cli.jobs import with_session
@@ -33,12 +34,13 @@ def run_top(common: CommonOptions, *, job: str, once: bool, form: str) -> None:
             return
         heard: set[str] = set()
         try:
-            async for use in live.follow():
-                # All nodes once, then they are shown together.
-                heard.add(use.sample.node)
-                if len(heard) >= min(nodes, len(live.nodes)):
-                    heard.clear()
-                    _print(session, live, job, form)
+            async with aclosing(live.follow()) as uses:
+                async for use in uses:
+                    # All nodes once, then they are shown together.
+                    heard.add(use.sample.node)
+                    if len(heard) >= max(nodes, len(live.nodes)):
+                        heard.clear()
+                        _print(session, live, job, form)
         finally:
             live.remember()
 

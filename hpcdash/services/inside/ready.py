@@ -11,7 +11,7 @@ from hpcdash.services.inside.stacks import STACKS
 
 # What is there of this user and not of the job: what an earlier run left behind, or another job of theirs.
 _LEFTOVERS = (
-    "export LC_ALL=C\n"
+    "export LC_ALL=C\nexec 2>/dev/null\n"
     + OF_JOB
     + r"""
 count=0
@@ -19,6 +19,8 @@ for of in /proc/[0-9]*; do
   pid=${of#/proc/}
   [ -O "$of" ] || continue
   grep -qz '^HPCDASH_INSIDE=' "$of/environ" 2>/dev/null && continue
+  # What brings this command here, where the login node is the node.
+  grep -q 'hpcdash-[0-9a-f]\{16\}' "$of/cmdline" 2>/dev/null && continue
   ! of_job "$pid" || continue
   words=$(tr '\0\n' '  ' < "$of/cmdline" 2>/dev/null | cut -c 1-200)
   [ -n "$words" ] || continue

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -68,7 +69,7 @@ class LiveUse:
         self._state_folder = state_folder
         self._watched = Watched()
 
-    async def follow(self, looks: int | None = None) -> AsyncIterator[NodeUse]:
+    async def follow(self, looks: int | None = None) -> AsyncGenerator[NodeUse, None]:
         """Each use as it comes, node by node, until the job's step ends or the caller leaves; `looks` at most a node.
 
         Raises UsageError, what the scheduler refuses, and what the transport raises.
@@ -76,14 +77,15 @@ class LiveUse:
         while True:
             began = time.monotonic()
             heard = False
-            async for use in self._step(looks):
-                heard = True
-                yield use
+            async with aclosing(self._step(looks)) as uses:
+                async for use in uses:
+                    heard = True
+                    yield use
             # A loop that came to its own end is begun again, where one still looks.
             if looks is not None or not heard or time.monotonic() - began < LEASE_SECONDS / 2:
                 return
 
-    async def _step(self, looks: int | None) -> AsyncIterator[NodeUse]:
+    async def _step(self, looks: int | None) -> AsyncGenerator[NodeUse, None]:
         store = self._store
         step = store.backend.inside.step(self.row, sampler() if looks is None else sampler(looks))
         wait = store.budget.wait_seconds(times=2)
@@ -262,10 +264,11 @@ def watched_use(job: Mapping[str, Any], folder: Path, cluster: str = "") -> Watc
 async def fetch_once(live: LiveUse, nodes: int) -> list[NodeUse]:
     """Two looks at each node, two seconds apart. Raises as LiveUse.follow."""
     seen: dict[str, int] = {}
-    async for use in live.follow(looks=2):
-        seen[use.sample.node] = seen.get(use.sample.node, 0) + 1
-        if len(seen) >= nodes and min(seen.values()) >= 2:
-            break
+    async with aclosing(live.follow(looks=2)) as uses:
+        async for use in uses:
+            seen[use.sample.node] = seen.get(use.sample.node, 0) + 1
+            if len(seen) >= nodes and min(seen.values()) >= 2:
+                break
     if not live.nodes:
         raise UsageError(live.problem or "no node of the job answered")
     return live.latest()

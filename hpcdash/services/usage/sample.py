@@ -54,7 +54,7 @@ look() {
   content=
   read -r up _ < /proc/uptime
   put "up $up"
-  put "cpus $(nproc)"
+  put "cpus $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
   put "ticks $ticks"
   put "page $page"
   for of in /proc/[0-9]*; do

@@ -98,13 +98,14 @@ class ExecDialog(Dialog[None]):
         return "enter run · ↓ choose · tab edit a recent one · --each-gpu, --timeout 5m before the command · esc cancel"
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
+        self.set_focus(self.query_one(Input))
 
     def action_into_list(self) -> None:
         listed = self.query_one(OptionList)
         if not listed.has_focus:
             listed.highlighted = 0
-            listed.focus()
+            # At once, for keys that are typed ahead.
+            self.set_focus(listed)
 
     def action_take(self) -> None:
         """Have the recent command under the cursor in the field; back to the field otherwise."""
@@ -114,7 +115,7 @@ class ExecDialog(Dialog[None]):
             field.value = self._recent[at]
             field.cursor_position = len(field.value)
         if listed.has_focus:
-            field.focus()
+            self.set_focus(field)
         else:
             self.action_into_list()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from textual import events
 from textual.app import ComposeResult
@@ -34,7 +35,6 @@ class LiveUseView(View):
         self._error: HpcdashError | None = None
         self._is_sampling = False
         self._has_ended = False
-        self._looks = 0
 
     def compose(self) -> ComposeResult:
         yield ScriptPage()
@@ -74,9 +74,9 @@ class LiveUseView(View):
             if self._live is None:
                 row = await fetch_inside_row(store, self.job_id, known_row(store, self.job_id))
                 self._live = LiveUse(store, row, self.session.actions.journal.path.parent)
-            async for _ in self._live.follow():
-                self._looks += 1
-                self._draw()
+            async with aclosing(self._live.follow()) as uses:
+                async for _ in uses:
+                    self._draw()
             self._has_ended = True
         except HpcdashError as error:
             self._error = error.with_traceback(None)
