@@ -36,11 +36,13 @@ def run_top(common: CommonOptions, *, job: str, once: bool, form: str) -> None:
         try:
             async with aclosing(live.follow()) as uses:
                 async for use in uses:
-                    # All nodes once, then they are shown together.
-                    heard.add(use.sample.node)
-                    if len(heard) >= max(nodes, len(live.nodes)):
-                        heard.clear()
+                    # Shown together once all have told, or the first tells again.
+                    is_round = use.sample.node in heard
+                    heard = {*(() if is_round else heard), use.sample.node}
+                    if is_round or len(heard) >= nodes:
                         _print(session, live, job, form)
+                    if len(heard) >= nodes:
+                        heard = set()
         finally:
             live.remember()
 
