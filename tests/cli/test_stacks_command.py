@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.inside import exactly
 from tests.support.program import Program, home_with
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
@@ -85,5 +84,3 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
     assert f"{job} is not running (held)" in program("stacks", job).refused(2)
 
 
-def test_a_text_is_found_as_it_is_written() -> None:
-    assert exactly("/a+b (c)/[d].e") == r"/a\+b \(c\)/\[d\]\.e"
