@@ -94,8 +94,8 @@ take_environment() {
   while IFS= read -r line; do
     name=${line%%=*}
     case $name in '' | "$line" | [0-9]* | *[!A-Za-z0-9_]*) continue ;; esac
-    case $name in IFS | PPID | UID | EUID | GROUPS | PWD | OLDPWD | _ | SHELLOPTS | BASHOPTS | BASH_* | HPCDASH_*)
-      continue ;;
+    case $name in IFS | PPID | UID | EUID | GROUPS | PWD | OLDPWD | _ | SHELLOPTS | BASHOPTS | BASH_*) continue ;;
+      HPCDASH_INSIDE | HPCDASH_NODE | HPCDASH_NODE_* | HPCDASH_JOB_* | HPCDASH_RANK_*) continue ;;
     esac
     while :; do
       case $line in *"$mark"*) line=${line%%"$mark"*}$nl${line#*"$mark"} ;; *) break ;; esac

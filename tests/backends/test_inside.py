@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.inside import HELD_SCRIPT, NODE_SCRIPT, Frames, InsideCommand, InsideStep, NodeOutput, exactly, held
+from hpcdash.backends.inside import (
+    HELD_SCRIPT,
+    NODE_SCRIPT,
+    Frames,
+    InsideCommand,
+    InsideStep,
+    NodeOutput,
+    exactly,
+    held,
+)
 from hpcdash.backends.pbs import inside as pbs
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import inside as slurm
@@ -48,7 +57,9 @@ def test_no_word_of_a_command_is_read_by_a_shell(tmp_path: Path) -> None:
 
 
 def test_each_gpu_is_the_only_one_its_command_sees_and_odd_names_are_left_out(tmp_path: Path) -> None:
-    command = InsideCommand(("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; [ "$CUDA_VISIBLE_DEVICES" != 1 ]'), each_gpu=True)
+    command = InsideCommand(
+        ("sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES"; [ "$CUDA_VISIBLE_DEVICES" != 1 ]'), each_gpu=True
+    )
     outputs = run_on_node(command, tmp_path, CUDA_VISIBLE_DEVICES="0,1,$(touch hit),GPU-ab:c,`touch hit`")
     assert sorted((one.gpu, one.output, one.status) for one in outputs) == [
         ("0", b"0\n", 0),
@@ -101,7 +112,9 @@ def test_slurm_is_given_the_command_as_words_of_their_own() -> None:
     assert step.argv[-3:] == words
 
 
-def over_ssh(row: dict[str, Any], command: InsideCommand, folder: Path, ssh: str) -> tuple[InsideStep, list[NodeOutput]]:
+def over_ssh(
+    row: dict[str, Any], command: InsideCommand, folder: Path, ssh: str
+) -> tuple[InsideStep, list[NodeOutput]]:
     """What the nodes answer where `ssh` is the program that leads to them."""
     program = folder / "bin" / "ssh"
     program.parent.mkdir(exist_ok=True)

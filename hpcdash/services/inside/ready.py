@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpcdash.backends.inside import OF_JOB, InsideCommand
 from hpcdash.config.exec import SiteCommand
+from hpcdash.domain.units import HOUR, parse_duration
+from hpcdash.errors import UsageError
 from hpcdash.services.inside.stacks import STACKS
 
+_EACH_GPU, _TIMEOUT = "--each-gpu", "--timeout"
 # What is there of this user and not of the job: what an earlier run left behind, or another job of theirs.
 _LEFTOVERS = (
     "export LC_ALL=C\nexec 2>/dev/null\n"
@@ -62,3 +66,31 @@ def ready_commands(site: Iterable[SiteCommand]) -> tuple[ReadyCommand, ...]:
         for one in site
     )
     return (*configured, *BUILT_IN)
+
+
+def read_command(line: str) -> InsideCommand:
+    """A command as a person types it: words as a shell splits them, though none reads them; options come before it.
+
+    Raises UsageError.
+    """
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{str(error).lower()}") from None
+    each_gpu, seconds = False, 60
+    while words[:1] and words[0] in (_EACH_GPU, _TIMEOUT):
+        if words.pop(0) == _EACH_GPU:
+            each_gpu = True
+            continue
+        try:
+            limit = parse_duration(words.pop(0)) if words else None
+        except ValueError:
+            limit = None
+        if limit is None or not 1 <= limit <= HOUR:
+            raise UsageError(f"{_TIMEOUT} takes a time from 1s to 1h")
+        seconds = limit
+    if words[:1] == ["--"]:
+        words.pop(0)
+    if not words or not words[0]:
+        raise UsageError("there is no command")
+    return InsideCommand(tuple(words), seconds, each_gpu)

@@ -13,7 +13,7 @@ from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.nodelist import compress, natural_order
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import counted, visible
-from hpcdash.errors import UsageError, excerpt, readable_command
+from hpcdash.errors import HpcdashError, UsageError, excerpt, readable_command
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.lines import shown_line
 
@@ -83,7 +83,7 @@ def format_ending(output: NodeOutput, seconds: int) -> str:
 
 
 async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The row of a running job of one's own; raises UsageError, in clear words, for any other."""
+    """The row of a running job of one's own; raises UsageError or HpcdashError, in clear words, for any other."""
     shown = visible(job_id)
     if holds_many(job_id):
         raise UsageError(f"{shown} is many jobs", "Name one task, such as 88_3.")
@@ -95,7 +95,7 @@ async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, A
         raise UsageError(f"Job {shown} is not running ({row['state']})", "`hpcdash log` shows its log.")
     me = store.probe.user if store.probe is not None else ""
     if me and me != "root" and row["user"] and row["user"] != me:
-        raise UsageError(f"Job {shown} is {visible(row['user'])}'s: only its owner can run something in it")
+        raise HpcdashError(f"Job {shown} is {visible(row['user'])}'s: only its owner can run something in it")
     return row
 
 

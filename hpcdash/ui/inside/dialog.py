@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -15,41 +14,11 @@ from textual.widgets.option_list import Option
 
 from hpcdash.backends.inside import InsideCommand
 from hpcdash.domain.text import clip, visible, width_of
-from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError
-from hpcdash.services.inside.ready import ReadyCommand
+from hpcdash.services.inside.ready import ReadyCommand, read_command
 from hpcdash.ui.dialogs import Dialog
 
 _NAME_CELLS = 40
-_EACH_GPU, _TIMEOUT = "--each-gpu", "--timeout"
-
-
-def read_command(line: str) -> InsideCommand:
-    """A command as a person types it: words as a shell splits them, though none reads them; options come before it.
-
-    Raises UsageError.
-    """
-    try:
-        words = shlex.split(line)
-    except ValueError as error:
-        raise UsageError(f"{str(error).lower()}") from None
-    each_gpu, seconds = False, 60
-    while words[:1] and words[0] in (_EACH_GPU, _TIMEOUT):
-        if words.pop(0) == _EACH_GPU:
-            each_gpu = True
-            continue
-        try:
-            limit = parse_duration(words.pop(0)) if words else None
-        except ValueError:
-            limit = None
-        if limit is None or not 1 <= limit <= HOUR:
-            raise UsageError(f"{_TIMEOUT} takes a time from 1s to 1h")
-        seconds = limit
-    if words[:1] == ["--"]:
-        words.pop(0)
-    if not words or not words[0]:
-        raise UsageError("there is no command")
-    return InsideCommand(tuple(words), seconds, each_gpu)
 
 
 class ExecDialog(Dialog[None]):
