@@ -89,7 +89,9 @@ def test_stacks_of_every_node_while_the_job_has_all_of_it(
     wait_until("all tasks", lambda: out.exists() and out.read_text().count("up") == tasks, 30)
     lines = program_over_ssh(clean_slurm, tmp_path / "home")("stacks", job).text.splitlines()
     if has_spy:
-        assert lines.pop(0).startswith(f"{tasks} of {tasks} in all_reduce (torch/distributed/distributed_c10d.py:2050): ")
+        assert lines.pop(0).startswith(
+            f"{tasks} of {tasks} in all_reduce (torch/distributed/distributed_c10d.py:2050): "
+        )
     assert {line.partition(":")[0] for line in lines} == {"g1", "g2"}
     processes = [line for line in lines if ": process " in line]
     assert len(processes) == tasks
