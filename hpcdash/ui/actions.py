@@ -442,7 +442,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             configured_here.append(action)
         elif action.views is None:
             everywhere.append(action)
-        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= LEADS_TO_A_JOB:
+        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= LEADS_TO_A_JOB | INSIDE:
             of_a_job.append(action)
         else:
             own.append(action)

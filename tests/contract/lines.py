@@ -285,6 +285,7 @@ _COMMANDS = [
     "cron",
     "demo",
     "doctor",
+    "exec",
     "history",
     "hold",
     "images",
@@ -309,6 +310,7 @@ _COMMANDS = [
     "submit",
     "sudoers",
     "suspend",
+    "top",
     "train",
     "watch",
 ]
