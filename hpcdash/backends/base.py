@@ -20,11 +20,11 @@ from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
 from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
     from hpcdash.backends.shell import ShellCommand, ShellRequest
-    from hpcdash.backends.stacks import Stacks
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
     from hpcdash.domain.request import Request
@@ -59,6 +59,8 @@ class Capability(StrEnum):
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
+    # Commands can be run on the nodes of a running job.
+    INSIDE = "inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,9 +349,6 @@ class DetailPart:
     """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
     scheduler knows no steps."""
 
-    stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
-    """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
-
     shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
     """What runs a shell in a running job; None: there is no way onto its nodes."""
 
@@ -365,6 +364,15 @@ class DetailPart:
 
     variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
     """What of a job's environment its row tells; None where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsidePart:
+    """A running job from within."""
+
+    step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
+    """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
+    A `row` is one of domain.schema.JOBS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,6 +528,7 @@ class Backend:
     detail: DetailPart
     reasons: ReasonsPart = ReasonsPart()
     history: HistoryPart = HistoryPart()
+    inside: InsidePart = InsidePart()
     logs: LogsPart = LogsPart()
     scripts: ScriptsPart = ScriptsPart()
     policy: PolicyPart = PolicyPart()

@@ -119,9 +119,45 @@ def log(common: CommonOptions, **given: Any) -> None:
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
     """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps running."""
-    from hpcdash.cli.jobs import run_stacks
+    from hpcdash.cli.inside import run_stacks
 
     run_stacks(common, job)
+
+
+@click.command("exec")
+@click.argument("job")
+@click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1, required=True)
+@click.option("--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once a node; the default.")
+@click.option(
+    "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once for each GPU, with CUDA_VISIBLE_DEVICES set to it."
+)
+@click.option("--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@common_options
+def exec_inside(common: CommonOptions, **given: Any) -> None:
+    """Run a command on each node of a running job: hpcdash exec 41 -- nvidia-smi
+
+    It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal answers are printed
+    once. Exits with 0 if it did so everywhere, else with 1.
+    """
+    from hpcdash.cli.inside import run_exec
+
+    run_exec(common, **given)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--once", is_flag=True, help="Take one measurement (two looks, two seconds apart) and end.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def top(common: CommonOptions, **given: Any) -> None:
+    """Follow what a running job uses on each node: CPU, memory, GPUs and processes, every 10 s.
+
+    JSON has one line for each measurement. Nothing is left running once it ends.
+    """
+    from hpcdash.cli.top import run_top
+
+    run_top(common, **given)
 
 
 @click.command()
@@ -271,6 +307,8 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     log,
     stacks,
     connect,
+    exec_inside,
+    top,
     metrics,
     script,
     efficiency,

@@ -33,9 +33,10 @@ OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
+INSIDE = frozenset({"inside", "stacks", "use"})
 CHART = frozenset({"chart"})
 USAGE = frozenset({"usage"})
-COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output"}
+COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
@@ -189,6 +190,17 @@ ACTIONS: tuple[Action, ...] = (
         acts=True,
         short="connect",
     ),
+    Action("use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE, short="use"),
+    Action("stacks", "i", "Python stacks on the job's nodes", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE),
+    Action(
+        "exec",
+        "X",
+        "run a command on the job's nodes",
+        OF_A_LIVING_JOB | INSIDE,
+        Capability.INSIDE,
+        acts=True,
+        short="run",
+    ),
     Action(
         "submit_form",
         "ctrl+j",
@@ -260,12 +272,12 @@ ACTIONS: tuple[Action, ...] = (
         short="in full",
     ),
     Action("stop", "x", "end the command", OUTPUT, shown=1, short="end it"),
-    Action("run_again", "r", "run it again", OUTPUT, acts=True, shown=2, short="run again"),
+    Action("run_again", "r", "run it again", OUTPUT | {"inside"}, acts=True, shown=2, short="run again"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
     Action("follow", "f", "follow the end, or pause", LOG | CHART, shown=2, short="follow"),
-    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | {"script"}, shown=5, short="wrap"),
+    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | INSIDE | {"script"}, shown=5, short="wrap"),
     Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
     Action("to_time", "at", "jump to a time", LOG),
     Action("line_number", "number_sign", "show this line's number", LOG),
@@ -458,7 +470,12 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             configured_here.append(action)
         elif action.views is None:
             everywhere.append(action)
-        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= LEADS_TO_A_JOB:
+        elif (
+            view != "job"
+            and "job" in action.views
+            and "jobs" in action.views
+            and action.views <= LEADS_TO_A_JOB | INSIDE
+        ):
             of_a_job.append(action)
         else:
             own.append(action)

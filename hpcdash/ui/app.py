@@ -48,7 +48,7 @@ _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
 _SETTINGS_STAY = "The settings from before stay."
 # Keys of the configuration's first level that count at once; [watch] is read by the watchdogs themselves.
-_TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "ui", "watch"})
+_TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "exec", "ui", "watch"})
 
 
 class HpcdashApp(DashboardApp):
@@ -156,6 +156,7 @@ class HpcdashApp(DashboardApp):
             aliases=aliases,
             filters=filters,
             withheld=withheld,
+            site_commands=lambda: self._settings.exec if self._settings is not None else (),
             view_arguments=self._view_arguments,
             tour_ended=tour_ended,
             typed=choices.typed,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from hpcdash.config.exec import SiteCommand
 from hpcdash.ui.chains.actions import ChainActions
+from hpcdash.ui.inside.actions import InsideActions
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.actions import JobActions
 from hpcdash.ui.plugins.actions import PluginActions
@@ -15,15 +17,24 @@ from hpcdash.ui.switches.actions import SwitchActions
 
 
 class Handlers:
-    """In the order they are asked for a do_ACTION; `withheld` are variables that no plugin gets."""
+    """In the order they are asked for a do_ACTION.
 
-    def __init__(self, screen: DashboardScreen, withheld: frozenset[str]) -> None:
+    `withheld` are variables that no plugin gets, `site_commands` gives what the configuration offers to run in jobs.
+    """
+
+    def __init__(
+        self,
+        screen: DashboardScreen,
+        withheld: frozenset[str],
+        site_commands: Callable[[], Sequence[SiteCommand]],
+    ) -> None:
         self.runner = runner = ActionRunner(screen)
         self.submit = SubmitActions(screen, runner)
         self.plugins = PluginActions(screen, withheld)
         self._every = (
             ScreenActions(screen),
             JobActions(screen, runner),
+            InsideActions(screen, site_commands),
             ChainActions(screen, runner),
             SwitchActions(screen),
             self.submit,

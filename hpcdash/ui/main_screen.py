@@ -44,6 +44,7 @@ from hpcdash.ui.widgets.hints import Notice, Tour
 from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
 
 if TYPE_CHECKING:
+    from hpcdash.config.exec import SiteCommand
     from hpcdash.services.watch.alerts import AlertEvent
     from hpcdash.ui.handlers import Handlers
     from hpcdash.ui.screen import DashboardApp
@@ -73,17 +74,19 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         aliases: Mapping[str, str] | None = None,
         filters: Mapping[str, str] | None = None,
         withheld: frozenset[str] = frozenset(),
+        site_commands: Callable[[], Sequence[SiteCommand]] = tuple,
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
         tour_ended: Callable[[], None] = lambda: None,
         typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`typed` is what was entered in earlier runs after '/' and ':', the newest last."""
+        """`typed` is what was entered in earlier runs after '/' and ':' and to be run in jobs, the newest last."""
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
         self.set_actions(actions)
         self.command_line = CommandLine(self, aliases or {}, filters)
         self._withheld = withheld
+        self._site_commands = site_commands
         for mode, lines in (typed or {}).items():
             for line in lines:
                 self.command_line.bar.remember(mode, line)
@@ -165,7 +168,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def handlers(self) -> Handlers:
         from hpcdash.ui.handlers import Handlers
 
-        return Handlers(self, self._withheld)
+        return Handlers(self, self._withheld, self._site_commands)
 
     def on_resize(self) -> None:
         if self.stack:
@@ -183,7 +186,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         for key, earlier in (("columns", before.columns), ("sort", before.sort)):
             unopened = {name: value for name, value in earlier.items() if name not in by_view}
             fields[key] = unopened | {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
-        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":")}
+        from hpcdash.ui.inside.actions import MODE
+
+        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":", MODE)}
         return msgspec.convert({**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices)
 
     def keep_typed(self) -> None:

@@ -12,6 +12,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     PolicyPart,
     ProbePart,
@@ -42,6 +43,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.shell import ShellCommand, ShellRequest
 
@@ -64,6 +66,7 @@ _CAPABILITIES = {
         Capability.EXPECTED_START,
         Capability.HISTORY,
         Capability.LIMITS,
+        Capability.INSIDE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
         Capability.RESERVATIONS,
@@ -120,6 +123,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             submit_line=detail.submit_line,
             variables=_variables_in_slurm if is_slurm else detail.job_variables,
         ),
+        inside=InsidePart(step=partial(_inside_step, one)),
         logs=LogsPart(files=partial(log_files.log_files, one)),
         scripts=ScriptsPart(
             writer=partial(_writer, one),
@@ -180,6 +184,12 @@ def _shell_in_slurm(row: Mapping[str, Any], request: ShellRequest) -> ShellComma
     from hpcdash.backends.slurm.shell import shell_command
 
     return shell_command(row, request)
+
+
+def _inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.pbs.inside import inside_step
+
+    return inside_step(dialect, row, command)
 
 
 def _cron_parts(job: CronJob) -> CronParts:

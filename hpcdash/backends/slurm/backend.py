@@ -12,6 +12,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     PolicyPart,
     ProbePart,
@@ -43,9 +44,9 @@ from hpcdash.backends.slurm import (
 )
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.shell import ShellCommand, ShellRequest
-    from hpcdash.backends.stacks import Stacks
 
 
 # What few commands need is imported by those.
@@ -67,10 +68,10 @@ def _explain(line: str) -> str:
     return explain(line)
 
 
-def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
-    from hpcdash.backends.slurm.stacks import stacks_query
+def _inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.slurm.inside import inside_step
 
-    return stacks_query(row)
+    return inside_step(row, command)
 
 
 def _runs(user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
@@ -127,13 +128,13 @@ BACKEND = Backend(
         join=detail.job_detail,
         usage=usage.usage_query,
         steps=_steps,
-        stacks=_stacks,
         shell=_shell,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
         submit_line=detail.submit_line,
         variables=detail.job_variables,
     ),
+    inside=InsidePart(step=_inside_step),
     logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script),
     scripts=ScriptsPart(
         writer=_writer,
