@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 from hpcdash.backends.script.body import (
+    CODE_FOLDER,
     LIBRARY_NAME,
     Place,
     folder_name,
@@ -22,6 +23,7 @@ from hpcdash.config.queue_defaults import with_queue_defaults
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
+from hpcdash.services.submit.code_files import find_code_files
 
 _UID_LETTERS = 8
 
@@ -57,6 +59,9 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         place = replace(place, script=staged)
         asides.append(f"it runs {staged}: that has to be there on the cluster")
     try:
+        if wanted.files:
+            code = find_code_files(wanted.files, source.folder, site.launch.files_limit)
+            asides += [*code.notes, f"hpcdash submit puts them into {place.folder}/{CODE_FOLDER}"]
         script = writer.batch_script(wanted, place)
     except UsageError as error:
         raise source.placed(error) from None

@@ -59,6 +59,7 @@ class RequestSource:
     text: str
     script: Path | None = None
     file: str = ""
+    folder: Path = field(default_factory=Path.cwd)
 
     def placed(self, error: UsageError) -> HpcdashError:
         """The same error at the file's line of the key that it names; as it is where the file does not have that."""
@@ -82,15 +83,15 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
     except ConfigProblems as error:
         raise RequestProblems(named, error.problems) from None
     request = read_request(text, named, site=site, user=user)
+    folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
     if not request.script or request.script.startswith("/"):
-        return RequestSource(request, text, file=named)
-    folder = Path.cwd() if path == _STDIN else Path(path).parent
+        return RequestSource(request, text, file=named, folder=folder)
     script = Path(os.path.abspath(folder / request.script))
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "is not there"
         words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
         raise RequestProblems(named, [Problem(line_of(key_lines(text), ("script",)), "script", words)])
-    return RequestSource(request, text, script, named)
+    return RequestSource(request, text, script, named, folder)
 
 
 def _bytes(path: str, named: str) -> bytes:
@@ -117,6 +118,8 @@ class RequestSubmitting:
     notes: tuple[str, ...] = ()
     # None where the command line says some of it.
     source: RequestSource | None = None
+    # What its `files` are relative to.
+    folder: Path | None = None
     planned: LaunchPlan | None = None
 
     @classmethod
@@ -157,7 +160,7 @@ class RequestSubmitting:
         if changes:
             request = replace(request, **changes, said=request.said | changes.keys())
             text = request_text(request, site=site.launch.site)
-        return cls(request, text, files, notes, None if options else source)
+        return cls(request, text, files, notes, None if options else source, source.folder)
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         # What is not planned after all is not to be taken for the one before it.
@@ -169,7 +172,7 @@ class RequestSubmitting:
             request = replace(request, after=after, name=name)
             text = request_text(request, site=_launches(session).settings.site)
         try:
-            self.planned = await _launches(session).plan(request, text, self.files)
+            self.planned = await _launches(session).plan(request, text, self.files, self.folder)
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await _launches(session).findings(self.planned)

@@ -101,6 +101,8 @@ _EXAMPLE = """\
 #storage_root = "/work/ada/launches"
 # "always" keeps that folder; "failed" removes it once its job has completed.
 #keep = "always"
+# The most that a request's `files` may come to; what git ignores is not sent.
+#files_limit = "200M"
 # How the names of jobs begin that have none of their own.
 #name_prefix = "hpcdash"
 # Where images of apptainer are that a request names as NAME:TAG. Also known as apptainer_image_root or

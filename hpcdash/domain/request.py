@@ -122,6 +122,8 @@ class Request:
     `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are as qsub has them.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
+    `files` are paths of the machine it is submitted from: what they hold is sent, without what git ignores, and the
+    command starts in it where `work_dir` names no other folder.
     `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
     counts where it says what is usual too.
     """
@@ -130,6 +132,7 @@ class Request:
     kind: str = "exp"
     command: str = ""
     script: str = ""
+    files: tuple[str, ...] = ()
     slots: int = 1
     slots_per_node: int | None = None
     slot_type: SlotType | None = None

@@ -22,6 +22,7 @@ from hpcdash.backends.script.body import (
     checked_environment,
     format_request,
     from_now,
+    in_code_folder,
     name_of,
     names_said,
     probe_texts,
@@ -59,6 +60,7 @@ def batch_script(
     cpu_share: CpuShare | None = None,
 ) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
+    request = in_code_folder(request, place)
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
     resources = resource_directives(request, slot_type, cpu_share)

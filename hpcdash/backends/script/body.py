@@ -138,6 +138,8 @@ _MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
+# What a request's `files` hold.
+CODE_FOLDER = "code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,18 @@ def resume_part(request: Request, task: str) -> str:
         return resume_lines(request.checkpoints, task)
     is_training = request.requeue or request.signal or request.kill_switch or request.save_switch
     return HINT if is_training else ""
+
+
+def in_code_folder(request: Request, place: Place) -> Request:
+    """The request with the folder of its `files` as its own, below which a relative one is meant; else as it is."""
+    if not request.files or request.work_dir.startswith("/"):
+        return request
+    if not place.folder:
+        raise UsageError(
+            "files: the launch's folder is not known, where they are unpacked",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+        )
+    return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
 
 
 def folder_name(request: Request, uid: str) -> str:

@@ -17,6 +17,7 @@ from hpcdash.backends.script.body import (
     exports,
     format_request,
     from_now,
+    in_code_folder,
     is_spread,
     name_of,
     probe_texts,
@@ -90,6 +91,7 @@ def batch_script(
 
     Slurm always writes logs where they belong, and its sites set what CPUs a GPU has (DefCpuPerGPU).
     """
+    request = in_code_folder(request, place)
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, _LONGEST_NAME)
     resources = resource_directives(request, slot_type)

@@ -31,6 +31,7 @@ from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 if TYPE_CHECKING:
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.domain.demand import LintFinding
+    from hpcdash.services.submit.code_files import CodeFiles
     from hpcdash.services.submit.launch_records import LaunchRecords
     from hpcdash.services.submit.queues import LaunchQueues
     from hpcdash.services.submit.staging import Staged
@@ -136,12 +137,17 @@ class Launches:
         return self._script(request, self._place(request, uid, root, staged=staged), aside)
 
     async def plan(
-        self, asked: Request, text: str = "", files: Mapping[str, bytes] = MappingProxyType({})
+        self,
+        asked: Request,
+        text: str = "",
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        base: Path | None = None,
     ) -> LaunchPlan:
         """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
 
         `text` is the request as a person wrote it, `files` (name → content) are staged with it: its `script` that is
-        among them, by its last part, is run from there.
+        among them, by its last part, is run from there. `base` is the folder here that the request's own `files` are
+        relative to; None: the current one.
         `Actions.run` runs it, `recovery.reconcile` finds out what became of one whose answer was lost, and
         `conclude` then remembers it, or removes its folder.
         """
@@ -168,9 +174,32 @@ class Launches:
         script = self._script(request, place, aside)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
-        return build_launch_plan(
+        planned = build_launch_plan(
             self.store, request, place, script, text=text, files=files, launch_program=self.settings.launch_program
         )
+        return planned if not request.files else await self._with_code(planned, base or Path.cwd())
+
+    async def _with_code(self, planned: LaunchPlan, base: Path) -> LaunchPlan:
+        """With what sends the request's files, between what makes the folder and what submits."""
+        from hpcdash.services.submit.code_files import code_command, look_query, pack_code_files
+
+        request, folder = planned.request, planned.staged.folder
+        packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
+        arrived = await self.store.ask(look_query(planned.staged.root, packed.digest))
+        command = code_command(packed, folder, planned.plan.request.job_ids[0], arrived)
+        first, *others = planned.plan.commands
+        notes = (*packed.code.notes, *planned.notes)
+        return replace(planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes)
+
+    def code_files(self, request: Request, base: Path) -> CodeFiles:
+        """What of this machine would be sent with a request. Raises UsageError."""
+        from hpcdash.services.submit.code_files import find_code_files
+
+        if request.site.run_as:
+            raise UsageError(
+                "files: with run_as no folder is sent", "Leave run_as out, or copy the files there and name work_dir."
+            )
+        return find_code_files(request.files, base, self.settings.files_limit)
 
     async def _trust(self, root: str) -> None:
         """Raises UsageError where others could change what root's program keeps; asked for once a connection."""
