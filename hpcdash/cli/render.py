@@ -9,9 +9,11 @@ from dataclasses import replace
 from hpcdash.backends.script.body import (
     CODE_FOLDER,
     LIBRARY_NAME,
+    SECRETS_NAME,
     Place,
     folder_name,
     has_library,
+    secret_variables,
     staged_name,
 )
 from hpcdash.backends.script.call import call_names
@@ -46,6 +48,8 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         except UsageError as error:
             raise source.placed(error) from None
         asides.append(f"its files and logs are in {place.folder}: make that folder there before you submit it")
+        if secrets := ", ".join(secret_variables(wanted)):
+            asides.append(f"{SECRETS_NAME} of that folder sets {secrets}: hpcdash submit puts it there")
         if has_library(wanted, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
             asides.append(f"it imports hpcdash.job from {path}: python -m hpcdash.job.zip makes that file")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,16 @@ from tests.support.slurm.daemons import wait_until
 
 pytestmark = pytest.mark.slurm
 
-COMMAND = 'command = """cat ./-rf; find . -type f -print0 | sort -z | tr \'\\\\0\\\\n\' \'|~\'; readlink out"""'
-REQUEST = f'name = "code"\nslots = 1\nslot_type = "cpu"\ntime = "2m"\nfiles = ["."]\n{COMMAND}\n'
+COMMAND = (
+    "command = \"\"\"cat ./-rf; find . -type f -print0 | sort -z | tr '\\\\0\\\\n' '|~'; "
+    'readlink out; echo ${#DEMO_API_KEY}"""'
+)
+AUTHOR = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+SECRET = "hunter2 'quoted'"
+REQUEST = (
+    f'name = "code"\nslots = 1\nslot_type = "cpu"\ntime = "2m"\nfiles = ["."]\n{COMMAND}\n'
+    f'[environment]\nDEMO_API_KEY = "{SECRET}"\n'
+)
 
 
 @pytest.fixture
@@ -36,10 +45,13 @@ def project(folder: Path, data: bytes = b"") -> Path:
     folder.mkdir()
     (folder / ".gitignore").write_text("*.pt\n")
     (folder / "model.pt").write_bytes(b"ignored")
-    (folder / "-rf").write_text("dash\n")
+    (folder / "-rf").write_text("before\n")
     (folder / "$(id)\nx").write_bytes(data)
     (folder / "out").symlink_to("/etc/shadow")
     (folder / "r.toml").write_text(REQUEST)
+    for words in (["init", "-q", "-b", "trunk"], ["add", "."], [*AUTHOR, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", folder, *words], check=True, timeout=30)
+    (folder / "-rf").write_text("dash\n")
     return folder / "r.toml"
 
 
@@ -62,7 +74,22 @@ def test_a_folder_is_sent_once_and_a_job_starts_in_it(over_ssh: Program, root: P
         return str(over_ssh("show", job, "--format", "json").json["job"]["state"])
 
     wait_until("the job to end", lambda: state() in ("completed", "failed"), 60)
-    assert over_ssh("log", job).text.splitlines() == ["dash", "./$(id)~x|./-rf|./.gitignore|./r.toml|/etc/shadow"]
+    listed = "./$(id)~x|./-rf|./.gitignore|./r.toml|/etc/shadow"
+    assert over_ssh("log", job).text.splitlines() == ["dash", listed, str(len(SECRET))]
+    (folder,) = root.glob("code-*")
+    assert (folder / "packages.txt").read_text().startswith("python==3")
+    assert (folder / "git.txt").read_text().startswith("commit ")
+    code = over_ssh("show", job, "--format", "json").json["launch"]["code"]
+    assert code.startswith("trunk ")
+    assert ", changed since (diff " in code
+    assert f"# code: {code}" in over_ssh("script", job).text.splitlines()
+    seen = [over_ssh("script", job).text, over_ssh("journal", "--format", "json").text, first.stderr]
+    assert not [text for text in seen if "hunter2" in text]
+    assert [path.name for path in sorted(folder.iterdir()) if path.is_file() and b"hunter2" in path.read_bytes()] == [
+        "request.toml",
+        "secrets.sh",
+    ]
+    assert (folder / "secrets.sh").stat().st_mode & 0o777 == 0o600
     again = over_ssh("submit", str(request), "--hold")
     assert "kept there already" in sent(again)
     assert len(list(root.glob(".code-*/*.tar.gz"))) == 1
@@ -87,8 +114,7 @@ async def test_of_a_line_cut_half_way_nothing_is_used_and_the_rest_is_sent(
         assert "it never arrived" in cut.stderr
         assert found(root, "code-*/code") == []
         (part,) = await asyncio.to_thread(until_no_writer, root)
-        arrived = part.stat().st_size
-        assert 1 << 20 < arrived < 4 << 20
+        assert part.stat().st_size < 4 << 20
         again = await asyncio.to_thread(program, "submit", "--hold", str(request), seconds=90)
         assert again.status == 0, again
         (there,) = found(root, "code-*/code")

@@ -138,6 +138,10 @@ _MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
+# What is installed where a launch starts, written by its script; and the variables that a secret may be in.
+PACKAGES_NAME, SECRETS_NAME = "packages.txt", "secrets.sh"
+# The commit of the code, and what was changed since.
+PROVENANCE_NAME = "git.txt"
 # What a request's `files` hold.
 CODE_FOLDER = "code"
 
@@ -233,6 +237,44 @@ def in_code_folder(request: Request, place: Place) -> Request:
     return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
 
 
+_PACKAGES = """\
+# What is installed where this starts, for the launch's folder.
+(
+  cd -- FOLDER && [ ! -e NAME ] || exit 0
+  timeout -k 5 30 "$(type -P PYTHON | head -n 1)" -c 'CODE' | head -c 262144 > "NAME.$$"
+  if [ -s "NAME.$$" ]; then mv -- "NAME.$$" NAME; else rm -f -- "NAME.$$"; fi
+) < /dev/null > /dev/null 2>&1
+"""
+# Of what was installed from a repository the commit, not the address, in which a secret may be.
+_PACKAGES_CODE = """
+import json, os, pathlib, sys
+from importlib import metadata
+found = set()
+for one in metadata.distributions():
+    said = json.loads(one.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id", "")
+    found.add("%s==%s%s" % (one.metadata["Name"], one.version, said and "  # " + said))
+print("python==%s" % sys.version.split()[0], *sorted(found), sep="\\n")
+for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-meta").glob("*.json")):
+    print("conda " + file.stem)
+"""
+
+
+def packages_part(request: Request, place: Place) -> str:
+    """Bash that notes the packages of the Python that a launch with `files` starts with; '' for others."""
+    has_image = request.container is not None and request.container.runtime is not Runtime.NONE
+    if not request.files or not place.folder or has_image:
+        return ""
+    python = shlex.quote(request.call.python) if request.call is not None else "python python3"
+    text = _PACKAGES.replace("NAME", PACKAGES_NAME).replace("FOLDER", shlex.quote(place.folder))
+    return text.replace("PYTHON", python).replace("CODE", _PACKAGES_CODE)
+
+
+def with_code_state(script: BatchScript, words: str) -> BatchScript:
+    """With the state of its code in a comment below its first lines."""
+    first, second, rest = script.text.split("\n", 2)
+    return replace(script, text=f"{first}\n{second}\n# code: {words}\n{rest}")
+
+
 def folder_name(request: Request, uid: str) -> str:
     """What a launch's own folder is called; with its uid it is a name that file systems take."""
     name = name_of(request, uid, _MOST_FOLDER_LETTERS)[0]
@@ -266,21 +308,24 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         start = replace(start, notes=(*start.notes, warning))
     if warning := _one_folder(request):
         start = replace(start, notes=(*start.notes, warning))
-    if secrets := _secrets(request.environment):
+    secrets = {} if not place.folder else secret_variables(request)
+    if not place.folder and (named := ", ".join(secret_variables(request))):
         seen = "the script" if environment.is_inherited else "the script, and in the job's node's list of processes"
-        warning = f"environment: {secrets} would be in {seen}: have the command read a file of mode 0600 instead"
+        warning = f"environment: {named} would be in {seen}: have the command read a file of mode 0600 instead"
         start = replace(start, notes=(*start.notes, warning))
-    variables = {**request.environment, **_switches(request)}
+    plain = {name: value for name, value in request.environment.items() if name not in secrets}
+    variables = {**plain, **_switches(request)}
     said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
-    command = _text("command", f"{_UNTIL_ITS_END}{start.line}", said)
+    read = f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')} || exit\n" if secrets else ""
+    command = _text("command", f"{_UNTIL_ITS_END}{read}{start.line}", said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in variables.items() if value}
-        plain = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
+        whole = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
         if has_library(request, place):
             library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
-        return Body(command, plain, start, given, start.notes, library, call_package(request, place.folder))
+        return Body(command, whole, start, given, start.notes, library, call_package(request, place.folder))
     inherited = (*_OF_THE_NODE, *names_said(request))
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
     made = container_command(
@@ -308,9 +353,16 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     )
 
 
-def _secrets(environment: Mapping[str, str]) -> str:
-    """The variables that have a value and a secret's name, with commas between."""
-    return ", ".join(name for name, value in environment.items() if value and SECRET_NAME.search(name))
+def secret_variables(request: Request) -> dict[str, str]:
+    """Of its environment what has a value and a secret's name: in a launch's folder a file holds it, which only the
+    command reads."""
+    return {name: value for name, value in request.environment.items() if value and SECRET_NAME.search(name)}
+
+
+def secrets_file(request: Request) -> bytes:
+    """The file of `secret_variables()`, as bash reads it."""
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(secret_variables(request))]
+    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def _text(name: str, text: str, said: str) -> str:

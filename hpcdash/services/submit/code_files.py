@@ -25,7 +25,7 @@ from hpcdash.services.submit.staging import UNPACKED_NAME
 
 # Of all files together.
 MOST_FILES = 50_000
-_LISTING_SECONDS = 60
+GIT_SECONDS = 60
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
 # What is packed has one date, 2000-01-01, so that equal files make equal archives.
 _DATE = 946_684_800
@@ -260,29 +260,36 @@ def _listed(path: Path, name: str) -> Iterator[bytes]:
 
 def _git_files(folder: Path) -> list[bytes]:
     """What git would take of a folder; outside a repository its rules hold all the same."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    environment = git_environment()
     try:
-        is_in_repository = _git(folder, environment, "rev-parse", "--is-inside-work-tree").returncode == 0
+        is_in_repository = git(folder, environment, "rev-parse", "--is-inside-work-tree").returncode == 0
         if is_in_repository:
-            return _names(_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
         with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as empty:
-            made = _git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
+            made = git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
             _names(made, folder)
             environment |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(folder)}
-            return _names(_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
     except FileNotFoundError:
         return _walked(folder)
     except subprocess.TimeoutExpired:
         raise UsageError(
-            f"files: git did not list {visible(str(folder))} within {_LISTING_SECONDS} s", "Name less."
+            f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s", "Name less."
         ) from None
 
 
-def _git(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+def git_environment() -> dict[str, str]:
+    """For a git that finds the repository by its folder alone, and changes nothing in it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+
+
+def git(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+    """One command of git's in a folder, without the programs that a repository may name. Raises OSError and
+    TimeoutExpired."""
     argv = (*_GIT, "-C", os.fspath(folder), *words)
     return subprocess.run(
-        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_LISTING_SECONDS
+        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=GIT_SECONDS
     )
 
 

@@ -16,6 +16,7 @@ from hpcdash.services.state.records import (
     LAUNCH_COLUMNS,
     LaunchRecord,
     Statement,
+    code_state_statement,
     ended_statement,
     launched_statement,
 )
@@ -35,10 +36,23 @@ class LaunchRecords:
         self._database = None if folder is None else StateDatabase(folder)
         self.cluster = cluster
 
-    def launched(self, record: LaunchRecord) -> None:
-        """Remember a launch."""
+    def launched(self, record: LaunchRecord, code_state: str = "") -> None:
+        """Remember a launch, and the state of its code in words."""
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
-        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)))
+        orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
+        of_code = [code_state_statement(self.cluster, record.folder, code_state), (orphans, ())] if code_state else []
+        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)), *of_code)
+
+    def code_state(self, record: LaunchRecord) -> str:
+        """The state of the code that a launch was made from, '' where it is not known."""
+        if self._database is None:
+            return ""
+        sql = "SELECT words FROM code_states WHERE cluster = ? AND folder = ?"
+        try:
+            return "".join(words for (words,) in self._database.read(sql, self.cluster, record.folder))
+        except StateUnusable:
+            # It was written before there were any.
+            return ""
 
     def removed(self, record: LaunchRecord) -> None:
         """Its folder is no more."""

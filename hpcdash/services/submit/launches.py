@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hpcdash.domain.demand import LintFinding
     from hpcdash.services.submit.code_files import CodeFiles
     from hpcdash.services.submit.launch_records import LaunchRecords
+    from hpcdash.services.submit.provenance import CodeState
     from hpcdash.services.submit.queues import LaunchQueues
     from hpcdash.services.submit.staging import Staged
 
@@ -59,7 +60,7 @@ class LaunchPlan(SubmissionPlan):
     """What launching a request would run: it stages the launch's folder, then submits the script from there.
 
     `request` is as it is launched, with what its queue says, and `text` as a person wrote it; `staged` is what the
-    folder will hold.
+    folder will hold. `code_state` is that of the repository it is launched from, None for none.
     """
 
     script: BatchScript
@@ -67,6 +68,7 @@ class LaunchPlan(SubmissionPlan):
     request: Request
     staged: Staged
     text: str
+    code_state: CodeState | None = None
 
 
 class Launches:
@@ -151,6 +153,7 @@ class Launches:
         `Actions.run` runs it, `recovery.reconcile` finds out what became of one whose answer was lost, and
         `conclude` then remembers it, or removes its folder.
         """
+        from hpcdash.backends.script.body import with_code_state
         from hpcdash.backends.submissions import Submission
         from hpcdash.services.submit.plan import refuse_large_array
 
@@ -172,12 +175,29 @@ class Launches:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
         script = self._script(request, place, aside)
+        code_state = await self._code_state(request, base)
+        if code_state is not None:
+            script = with_code_state(script, code_state.words)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
         planned = build_launch_plan(
-            self.store, request, place, script, text=text, files=files, launch_program=self.settings.launch_program
+            self.store,
+            request,
+            place,
+            script,
+            text=text,
+            files=files,
+            launch_program=self.settings.launch_program,
+            code_state=code_state,
         )
         return planned if not request.files else await self._with_code(planned, base or Path.cwd())
+
+    async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
+        """Of the repository that a request and its files are in."""
+        from hpcdash.services.submit.provenance import find_code_state
+
+        folder = base or (Path.cwd() if request.files else None)
+        return None if folder is None else await asyncio.to_thread(find_code_state, folder)
 
     async def _with_code(self, planned: LaunchPlan, base: Path) -> LaunchPlan:
         """With what sends the request's files, between what makes the folder and what submits."""
@@ -242,7 +262,8 @@ class Launches:
         result = format_result_path(planned.request, folder)
         said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
         try:
-            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))
+            words = "" if planned.code_state is None else planned.code_state.words
+            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()), words)
         except StateUnusable as error:
             kept = f"it could not be noted here that its files are in {folder}: {error.message}"
             return "; ".join(part for part in (said, kept) if part)
@@ -425,12 +446,22 @@ def build_launch_plan(
     text: str,
     files: Mapping[str, bytes],
     launch_program: str,
+    code_state: CodeState | None = None,
 ) -> LaunchPlan:
     """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
 
     Raises UsageError for what cannot be staged or submitted.
     """
-    from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, has_library
+    from hpcdash.backends.script.body import (
+        LIBRARY_NAME,
+        PROVENANCE_NAME,
+        REQUEST_NAME,
+        SCRIPT_NAME,
+        SECRETS_NAME,
+        has_library,
+        secret_variables,
+        secrets_file,
+    )
     from hpcdash.backends.script.call import call_files
     from hpcdash.services.submit.staging import staged_files, staging_command
 
@@ -441,6 +472,10 @@ def build_launch_plan(
         own[LIBRARY_NAME] = _library()
     if request.call is not None:
         own |= call_files(request.call)
+    if secret_variables(request):
+        own[SECRETS_NAME] = secrets_file(request)
+    if code_state is not None:
+        own[PROVENANCE_NAME] = code_state.text
     staged = staged_files(place.folder, own, files, run_as=run_as, launch_program=launch_program, at=store.clock.now())
     submission = Submission(
         script=content,
@@ -457,7 +492,7 @@ def build_launch_plan(
     search = Search(submit.mark, submit.job_name or None, not_before, run_as)
     name = submit.command.job_ids[0]
     plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), submit.named_command))
-    return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text)
+    return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text, code_state)
 
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
