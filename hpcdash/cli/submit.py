@@ -28,7 +28,7 @@ from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.job_ids import parse_job_id, split_ids
-from hpcdash.domain.request import Launcher, Request, Site
+from hpcdash.domain.request import NODE_LAUNCHERS, Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
@@ -44,8 +44,6 @@ _STDIN = "-"
 # How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is not for extra_args`.
 _KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
 _ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
-# They run Python's files themselves.
-_READING = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 MAX_SCRIPT_BYTES = 4 << 20
 REQUEST_ENDING = ".toml"
@@ -193,7 +191,9 @@ class RequestSubmitting:
 def _has_interpreter(request: Request) -> bool:
     """Whether its script is not run as a program of its own."""
     path = f"/{request.script.rpartition('/')[2]}"
-    return request.launcher in _READING or command_of(replace(request, script=path), Place("")) != shlex.quote(path)
+    return request.launcher in NODE_LAUNCHERS or command_of(replace(request, script=path), Place("")) != shlex.quote(
+        path
+    )
 
 
 def _launches(session: ClusterSession) -> Launches:

@@ -99,10 +99,14 @@ _EXAMPLE = """\
 #job_project_source = "project"
 # A folder there that holds a folder a launch: its script, its files, its logs; hpcdash/launches in the home by default.
 #storage_root = "/work/ada/launches"
-# "always" keeps that folder; "failed" removes it once its job has completed.
+# "always" keeps that folder; "failed" removes it once its job has completed, "nothing" once it has ended in any way.
+# A folder in which a job left files of its own stays.
 #keep = "always"
 # The most that a request's `files` may come to; what git ignores is not sent.
 #files_limit = "200M"
+# The queues of requests that name none; by default the cluster's own default, and one with GPUs for those of GPUs.
+#default_cpu_queue = "batch"
+#default_gpu_queue = "gpu"
 # How the names of jobs begin that have none of their own.
 #name_prefix = "hpcdash"
 # Where images of apptainer are that a request names as NAME:TAG. Also known as apptainer_image_root or

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -227,6 +228,25 @@ def _run_as(value: object) -> str:
     return text
 
 
+def _begin(value: object) -> str:
+    """A time of the cluster's clock, or `+2h`."""
+    text = value.isoformat() if isinstance(value, datetime) else line_of_text(value)
+    if text.startswith("+"):
+        seconds = _parsed(text[1:], units.parse_duration)
+        if seconds is None or _is_bare_number(text[1:]):
+            raise ValidationError(f"{shown(text)} has no unit: write {quoted('+2h')}")
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValidationError(
+            f"expected a time as in 2026-12-01T08:00, or {quoted('+2h')} after it is submitted, not {shown(text)}"
+        ) from None
+    if moment.tzinfo is not None:
+        raise ValidationError(f"{shown(text)}: write it by the cluster's own clock, without a zone")
+    return moment.isoformat(timespec="seconds")
+
+
 def folder_there(value: object) -> str:
     folder = line_of_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
@@ -340,7 +360,9 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         "work_dir": folder_there,
         "array": _array,
         "after": _after,
+        "begin": _begin,
         "signal": _signal,
+        "startup_hook": lines_of_text,
         "checkpoints": _checkpoints,
         "exclude_nodes": partial(text_list, read=_nodes),
         "launcher": _launcher,
@@ -355,7 +377,7 @@ SITE_KEYS: Mapping[str, Reader] = _keys_of(
         "job_project_source": _project_source,
         "storage_root": _storage_root,
         **dict.fromkeys(_IMAGE_ROOTS, _folder),
-        "keep": one_of("always", "failed"),
+        "keep": one_of("always", "failed", "nothing"),
         "run_as": _run_as,
         "node_probe": lines_of_text,
     },

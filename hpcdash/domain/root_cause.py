@@ -128,7 +128,7 @@ _BY_STRENGTH = (
         r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated|Requested|Job|Task))"
         r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
         # What scripts made here say before they end.
-        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which accelerate cannot use: not started$"
+        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which (?:accelerate|deepspeed) cannot use: not started$"
         r"|^hpcdash: (?!the container is up on )",
     ),
     (

@@ -11,13 +11,22 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpcdash.backends.script.call import call_command, call_package
-from hpcdash.backends.script.containers import container_command
+from hpcdash.backends.script.call import call_command, call_package, call_python
+from hpcdash.backends.script.containers import container_command, pyxis_options
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
 from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
-from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, format_slots, slots_of
+from hpcdash.domain.request import (
+    LONE_LAUNCHERS,
+    NODE_LAUNCHERS,
+    Launcher,
+    Request,
+    Runtime,
+    SlotType,
+    format_slots,
+    slots_of,
+)
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 
@@ -100,27 +109,45 @@ def quote_arguments(words: Sequence[str | Word]) -> str:
 # A broken GPU's driver hangs more often than it fails.
 PROBE_LIMIT_SECONDS = 300
 
+# A hook may install packages or copy data.
+HOOK_LIMIT_SECONDS = 3600
+
 _ON_EACH = """\
 # $1 is the node, $2 the text; what it prints is shown with the node's name before it.
-IFS= read -r -d '' on_probed << 'END_OF_ON_PROBED'
+IFS= read -r -d '' on_{name} << 'END_OF_ON_{NAME}'
 {kept}timeout -k 10 {limit} bash -c "$2" 2>&1 < /dev/null | timeout {longest} sed -u "s/^/$1: /" >&2
 status=${{PIPESTATUS[0]}}
-step="{step}"
-[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2
+{failed}
 exit "$status"
-END_OF_ON_PROBED
+END_OF_ON_{NAME}
 """
+_PROBE_FAILED = """\
+step="{step}"
+[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2"""
+_HOOK_FAILED = """\
+[ "$status" -eq 0 ] || echo "hpcdash: the startup hook failed on node $1 (status $status)" >&2"""
 
 
 def probe_texts(probe: str, step: str, signal: str) -> str:
-    probe = probe.strip("\n")
-    end = "END_OF_PROBE"
-    while end in probe.split("\n"):
+    return _node_texts("probe", "probed", probe, PROBE_LIMIT_SECONDS, _PROBE_FAILED.format(step=step), signal)
+
+
+def hook_texts(request: Request, place: Place, signal: str) -> str:
+    """As probe_texts(), of the startup hook, which has the request's secrets too."""
+    secrets = place.folder and secret_variables(request)
+    hook = (f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')}\n" if secrets else "") + request.startup_hook
+    return _node_texts("hook", "hooked", hook, HOOK_LIMIT_SECONDS, _HOOK_FAILED, signal)
+
+
+def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, signal: str) -> str:
+    text = text.strip("\n")
+    end = f"END_OF_{variable.upper()}"
+    while end in text.split("\n"):
         end += "_"
     kept = f"trap '' {signal}\n" if signal else ""
-    each = _ON_EACH.format(kept=kept, limit=PROBE_LIMIT_SECONDS, longest=PROBE_LIMIT_SECONDS + 20, step=step)
+    each = _ON_EACH.format(name=name, NAME=name.upper(), kept=kept, limit=limit, longest=limit + 20, failed=failed)
     said = "# On each node before the command starts anywhere; where it fails on any the job ends with 1."
-    return f"{said}\nIFS= read -r -d '' probe << '{end}'\n{probe}\n{end}\n{each}"
+    return f"{said}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
 
 
 # What a command in a container writes to stderr before anything of its own.
@@ -183,6 +210,7 @@ class Body:
 
     `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.
     `package` is bash that makes the venv of a call and sets PY_EXEC for the nodes; '' where there is none.
+    `srun_options` are those of pyxis.
     """
 
     definitions: str
@@ -192,6 +220,7 @@ class Body:
     notes: tuple[str, ...]
     library: str = ""
     package: str = ""
+    srun_options: tuple[str, ...] = ()
 
 
 def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:
@@ -299,6 +328,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         ranks=max(1, slots.slots),
         signal=request.signal,
         environment=environment,
+        python=call_python(request.call) if request.call is not None else "",
     )
     if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
         warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
@@ -315,7 +345,9 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         start = replace(start, notes=(*start.notes, warning))
     plain = {name: value for name, value in request.environment.items() if name not in secrets}
     variables = {**plain, **_switches(request)}
-    said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
+    said = "What runs on each node:"
+    if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
+        said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
     read = f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')} || exit\n" if secrets else ""
     command = _text("command", f"{_UNTIL_ITS_END}{read}{start.line}", said)
     container = request.container
@@ -326,8 +358,23 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         if has_library(request, place):
             library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
         return Body(command, whole, start, given, start.notes, library, call_package(request, place.folder))
+    if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
+        raise UsageError(
+            f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
+            'Write launcher = "srun", or runtime = "none" and the container into the command.',
+        )
     inherited = (*_OF_THE_NODE, *names_said(request))
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
+    if container.runtime is Runtime.PYXIS:
+        if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
+            what = request.launcher if environment.has_pyxis else environment.scheduler
+            raise UsageError(f"container.runtime: pyxis is srun's, not {what}'s", "Write apptainer, podman or enroot.")
+        options, notes = pyxis_options(container, _folders(request, place), plain, request.work_dir)
+        given = {name: value for name, value in variables.items() if value}
+        inside = _text("in_container", up, "What starts it in the container:")
+        start_it = (Word("sh"), Word("-c"), Word('"$in_container"', is_shell=True), Word("sh"), Word("bash"))
+        words = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
+        return Body(f"{command}\n{inside}", words, start, given, (*start.notes, *notes), srun_options=options)
     made = container_command(
         container,
         ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
@@ -343,10 +390,10 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         around = f"trap : {signal_name(request.signal)}\n{around}"
     around = f"{_UNTIL_ITS_END}{around}"
     definitions = f"{command}\n{_text('in_container', around, 'The container it runs in; $1 is the command:')}"
-    words = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
+    entered = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
     return Body(
         definitions,
-        (*words, Word('"$command"', is_shell=True)),
+        (*entered, Word('"$command"', is_shell=True)),
         start,
         dict(made.environment),
         (*start.notes, *made.notes),
@@ -392,6 +439,7 @@ def format_request(request: Request, slot_type: SlotType, environment: JobEnviro
     else:
         where = format_slots(slots, slot_type)
     started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}
+    started |= {one: f"{one} once, a rank for each" for one in LONE_LAUNCHERS}
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 
 
@@ -401,7 +449,7 @@ def command_of(request: Request, place: Place) -> str:
         return request.command
     path = place.script or request.script
     quoted = shlex.quote(path if "/" in path else f"./{path}")
-    if request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE):
+    if request.launcher in NODE_LAUNCHERS:
         return quoted
     interpreter = next((program for end, program in _INTERPRETERS.items() if path.endswith(end)), "")
     return f"{interpreter} {quoted}".lstrip()

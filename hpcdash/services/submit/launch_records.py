@@ -73,8 +73,8 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder goes when they have completed, and of which that is not known yet."""
-        found = self._read("AND keep = 'failed' AND job_id != '' AND folder_state = ''")
+        """Those whose folder goes when they have completed, or ended, and of which that is not known yet."""
+        found = self._read("AND keep IN ('failed', 'nothing') AND job_id != '' AND folder_state = ''")
         return tuple({record.folder: record for record in found}.values())
 
     def looks_now(self, every_seconds: float) -> bool:
