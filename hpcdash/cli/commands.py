@@ -358,9 +358,24 @@ def checkpoints(**given: Any) -> None:
     run_checkpoints(**given)
 
 
+@click.command("check-nodes")
+@click.argument("where", metavar="QUEUE|NODES")
+@click.option("--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default.")
+@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; the default one otherwise.")
+@click.option("--time", "limit", metavar="TIME", default="10m", show_default=True, help="Time limit of the job.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def check_nodes(common: CommonOptions, **given: Any) -> None:
+    """Submit a job that checks nodes (n01,n[03-07], or the idle ones of a queue), wait for it, show what it found."""
+    from hpcdash.cli.check_nodes import run_check_nodes
+
+    run_check_nodes(common, **given)
+
+
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
     render,
+    check_nodes,
     chain_of,
     stub,
     sudoers,

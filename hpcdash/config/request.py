@@ -14,6 +14,7 @@ from hpcdash.backends.base import RequestField
 from hpcdash.backends.script.body import SOURCES, accounted_to
 from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
+from hpcdash.backends.script.node_checks import CHECKS, parse_names
 from hpcdash.config.document import parse_document
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.model import Reader, TableReader, ValidationError
@@ -247,6 +248,18 @@ def _begin(value: object) -> str:
     return moment.isoformat(timespec="seconds")
 
 
+def _node_probe(value: object) -> str:
+    """Bash, or the names of ready checks."""
+    if not isinstance(value, list):
+        return lines_of_text(value)
+    names = text_list(value)
+    try:
+        return parse_names(names)
+    except ValueError as error:
+        known = ", ".join(map(quoted, CHECKS))
+        raise ValidationError(f"expected {known}, not {shown(str(error))}{did_you_mean(str(error), CHECKS)}") from None
+
+
 def folder_there(value: object) -> str:
     folder = line_of_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
@@ -379,7 +392,7 @@ SITE_KEYS: Mapping[str, Reader] = _keys_of(
         **dict.fromkeys(_IMAGE_ROOTS, _folder),
         "keep": one_of("always", "failed", "nothing"),
         "run_as": _run_as,
-        "node_probe": lines_of_text,
+        "node_probe": _node_probe,
     },
 )
 _CALL_KEYS: Mapping[str, Reader] = {
@@ -476,8 +489,11 @@ class _RequestReader(TableReader):
     def request(self, site: Site, user: str | None) -> Request:
         """The request; good only when there are no problems."""
         document = self._document
-        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", *_TABLES))
+        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *_TABLES))
         of_site = self._site(user)
+        if "node_probe" in document:
+            # It may stand at the top as well.
+            of_site |= read_keys(self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=())
         said = frozenset((*given, *(SITE_SAID + key for key in of_site)))
         runs = [key for key in ("command", "script", "call") if key in document]
         if len(runs) > 1:

@@ -103,7 +103,8 @@ _BY_STRENGTH = (
         r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of memory: Kill"
         r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> PBS: job killed:"
         # What a probe of the node said is its own: the node's name is what is to be known.
-        r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): ",
+        r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
+        r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
     ),
     (
         Strength.PROGRAM,

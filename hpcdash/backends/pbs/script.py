@@ -133,6 +133,11 @@ def batch_script(
     return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
 
 
+def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """(nodes, extra_args) of each job that is needed to have just these nodes: one each, as a select names one host."""
+    return tuple(((node,), (f"-l select=1:host={node}",)) for node in nodes)
+
+
 def _begin(text: str) -> str:
     """`202612010800.00`."""
     if text.startswith("+"):

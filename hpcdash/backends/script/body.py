@@ -16,6 +16,7 @@ from hpcdash.backends.script.containers import container_command, pyxis_options
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
+from hpcdash.backends.script.node_checks import probe_text
 from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
@@ -129,6 +130,7 @@ _HOOK_FAILED = """\
 
 
 def probe_texts(probe: str, step: str, signal: str) -> str:
+    probe = probe_text(probe)
     return _node_texts("probe", "probed", probe, PROBE_LIMIT_SECONDS, _PROBE_FAILED.format(step=step), signal)
 
 

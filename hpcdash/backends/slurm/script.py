@@ -83,6 +83,7 @@ ENVIRONMENT = JobEnvironment(
     finds_nodes=True,
     hosts=r'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:@EACH/" | paste -s -d , -)',
     has_pyxis=True,
+    node_name="${SLURMD_NODENAME:-$HOSTNAME}",
 )
 
 
@@ -173,6 +174,11 @@ def batch_script(
     )
     asked = format_request(request, slot_type, ENVIRONMENT)
     return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
+
+
+def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """(nodes, extra_args) of each job that is needed to have just these nodes."""
+    return ((tuple(nodes), (f"--nodelist={','.join(nodes)}",)),)
 
 
 def _begin(text: str) -> str:

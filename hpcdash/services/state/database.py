@@ -49,6 +49,10 @@ CREATE TABLE drafts (cluster TEXT PRIMARY KEY, content TEXT NOT NULL)
 _LATER = (
     "CREATE TABLE IF NOT EXISTS code_states (cluster TEXT NOT NULL, folder TEXT NOT NULL, words TEXT NOT NULL,"
     " PRIMARY KEY (cluster, folder))",
+    "CREATE TABLE IF NOT EXISTS node_checks (cluster TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,"
+    " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, name))",
+    "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT NULL,"
+    " finding TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, uuid))",
 )
 
 _T = TypeVar("_T")
