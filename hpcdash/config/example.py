@@ -118,8 +118,7 @@ _EXAMPLE = """\
 #launch_program = "/usr/local/libexec/hpcdash-launch"
 # Bash that is run on each node before a launch's command: a node on which it fails, or takes over 5 minutes, is named
 # in the job's stderr, and the job ends with 1 before the command starts anywhere. "true" asks for nothing.
-# Or names of ready checks: cuda, nccl, gpu-memory, disk, clock.
-#node_probe = ["cuda", "disk"]
+# ["cuda", "disk"] are ready checks: cuda, nccl, gpu-memory, disk, clock.
 #node_probe = "nvidia-smi -L > /dev/null && df -h /data > /dev/null"
 
 # What holds in one queue; its name in upper or lower case. Single values count where a request says nothing, lists are

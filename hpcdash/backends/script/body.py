@@ -367,6 +367,9 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         )
     inherited = (*_OF_THE_NODE, *names_said(request))
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
+    if request.files:
+        # A runtime may start it elsewhere.
+        up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
     if container.runtime is Runtime.PYXIS:
         if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
             what = request.launcher if environment.has_pyxis else environment.scheduler

@@ -323,6 +323,13 @@ def test_pyxis_s_container_is_options_of_srun() -> None:
         batch_script(Scheduler.PBS, Request(command="a", container=container), PLACE)
 
 
+@pytest.mark.parametrize("runtime", [one for one in Runtime if one is not Runtime.NONE])
+def test_in_a_container_too_the_command_starts_in_the_folder_of_its_files(runtime: Runtime) -> None:
+    text = made(container=Container(runtime, "lab/net:1"), files=(".",), work_dir="src").text
+    assert text.count(f"cd -- {PLACE.folder}/code/src || exit\n") == 1
+    assert "packages.txt" not in text
+
+
 def test_a_begin_after_the_submission_is_slurm_s_alone() -> None:
     assert options(made(begin="+2h"))["begin"] == "now+7200"
     with pytest.raises(UsageError, match=r"begin: PBS takes a time"):
