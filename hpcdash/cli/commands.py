@@ -366,7 +366,7 @@ def checkpoints(**given: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def check_nodes(common: CommonOptions, **given: Any) -> None:
-    """Submit a job that checks nodes (n01,n[03-07], or the idle ones of a queue), wait for it, show what it found."""
+    """Check nodes (n01,n[03-07], or the idle ones of a queue) by a job, and show what it found."""
     from hpcdash.cli.check_nodes import run_check_nodes
 
     run_check_nodes(common, **given)
