@@ -151,7 +151,9 @@ def _lone_start(
     hosts = ""
     if launcher is Launcher.HOROVODRUN:
         hosts = f' -H "{environment.hosts.replace("@EACH", str(per_node or 1))}"'
-    return Start(f"{before}{launcher} -np {ranks}{hosts} \\\n  {command}", None, tuple(notes))
+    # Slurm's own mpirun knows no -np, horovodrun no -n.
+    count = "-np" if launcher is Launcher.HOROVODRUN else "-n"
+    return Start(f"{before}{launcher} {count} {ranks}{hosts} \\\n  {command}", None, tuple(notes))
 
 
 def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:

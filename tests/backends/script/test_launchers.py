@@ -160,7 +160,7 @@ def test_deepspeed_is_told_of_all_nodes_without_ssh(scheduler: Scheduler, tmp_pa
 @pytest.mark.parametrize("scheduler", Scheduler)
 @pytest.mark.parametrize(
     ("launcher", "words"),
-    [(Launcher.MPIRUN, "mpirun -np 8 ./a.out -x"), (Launcher.HOROVODRUN, "horovodrun -np 8 -H n1:4,n2:4 ./a.out -x")],
+    [(Launcher.MPIRUN, "mpirun -n 8 ./a.out -x"), (Launcher.HOROVODRUN, "horovodrun -np 8 -H n1:4,n2:4 ./a.out -x")],
 )
 def test_what_starts_ranks_on_all_nodes_is_started_once(
     scheduler: Scheduler, launcher: Launcher, words: str, tmp_path: Path
@@ -181,7 +181,7 @@ def test_an_early_signal_reaches_what_started_the_ranks(tmp_path: Path) -> None:
         "#!/bin/bash\ntrap 'echo told; exit 0' USR1\nkill -s USR1 \"$HPCDASH_SHELL\"\nwhile :; do sleep 0.1; done\n"
     )
     (tmp_path / "mpirun-real").chmod(0o755)
-    ended = run(tmp_path, f"export HPCDASH_SHELL=$$\n{text.replace('mpirun -np 8', './mpirun-real')}")
+    ended = run(tmp_path, f"export HPCDASH_SHELL=$$\n{text.replace('mpirun -n 8', './mpirun-real')}")
     assert (ended.returncode, ended.stdout) == (0, "told\n"), ended.stderr
 
 

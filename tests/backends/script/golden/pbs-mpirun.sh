@@ -21,7 +21,7 @@ trap exit TERM
 # USR1 is for the programs: this shell goes on.
 trap : USR1
 [ "$NODE_RANK" = 0 ] || exit 0
-mpirun -np 8 \
+mpirun -n 8 \
   ./simulate --steps 100
 END_OF_COMMAND
 

@@ -18,7 +18,7 @@ IFS= read -r -d '' command << 'END_OF_COMMAND'
 trap exit TERM
 # USR1 is for the programs: this shell goes on.
 trap : USR1
-mpirun -np 8 \
+mpirun -n 8 \
   ./simulate --steps 100
 END_OF_COMMAND
 
