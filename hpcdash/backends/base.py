@@ -134,6 +134,10 @@ class ScriptWriter(Protocol):
         """
         ...
 
+    def node_options(self, nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+        """(nodes, extra_args) of each job that is needed to have just these nodes."""
+        ...
+
 
 class ScriptReader(Protocol):
     """What a batch script asks of a scheduler, and what is wrong with it: a module."""

@@ -13,7 +13,7 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.build import journal
 from hpcdash.cli.jobs import parse_filter, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import print_json, read_line
+from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_ids import number_of
@@ -219,12 +219,6 @@ def format_jobs(rows: Sequence[Row]) -> str:
     whose[0] = whose[0].replace(" of ", f" {noun} of ", 1)
     how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
     return f"{', '.join(whose)} ({how})"
-
-
-async def is_agreed() -> bool:
-    """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
-    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")
 
 
 def _write_table(report: Report) -> None:

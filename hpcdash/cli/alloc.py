@@ -13,7 +13,6 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.script.allocation import KIND, Waiting
-from hpcdash.cli.actions import is_agreed
 from hpcdash.cli.build import chosen_site
 from hpcdash.cli.ending import EndedBySignal
 from hpcdash.cli.jobs import with_session
@@ -26,7 +25,7 @@ from hpcdash.cli.submit import (
     require_launches,
     say,
 )
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.request import request_text
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
@@ -321,11 +320,17 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
 # -- what is run in one
 
 
-def run_inside(common: CommonOptions, job: str, path: str, *, dry_run: bool, form: str) -> None:
-    """Hand a request or a script over to an allocation.
+def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, form: str, **options: object) -> None:
+    """Hand a request or a script over to an allocation; `options` are those of submit, of which it takes none.
 
     Ends the process with 1 where it was refused, with 3 where it is not known whether it arrived.
     """
+    if any(value for name, value in options.items() if name != "chain") or options.get("chain", 1) != 1:
+        raise UsageError(
+            "--in runs it in a job that is there: the scheduler's options have no part in it",
+            "Leave --array, --after, --hold, --chain and options out.",
+        )
+    path = script
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
         raise UsageError("submit: nothing is run here (read-only)", "--dry-run shows the script.")

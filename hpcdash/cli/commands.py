@@ -479,8 +479,13 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.option("--dry-run", is_flag=True, help="Show the command and the generated script; submit nothing.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def submit(common: CommonOptions, **given: Any) -> None:
+def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
     """Submit a local batch script (- for stdin) or a request (*.toml), and print the new job ID."""
+    if inside is not None:
+        from hpcdash.cli.alloc import run_inside
+
+        run_inside(common, inside, **given)
+        return
     from hpcdash.cli.submit import run_submit
 
     run_submit(common, **given)
@@ -588,10 +593,25 @@ def checkpoints(**given: Any) -> None:
     run_checkpoints(**given)
 
 
+@click.command("check-nodes")
+@click.argument("where", metavar="QUEUE|NODES")
+@click.option("--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default.")
+@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; the default one otherwise.")
+@click.option("--time", "limit", metavar="TIME", default="10m", show_default=True, help="Time limit of the job.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def check_nodes(common: CommonOptions, **given: Any) -> None:
+    """Check nodes (n01,n[03-07], or the idle ones of a queue) by a job, and show what it found."""
+    from hpcdash.cli.check_nodes import run_check_nodes
+
+    run_check_nodes(common, **given)
+
+
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
     alloc,
     render,
+    check_nodes,
     chain_of,
     stub,
     sudoers,

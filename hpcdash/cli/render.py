@@ -7,10 +7,13 @@ import sys
 from dataclasses import replace
 
 from hpcdash.backends.script.body import (
+    CODE_FOLDER,
     LIBRARY_NAME,
+    SECRETS_NAME,
     Place,
     folder_name,
     has_library,
+    secret_variables,
     staged_name,
 )
 from hpcdash.backends.script.call import call_names
@@ -22,6 +25,7 @@ from hpcdash.config.queue_defaults import with_queue_defaults
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
+from hpcdash.services.submit.code_files import find_code_files
 
 _UID_LETTERS = 8
 
@@ -44,6 +48,8 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         except UsageError as error:
             raise source.placed(error) from None
         asides.append(f"its files and logs are in {place.folder}: make that folder there before you submit it")
+        if secrets := ", ".join(secret_variables(wanted)):
+            asides.append(f"{SECRETS_NAME} of that folder sets {secrets}: hpcdash submit puts it there")
         if has_library(wanted, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
             asides.append(f"it imports hpcdash.job from {path}: python -m hpcdash.job.zip makes that file")
@@ -57,6 +63,9 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
         place = replace(place, script=staged)
         asides.append(f"it runs {staged}: that has to be there on the cluster")
     try:
+        if wanted.files:
+            code = find_code_files(wanted.files, source.folder, site.launch.files_limit)
+            asides += [*code.notes, f"hpcdash submit puts them into {place.folder}/{CODE_FOLDER}"]
         script = writer.batch_script(wanted, place)
     except UsageError as error:
         raise source.placed(error) from None

@@ -29,7 +29,7 @@ from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.job_ids import parse_job_id, split_ids
-from hpcdash.domain.request import Launcher, Request, Site
+from hpcdash.domain.request import NODE_LAUNCHERS, Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
@@ -51,8 +51,6 @@ _STDIN = "-"
 # How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is not for extra_args`.
 _KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
 _ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
-# They run Python's files themselves.
-_READING = (Launcher.TORCHRUN, Launcher.ACCELERATE)
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 MAX_SCRIPT_BYTES = 4 << 20
 REQUEST_ENDING = ".toml"
@@ -66,6 +64,7 @@ class RequestSource:
     text: str
     script: Path | None = None
     file: str = ""
+    folder: Path = field(default_factory=Path.cwd)
 
     def placed(self, error: UsageError) -> HpcdashError:
         """The same error at the file's line of the key that it names; as it is where the file does not have that."""
@@ -89,15 +88,15 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
     except ConfigProblems as error:
         raise RequestProblems(named, error.problems) from None
     request = read_request(text, named, site=site, user=user)
+    folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
     if not request.script or request.script.startswith("/"):
-        return RequestSource(request, text, file=named)
-    folder = Path.cwd() if path == _STDIN else Path(path).parent
+        return RequestSource(request, text, file=named, folder=folder)
     script = Path(os.path.abspath(folder / request.script))
     if not script.is_file():
         what = "is a folder" if script.is_dir() else "is not there"
         words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
         raise RequestProblems(named, [Problem(line_of(key_lines(text), ("script",)), "script", words)])
-    return RequestSource(request, text, script, named)
+    return RequestSource(request, text, script, named, folder)
 
 
 def _bytes(path: str, named: str) -> bytes:
@@ -126,6 +125,8 @@ class RequestSubmitting:
     source: RequestSource | None = None
     # Of an allocation, which waits for runs.
     waiting: Waiting | None = None
+    # What its `files` are relative to.
+    folder: Path | None = None
     planned: LaunchPlan | RequestPlan | None = None
 
     @classmethod
@@ -166,7 +167,7 @@ class RequestSubmitting:
         if changes:
             request = replace(request, **changes, said=request.said | changes.keys())
             text = request_text(request, site=site.launch.site)
-        return cls(request, text, files, notes, None if options else source)
+        return cls(request, text, files, notes, None if options else source, folder=source.folder)
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         # What is not planned after all is not to be taken for the one before it.
@@ -181,7 +182,9 @@ class RequestSubmitting:
                 name = request.name or (before.script.job_name if isinstance(before, LaunchPlan) else "")
                 request = replace(request, after=after, name=name)
                 text = request_text(request, site=require_launches(session).settings.site)
-            self.planned = await require_launches(session).plan(request, text, self.files, waiting=self.waiting)
+            self.planned = await require_launches(session).plan(
+                request, text, self.files, self.folder, waiting=self.waiting
+            )
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
         found = await require_launches(session).findings(self.planned)
@@ -204,7 +207,9 @@ class RequestSubmitting:
 def _has_interpreter(request: Request) -> bool:
     """Whether its script is not run as a program of its own."""
     path = f"/{request.script.rpartition('/')[2]}"
-    return request.launcher in _READING or command_of(replace(request, script=path), Place("")) != shlex.quote(path)
+    return request.launcher in NODE_LAUNCHERS or command_of(replace(request, script=path), Place("")) != shlex.quote(
+        path
+    )
 
 
 def require_launches(session: ClusterSession) -> Launches:
@@ -259,9 +264,8 @@ def run_submit(
     dry_run: bool,
     form: str,
     chain: int = 1,
-    inside: str | None = None,
 ) -> None:
-    """Submit a script, or the request in a file *.toml, or run it `inside` an allocation.
+    """Submit a script, or the request in a file *.toml.
 
     Ends the process with 1 where it was refused, with 3 where the scheduler could not be asked, or what became of it is
     not known.
@@ -272,16 +276,6 @@ def run_submit(
     options, own = _parted(arguments)
     asked: dict[str, Any] = {"array": _array(array), "after": _ids(after), "held": hold}
     submitting: Submitting
-    if inside is not None:
-        if array or after or hold or chain > 1 or arguments:
-            raise UsageError(
-                "--in runs it in a job that is there: the scheduler's options have no part in it",
-                "Leave --array, --after, --hold, --chain and options out.",
-            )
-        from hpcdash.cli.alloc import run_inside
-
-        run_inside(common, inside, script, dry_run=dry_run, form=form)
-        return
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
         if own:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.cli.actions import format_jobs, is_agreed
+from hpcdash.cli.actions import format_jobs
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import print_json
+from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.rfc3339 import format_utc

@@ -200,3 +200,9 @@ def _terminal() -> Iterator[int | None]:
         yield terminal
     finally:
         os.close(terminal)
+
+
+async def is_agreed() -> bool:
+    """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
+    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcdash.backends.script.cron import CronJob, cron_script, interval_of, label_of, watch_script
-from hpcdash.cli.actions import is_agreed
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, queue_folder, queue_program, state_root
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter, print_text
+from hpcdash.cli.terminal import TerminalPrompter, is_agreed, print_text
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE, WAITING

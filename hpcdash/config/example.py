@@ -113,8 +113,14 @@ _EXAMPLE = """\
 #job_project_source = "project"
 # A folder there that holds a folder a launch: its script, its files, its logs; hpcdash/launches in the home by default.
 #storage_root = "/work/ada/launches"
-# "always" keeps that folder; "failed" removes it once its job has completed.
+# "always" keeps that folder; "failed" removes it once its job has completed, "nothing" once it has ended in any way.
+# A folder in which a job left files of its own stays.
 #keep = "always"
+# The most that a request's `files` may come to; what git ignores is not sent.
+#files_limit = "200M"
+# The queues of requests that name none; by default the cluster's own default, and one with GPUs for those of GPUs.
+#default_cpu_queue = "batch"
+#default_gpu_queue = "gpu"
 # How the names of jobs begin that have none of their own.
 #name_prefix = "hpcdash"
 # Where images of apptainer are that a request names as NAME:TAG. Also known as apptainer_image_root or
@@ -126,6 +132,7 @@ _EXAMPLE = """\
 #launch_program = "/usr/local/libexec/hpcdash-launch"
 # Bash that is run on each node before a launch's command: a node on which it fails, or takes over 5 minutes, is named
 # in the job's stderr, and the job ends with 1 before the command starts anywhere. "true" asks for nothing.
+# ["cuda", "disk"] are ready checks: cuda, nccl, gpu-memory, disk, clock.
 #node_probe = "nvidia-smi -L > /dev/null && df -h /data > /dev/null"
 
 # What holds in one queue; its name in upper or lower case. Single values count where a request says nothing, lists are

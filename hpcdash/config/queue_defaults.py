@@ -75,7 +75,7 @@ def with_queue_defaults(request: Request, queues: Mapping[str, Mapping[str, obje
     none: nothing is known of them, and the queue stays as it is. What is asked for as no kind of slot is what the site
     says (its slot_type), where it says one.
     """
-    if not request.queue and pools:
+    if not request.queue:
         request = replace(request, queue=_default_queue(request, pools))
     own = overridden({}, queues, request.queue)
     in_site = {key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unsaid(request, key)}
@@ -96,11 +96,12 @@ def with_queue_defaults(request: Request, queues: Mapping[str, Mapping[str, obje
 
 
 def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
-    """compute for GPUs, aux for what asks for none; '' where a cluster has no queue."""
+    """What the site says, else compute for GPUs, aux for what asks for none; '' where a cluster has no queue."""
     chosen = default_pools(pools)
     slot_type = request.slot_type or request.site.slot_type
     wants_gpus = request.slots > 0 and slot_type is not SlotType.CPU
-    return (chosen.compute if wants_gpus else chosen.aux) or ""
+    named = request.site.default_gpu_queue if wants_gpus else request.site.default_cpu_queue
+    return named or (chosen.compute if wants_gpus else chosen.aux) or ""
 
 
 def _is_unsaid(request: Request, key: str) -> bool:

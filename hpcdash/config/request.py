@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from hpcdash.backends.base import RequestField
 from hpcdash.backends.script.body import SOURCES, accounted_to
 from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
+from hpcdash.backends.script.node_checks import CHECKS, parse_names
 from hpcdash.config.document import parse_document
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.model import Reader, TableReader, ValidationError
@@ -227,6 +229,37 @@ def _run_as(value: object) -> str:
     return text
 
 
+def _begin(value: object) -> str:
+    """A time of the cluster's clock, or `+2h`."""
+    text = value.isoformat() if isinstance(value, datetime) else line_of_text(value)
+    if text.startswith("+"):
+        seconds = _parsed(text[1:], units.parse_duration)
+        if seconds is None or _is_bare_number(text[1:]):
+            raise ValidationError(f"{shown(text)} has no unit: write {quoted('+2h')}")
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValidationError(
+            f"expected a time as in 2026-12-01T08:00, or {quoted('+2h')} after it is submitted, not {shown(text)}"
+        ) from None
+    if moment.tzinfo is not None:
+        raise ValidationError(f"{shown(text)}: write it by the cluster's own clock, without a zone")
+    return moment.isoformat(timespec="seconds")
+
+
+def _node_probe(value: object) -> str:
+    """Bash, or the names of ready checks."""
+    if not isinstance(value, list):
+        return lines_of_text(value)
+    names = text_list(value)
+    try:
+        return parse_names(names)
+    except ValueError as error:
+        known = ", ".join(map(quoted, CHECKS))
+        raise ValidationError(f"expected {known}, not {shown(str(error))}{did_you_mean(str(error), CHECKS)}") from None
+
+
 def folder_there(value: object) -> str:
     folder = line_of_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
@@ -347,7 +380,9 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         "work_dir": folder_there,
         "array": _array,
         "after": _after,
+        "begin": _begin,
         "signal": _signal,
+        "startup_hook": lines_of_text,
         "checkpoints": _checkpoints,
         "exclude_nodes": partial(text_list, read=_nodes),
         "launcher": _launcher,
@@ -362,9 +397,9 @@ SITE_KEYS: Mapping[str, Reader] = _keys_of(
         "job_project_source": _project_source,
         "storage_root": _storage_root,
         **dict.fromkeys(_IMAGE_ROOTS, _folder),
-        "keep": one_of("always", "failed"),
+        "keep": one_of("always", "failed", "nothing"),
         "run_as": _run_as,
-        "node_probe": lines_of_text,
+        "node_probe": _node_probe,
     },
 )
 _CALL_KEYS: Mapping[str, Reader] = {
@@ -461,8 +496,11 @@ class _RequestReader(TableReader):
     def request(self, site: Site, user: str | None) -> Request:
         """The request; good only when there are no problems."""
         document = self._document
-        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", *_TABLES))
+        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *_TABLES))
         of_site = self._site(user)
+        if "node_probe" in document:
+            # It may stand at the top as well.
+            of_site |= read_keys(self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=())
         said = frozenset((*given, *(SITE_SAID + key for key in of_site)))
         runs = [key for key in ("command", "script", "call") if key in document]
         if len(runs) > 1:

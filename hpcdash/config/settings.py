@@ -21,6 +21,8 @@ from hpcdash.domain.request import Site
 DEFAULT_THEME = "hpcdash-dark"
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
 _MAX_SLOTS = 100_000
+# Of a code folder: more than this is data, which is better copied once.
+MOST_CODE_BYTES = 200 << 20
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SITE_FIELDS = frozenset(field.name for field in fields(Site))
 _VIEWS = ("jobs", "nodes", "queues", "history")
@@ -87,11 +89,13 @@ class LaunchSettings:
     queues: by queue, in upper and lower case alike, what holds there ([launch.queues.NAME]), by the fields of Request
     and Site: scalars take the place of the request's unsaid ones and of the site's, lists go before the request's own.
     launch_program: root's program there (`hpcdash sudoers --program`) that keeps the launches of `run_as`.
+    files_limit: the most bytes that a request's `files` may come to.
     """
 
     site: Site = field(default_factory=Site)
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     launch_program: Annotated[str, _launch_program] = "/usr/local/libexec/hpcdash-launch"
+    files_limit: Annotated[int, values.amount_bytes] = MOST_CODE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +236,7 @@ def _launch(
     table, here = reader.table(parent, path, "launch"), (*path, "launch")
     readers = {**SITE_KEYS, **record_keys(LaunchSettings).readers}
     own = read_keys(reader, table, here, readers, apart=("queues",))
-    program = own.pop("launch_program", inherited.launch_program)
+    settings = {key: own.pop(key) for key in record_keys(LaunchSettings).readers if key in own}
     queues: dict[str, Mapping[str, object]] = dict(inherited.queues)
     named: dict[str, str] = {}
     given = reader.table(table, here, "queues")
@@ -250,7 +254,7 @@ def _launch(
             found["environment"] = reader.mapping(variables, (*at, "environment"), read_variable)
         before = next((one for one in queues if one.casefold() == name.casefold()), name)
         queues[before] = overridden(queues.get(before, {}), {name: found}, name)
-    return LaunchSettings(replace(inherited.site, **own), queues, program)
+    return replace(inherited, site=replace(inherited.site, **own), queues=queues, **settings)
 
 
 def _of_user(launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None) -> LaunchSettings:

@@ -29,6 +29,7 @@ class Runtime(StrEnum):
     APPTAINER = "apptainer"
     PODMAN = "podman"
     ENROOT = "enroot"
+    PYXIS = "pyxis"
 
 
 class Launcher(StrEnum):
@@ -38,6 +39,15 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
     ACCELERATE = "accelerate"
     SRUN = "srun"
+    MPIRUN = "mpirun"
+    DEEPSPEED = "deepspeed"
+    HOROVODRUN = "horovodrun"
+
+
+# Those that start processes of Python on their own node, given the address of the first.
+NODE_LAUNCHERS = frozenset({Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED})
+# Those that start once, and ranks on all nodes.
+LONE_LAUNCHERS = frozenset({Launcher.MPIRUN, Launcher.HOROVODRUN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +105,12 @@ class Site:
     """What a cluster is like, as its configuration says; a request may say otherwise.
 
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
-    `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", or "failed" to remove
-    the folder of one that completed. `run_as` is the account that jobs are submitted as through sudo, '' for one's own.
-    `slot_type` is what a slot is where a request does not say; None: GPUs where the queue has some. `node_probe` is
-    bash that ends with 0 on a node that is well, tried on each before a command starts; '' for none.
+    `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", "failed" to
+    remove the folder of one that completed, or "nothing" to remove that of one that failed too. `default_cpu_queue`
+    and `default_gpu_queue` are taken where no queue is named. `run_as` is the account that jobs are submitted as
+    through sudo, '' for one's own. `slot_type` is what a slot is where a request does not say; None: GPUs where the
+    queue has some. `node_probe` is bash that ends with 0 on a node that is well, tried on each before a command
+    starts; '' for none.
     """
 
     tres_supported: bool = True
@@ -111,6 +123,8 @@ class Site:
     run_as: str = ""
     slot_type: SlotType | None = None
     node_probe: str = ""
+    default_cpu_queue: str = ""
+    default_gpu_queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +138,10 @@ class Request:
     After a preemption and after a failure it is tried again so often.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
+    `begin` is when it may start at the earliest: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after it was
+    submitted. `startup_hook` is bash that each node runs once before the command starts anywhere.
+    `files` are paths of the machine it is submitted from: what they hold is sent, without what git ignores, and the
+    command starts in it where `work_dir` names no other folder.
     `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
     counts where it says what is usual too.
     """
@@ -132,6 +150,7 @@ class Request:
     kind: str = "exp"
     command: str = ""
     script: str = ""
+    files: tuple[str, ...] = ()
     slots: int = 1
     slots_per_node: int | None = None
     slot_type: SlotType | None = None
@@ -147,6 +166,7 @@ class Request:
     array: ArrayTasks | None = None
     after: tuple[str, ...] = ()
     hold: bool = False
+    begin: str = ""
     signal: EarlySignal | None = None
     requeue: bool = False
     kill_switch: str = ""
@@ -163,6 +183,7 @@ class Request:
     retries_preemption: int | None = None
     retries_failure: int | None = None
     launcher: Launcher = Launcher.PLAIN
+    startup_hook: str = ""
     project: str = ""
     workspace: str = ""
     labels: tuple[str, ...] = ()

@@ -103,7 +103,8 @@ _BY_STRENGTH = (
         r"|oom[-_ ]?kill event|\bOOM Killed\b|cgroup out-of-memory|oom-kill:constraint|[Oo]ut of memory: Kill"
         r"|^srun: error: \S+ tasks? \S+ Out Of Memory|[Ee]xceeded (?:job |step )?memory limit|^=>> PBS: job killed:"
         # What a probe of the node said is its own: the node's name is what is to be known.
-        r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): ",
+        r"|^hpcdash: node \S{1,255} failed the probe \(status \d+\): "
+        r"|^\S{1,255}: hpcdash: the [a-z-]+ check failed: ",
     ),
     (
         Strength.PROGRAM,
@@ -128,7 +129,7 @@ _BY_STRENGTH = (
         r"|^(?:srun|sbatch): (?:fatal|error: (?:Unable|Invalid|Memory|Only allocated|Requested|Job|Task))"
         r"|execve\(\): |line \d+: +\d+ (?:Killed|Aborted)\b|^Killed$"
         # What scripts made here say before they end.
-        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which accelerate cannot use: not started$"
+        r"|^nodes given: \d+, asked for: \d+\. Not started\.|, which (?:accelerate|deepspeed) cannot use: not started$"
         r"|^hpcdash: (?!the container is up on )",
     ),
     (

@@ -15,8 +15,9 @@ from hpcdash.errors import UsageError
 
 LONG = (
     *("--ntasks-per-node", "--tasks-per-node", "--gpus", "--nodes", "--ntasks", "--chdir", "--error", "--output"),
-    *("--partition", "--requeue", "--no-requeue"),
+    *("--partition", "--requeue", "--no-requeue", "--wckey"),
 )
+ABBREVIATED = ("--nod=4", "--part=x", "--no-req", "--outp=x", "--err x", "--gpus=1", "--wc=x")
 LETTERS = ("-G", "-N", "-n", "-D", "-e", "-o", "-p")
 
 
@@ -35,7 +36,7 @@ def test_their_letters_are_refused(letter: str, spelling: str) -> None:
         slurm_extra_options([spelling.format(letter)])
 
 
-@pytest.mark.parametrize("abbreviated", ["--nod=4", "--part=x", "--no-req", "--outp=x", "--err x", "--gpus=1"])
+@pytest.mark.parametrize("abbreviated", ABBREVIATED)
 def test_their_abbreviations_are_refused(abbreviated: str) -> None:
     with pytest.raises(UsageError, match=abbreviated.split("=")[0].split(" ")[0]):
         slurm_extra_options([abbreviated])

@@ -111,7 +111,10 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
     ("text", "words"),
     [
         ("[launch]\ngres_suported = true", '2: launch.gres_suported: unknown key; did you mean "gres_supported"?'),
-        ('[launch]\nkeep = "allways"', '2: launch.keep: expected "always", "failed", not "allways"; did you mean'),
+        (
+            '[launch]\nkeep = "allways"',
+            '2: launch.keep: expected "always", "failed", "nothing", not "allways"; did you mean',
+        ),
         ('[launch]\nstorage_root = "launches"', "2: launch.storage_root: expected a folder from the root"),
         ('[launch]\nstorage_root = "/a b"', '2: launch.storage_root: "/a b" cannot hold launches'),
         ('[launch]\nimage_root = "images"', "2: launch.image_root: expected a folder from the root"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.config.queue_defaults import DefaultPools, Pool, default_pools, overridden
+from hpcdash.config.queue_defaults import DefaultPools, Pool, default_pools, overridden, with_queue_defaults
+from hpcdash.domain.request import Request, Site, SlotType
 
 CPU, CPU_DEFAULT = Pool("cpu"), Pool("cpu", is_default=True)
 GPU, GPU_DEFAULT, MORE = (
@@ -26,6 +27,20 @@ GPU, GPU_DEFAULT, MORE = (
 )
 def test_a_request_without_a_queue_goes_to_one(pools: list[Pool], compute: str | None, aux: str | None) -> None:
     assert default_pools(pools) == DefaultPools(compute, aux)
+
+
+@pytest.mark.parametrize("pools", [[], [CPU_DEFAULT, GPU]], ids=["unknown", "known"])
+def test_the_site_s_default_queues_are_for_gpus_and_for_all_else(pools: list[Pool]) -> None:
+    site = Site(default_cpu_queue="long", default_gpu_queue="a100")
+    queues = {"a100": {"account": "lab"}}
+    for request, queue in (
+        (Request(site=site), "a100"),
+        (Request(site=site, slot_type=SlotType.CPU), "long"),
+        (Request(site=site, slots=0), "long"),
+        (Request(site=site, queue="mine"), "mine"),
+    ):
+        found = with_queue_defaults(request, queues, pools)
+        assert (found.queue, found.account) == (queue, "lab" if queue == "a100" else "")
 
 
 def test_of_a_queue_its_own_values_count_and_its_lists_are_added() -> None:

@@ -300,10 +300,11 @@ def _one_range(tasks: ArrayTasks) -> range | None:
 
 
 # What a request's fields say, or what would keep a batch job from being one. -G and --version are of other qsubs.
-RESERVED = frozenset("cCeGhIjJkoqrRSuvVXz")
+RESERVED = frozenset("cCeGhIjJkoPqrRSuvVXz")
 _PLACES = {
     "J": "array",
     "h": "hold",
+    "P": "project",
     "q": "queue",
     "r": "requeue",
     "v": "environment",

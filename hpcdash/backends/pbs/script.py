@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from hpcdash.backends.options import Directives, said_twice, whole_options
 from hpcdash.backends.pbs import options as qsub
@@ -24,8 +25,11 @@ from hpcdash.backends.script.body import (
     exports,
     format_request,
     from_now,
+    hook_texts,
+    in_code_folder,
     name_of,
     names_said,
+    packages_part,
     probe_texts,
     quote_arguments,
     resume_part,
@@ -35,7 +39,18 @@ from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
 from hpcdash.domain.offers import CpuShare
-from hpcdash.domain.request import EarlySignal, Launcher, Request, Slots, SlotType, format_slots, slot_type_of, slots_of
+from hpcdash.domain.request import (
+    LONE_LAUNCHERS,
+    NODE_LAUNCHERS,
+    EarlySignal,
+    Launcher,
+    Request,
+    Slots,
+    SlotType,
+    format_slots,
+    slot_type_of,
+    slots_of,
+)
 from hpcdash.errors import UsageError
 
 ENVIRONMENT = JobEnvironment(
@@ -48,6 +63,7 @@ ENVIRONMENT = JobEnvironment(
     node_rank="NODE_RANK",
     slots_of_node="NODE_SLOTS",
     slots_in_all="NUM_SLOTS",
+    hosts='$(sort "$PBS_NODEFILE" | uniq -c | awk \'{ print $2 ":" $1 }\' | paste -s -d , -)',
 )
 _FIELDS = {"A": "account", "P": "project", "N": "name", "l": "time"}
 
@@ -61,6 +77,7 @@ def batch_script(
     cpu_share: CpuShare | None = None,
 ) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
+    request = in_code_folder(request, place)
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
     resources = resource_directives(request, slot_type, cpu_share)
@@ -76,6 +93,7 @@ def batch_script(
         *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
         *([f"-W depend=afterany:{':'.join(request.after)}"] if request.after else []),
         *(["-h"] if request.hold else []),
+        *([f"-a {_begin(request.begin)}"] if request.begin else []),
         *_rerun(request),
         *attribute_options(request.attributes, request.extra_args),
         *_keep_files(request, place, has_live_logs=has_live_logs),
@@ -84,11 +102,13 @@ def batch_script(
     _refuse_said_twice(generated, extra)
     limit = _limit(request, resources.options)
     body = body_of(request, place, slot_type, ENVIRONMENT)
+    early_name = signal_name(request.signal) if request.signal else ""
     folder = shlex.quote(request.work_dir) if request.work_dir else _start_folder(generated)
     parts = [
         f"cd -- {folder} || exit 1",
         body.definitions,
         body.library,
+        packages_part(request, place),
         end_time(_limit_seconds(request, resources.options)) if request.job_library else "",
         resume_part(request, "PBS_ARRAY_INDEX"),
         body.package,
@@ -106,7 +126,8 @@ def batch_script(
         ),
         preamble(request.launcher),
         _timer(request, _limit_seconds(request, resources.options), has_package=bool(body.package)),
-        probe_step(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
+        probe_step(request.site.node_probe, body.environment, early_name),
+        hook_step(request, place, body.environment, early_name),
         START,
     ]
     if place.waiting is not None:
@@ -142,6 +163,18 @@ def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotTy
         gpu_use=f"gpu_use() {{ {NVIDIA}; }}",
         counts_gpus=counts_gpus,
     )
+
+
+def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """(nodes, extra_args) of each job that is needed to have just these nodes: one each, as a select names one host."""
+    return tuple(((node,), (f"-l select=1:host={node}",)) for node in nodes)
+
+
+def _begin(text: str) -> str:
+    """`202612010800.00`."""
+    if text.startswith("+"):
+        raise UsageError(f"begin: PBS takes a time, not {text}", "Write it as in 2026-12-01T08:00.")
+    return datetime.fromisoformat(text).strftime("%Y%m%d%H%M.%S")
 
 
 def _timer(request: Request, limit_seconds: int | None, *, has_package: bool) -> str:
@@ -264,6 +297,9 @@ def resource_directives(request: Request, slot_type: SlotType, cpu_share: CpuSha
         if any(name == "mem" for name, _ in beside):
             raise UsageError("-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out.")
         beside.append(("mem", _memory(request.memory_bytes)))
+    if request.launcher in LONE_LAUNCHERS and slots.slots and not any(name == "mpiprocs" for name, _ in beside):
+        # What mpirun takes for the slots of a host.
+        beside.append(("mpiprocs", str(slots.per_node)))
     besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
     words = [f"select={slots.nodes}{amount}{cpus}{besides}"]
     if place := _placement(request.place, theirs, slots):
@@ -307,7 +343,7 @@ def _cpus_beside_gpus(
     if each is None:
         return "", said
     # PBS sets OMP_NUM_THREADS to all CPUs of the chunk, which each rank would take for its own.
-    has_ranks = request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE) and "ompthreads" not in given
+    has_ranks = request.launcher in (NODE_LAUNCHERS | LONE_LAUNCHERS) and "ompthreads" not in given
     return f":ncpus={each * slots.per_node}" + (f":ompthreads={each}" if has_ranks else ""), said
 
 
@@ -622,11 +658,11 @@ def signal_timer(signal: EarlySignal, limit_seconds: int | None, *, finish: str 
     )
 
 
-# accelerate starts as many on each node.
+# accelerate and deepspeed start as many on each node.
 _EVEN = """\
 for count in "${slots[@]}"; do
   if [ "$count" -ne "${slots[0]}" ]; then
-    echo "the hosts have slots in different numbers (${slots[*]}), which accelerate cannot use: not started" >&2
+    echo "the hosts have slots in different numbers (${slots[*]}), which LAUNCHER cannot use: not started" >&2
     exit 1
   fi
 done
@@ -637,7 +673,7 @@ def preamble(launcher: Launcher) -> str:
     """Bash for between the fan-out's text, which sets the addresses, and its start. Raises UsageError for srun."""
     if launcher is Launcher.SRUN:
         raise UsageError("launcher: srun is Slurm's, not PBS's", "Write plain, torchrun or accelerate.")
-    return _EVEN if launcher is Launcher.ACCELERATE else ""
+    return _EVEN.replace("LAUNCHER", launcher) if launcher in (Launcher.ACCELERATE, Launcher.DEEPSPEED) else ""
 
 
 _AFTER_PROBE = "PBS leaves no node out by name: choose others with host= in select, or tell the site"
@@ -647,7 +683,7 @@ _PROBE = """\
 probes=() failed=
 for host in "${{hosts[@]}}"; do
   on_host "$host" \\
-{variables}    bash -c "$on_probed" on_probed "$host" "$probe" &
+{variables}    bash -c "${name}" {name} "$host" "${text}" &
   probes+=("$!")
 done
 # A signal cuts wait short while the probe still runs.
@@ -671,8 +707,19 @@ def probe_step(probe: str, environment: Mapping[str, str], signal: str = "") -> 
     """
     if not probe.strip():
         return ""
-    variables = "".join(f"    {shlex.quote(f'{name}={value}')} \\\n" for name, value in environment.items())
-    return probe_texts(probe, _AFTER_PROBE, signal) + _PROBE.format(variables=variables)
+    return probe_texts(probe, _AFTER_PROBE, signal) + _node_step("on_probed", "probe", environment)
+
+
+def hook_step(request: Request, place: Place, environment: Mapping[str, str], signal: str = "") -> str:
+    """As probe_step(), of the startup hook."""
+    if not request.startup_hook.strip():
+        return ""
+    return hook_texts(request, place, signal) + _node_step("on_hooked", "hook", environment)
+
+
+def _node_step(name: str, text: str, environment: Mapping[str, str]) -> str:
+    variables = "".join(f"    {shlex.quote(f'{one}={value}')} \\\n" for one, value in environment.items())
+    return _PROBE.format(variables=variables, name=name, text=text)
 
 
 _END_TIME = """\

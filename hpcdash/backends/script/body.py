@@ -12,13 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcdash.backends.script.allocation import Waiting
-from hpcdash.backends.script.call import call_command, call_package
-from hpcdash.backends.script.containers import container_command
+from hpcdash.backends.script.call import call_command, call_package, call_python
+from hpcdash.backends.script.containers import container_command, pyxis_options
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
+from hpcdash.backends.script.node_checks import probe_text
 from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_folder_a_task, resume_lines
-from hpcdash.domain.request import Launcher, Request, Runtime, SlotType, format_slots, slots_of
+from hpcdash.domain.request import (
+    LONE_LAUNCHERS,
+    NODE_LAUNCHERS,
+    Launcher,
+    Request,
+    Runtime,
+    SlotType,
+    format_slots,
+    slots_of,
+)
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 
@@ -101,27 +111,46 @@ def quote_arguments(words: Sequence[str | Word]) -> str:
 # A broken GPU's driver hangs more often than it fails.
 PROBE_LIMIT_SECONDS = 300
 
+# A hook may install packages or copy data.
+HOOK_LIMIT_SECONDS = 3600
+
 _ON_EACH = """\
 # $1 is the node, $2 the text; what it prints is shown with the node's name before it.
-IFS= read -r -d '' on_probed << 'END_OF_ON_PROBED'
+IFS= read -r -d '' on_{name} << 'END_OF_ON_{NAME}'
 {kept}timeout -k 10 {limit} bash -c "$2" 2>&1 < /dev/null | timeout {longest} sed -u "s/^/$1: /" >&2
 status=${{PIPESTATUS[0]}}
-step="{step}"
-[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2
+{failed}
 exit "$status"
-END_OF_ON_PROBED
+END_OF_ON_{NAME}
 """
+_PROBE_FAILED = """\
+step="{step}"
+[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2"""
+_HOOK_FAILED = """\
+[ "$status" -eq 0 ] || echo "hpcdash: the startup hook failed on node $1 (status $status)" >&2"""
 
 
 def probe_texts(probe: str, step: str, signal: str) -> str:
-    probe = probe.strip("\n")
-    end = "END_OF_PROBE"
-    while end in probe.split("\n"):
+    probe = probe_text(probe)
+    return _node_texts("probe", "probed", probe, PROBE_LIMIT_SECONDS, _PROBE_FAILED.format(step=step), signal)
+
+
+def hook_texts(request: Request, place: Place, signal: str) -> str:
+    """As probe_texts(), of the startup hook, which has the request's secrets too."""
+    secrets = place.folder and secret_variables(request)
+    hook = (f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')}\n" if secrets else "") + request.startup_hook
+    return _node_texts("hook", "hooked", hook, HOOK_LIMIT_SECONDS, _HOOK_FAILED, signal)
+
+
+def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, signal: str) -> str:
+    text = text.strip("\n")
+    end = f"END_OF_{variable.upper()}"
+    while end in text.split("\n"):
         end += "_"
     kept = f"trap '' {signal}\n" if signal else ""
-    each = _ON_EACH.format(kept=kept, limit=PROBE_LIMIT_SECONDS, longest=PROBE_LIMIT_SECONDS + 20, step=step)
+    each = _ON_EACH.format(name=name, NAME=name.upper(), kept=kept, limit=limit, longest=limit + 20, failed=failed)
     said = "# On each node before the command starts anywhere; where it fails on any the job ends with 1."
-    return f"{said}\nIFS= read -r -d '' probe << '{end}'\n{probe}\n{end}\n{each}"
+    return f"{said}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
 
 
 # What a command in a container writes to stderr before anything of its own.
@@ -139,6 +168,12 @@ _MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
+# What is installed where a launch starts, written by its script; and the variables that a secret may be in.
+PACKAGES_NAME, SECRETS_NAME = "packages.txt", "secrets.sh"
+# The commit of the code, and what was changed since.
+PROVENANCE_NAME = "git.txt"
+# What a request's `files` hold.
+CODE_FOLDER = "code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +216,7 @@ class Body:
 
     `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.
     `package` is bash that makes the venv of a call and sets PY_EXEC for the nodes; '' where there is none.
+    `srun_options` are those of pyxis.
     """
 
     definitions: str
@@ -190,6 +226,7 @@ class Body:
     notes: tuple[str, ...]
     library: str = ""
     package: str = ""
+    srun_options: tuple[str, ...] = ()
 
 
 def name_of(request: Request, uid: str, most_letters: int | None = None) -> tuple[str, tuple[str, ...]]:
@@ -223,6 +260,56 @@ def resume_part(request: Request, task: str) -> str:
     return HINT if is_training else ""
 
 
+def in_code_folder(request: Request, place: Place) -> Request:
+    """The request with the folder of its `files` as its own, below which a relative one is meant; else as it is."""
+    if not request.files or request.work_dir.startswith("/"):
+        return request
+    if not place.folder:
+        raise UsageError(
+            "files: the launch's folder is not known, where they are unpacked",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+        )
+    return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
+
+
+_PACKAGES = """\
+# What is installed where this starts, for the launch's folder.
+(
+  cd -- FOLDER && [ ! -e NAME ] || exit 0
+  timeout -k 5 30 "$(type -P PYTHON | head -n 1)" -c 'CODE' | head -c 262144 > "NAME.$$"
+  if [ -s "NAME.$$" ]; then mv -- "NAME.$$" NAME; else rm -f -- "NAME.$$"; fi
+) < /dev/null > /dev/null 2>&1
+"""
+# Of what was installed from a repository the commit, not the address, in which a secret may be.
+_PACKAGES_CODE = """
+import json, os, pathlib, sys
+from importlib import metadata
+found = set()
+for one in metadata.distributions():
+    said = json.loads(one.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id", "")
+    found.add("%s==%s%s" % (one.metadata["Name"], one.version, said and "  # " + said))
+print("python==%s" % sys.version.split()[0], *sorted(found), sep="\\n")
+for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-meta").glob("*.json")):
+    print("conda " + file.stem)
+"""
+
+
+def packages_part(request: Request, place: Place) -> str:
+    """Bash that notes the packages of the Python that a launch with `files` starts with; '' for others."""
+    has_image = request.container is not None and request.container.runtime is not Runtime.NONE
+    if not request.files or not place.folder or has_image:
+        return ""
+    python = shlex.quote(request.call.python) if request.call is not None else "python python3"
+    text = _PACKAGES.replace("NAME", PACKAGES_NAME).replace("FOLDER", shlex.quote(place.folder))
+    return text.replace("PYTHON", python).replace("CODE", _PACKAGES_CODE)
+
+
+def with_code_state(script: BatchScript, words: str) -> BatchScript:
+    """With the state of its code in a comment below its first lines."""
+    first, second, rest = script.text.split("\n", 2)
+    return replace(script, text=f"{first}\n{second}\n# code: {words}\n{rest}")
+
+
 def folder_name(request: Request, uid: str) -> str:
     """What a launch's own folder is called; with its uid it is a name that file systems take."""
     name = name_of(request, uid, _MOST_FOLDER_LETTERS)[0]
@@ -247,6 +334,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         ranks=max(1, slots.slots),
         signal=request.signal,
         environment=environment,
+        python=call_python(request.call) if request.call is not None else "",
     )
     if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
         warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
@@ -256,23 +344,46 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         start = replace(start, notes=(*start.notes, warning))
     if warning := _one_folder(request):
         start = replace(start, notes=(*start.notes, warning))
-    if secrets := _secrets(request.environment):
+    secrets = {} if not place.folder else secret_variables(request)
+    if not place.folder and (named := ", ".join(secret_variables(request))):
         seen = "the script" if environment.is_inherited else "the script, and in the job's node's list of processes"
-        warning = f"environment: {secrets} would be in {seen}: have the command read a file of mode 0600 instead"
+        warning = f"environment: {named} would be in {seen}: have the command read a file of mode 0600 instead"
         start = replace(start, notes=(*start.notes, warning))
-    variables = {**request.environment, **_switches(request)}
-    said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs on each node:"
-    command = _text("command", f"{_UNTIL_ITS_END}{start.line}", said)
+    plain = {name: value for name, value in request.environment.items() if name not in secrets}
+    variables = {**plain, **_switches(request)}
+    said = "What runs on each node:"
+    if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
+        said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
+    read = f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')} || exit\n" if secrets else ""
+    command = _text("command", f"{_UNTIL_ITS_END}{read}{start.line}", said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in variables.items() if value}
-        plain = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
+        whole = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
         if has_library(request, place):
             library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
-        return Body(command, plain, start, given, start.notes, library, call_package(request, place.folder))
+        return Body(command, whole, start, given, start.notes, library, call_package(request, place.folder))
+    if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
+        raise UsageError(
+            f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
+            'Write launcher = "srun", or runtime = "none" and the container into the command.',
+        )
     inherited = (*_OF_THE_NODE, *names_said(request))
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
+    if request.files:
+        # A runtime may start it elsewhere.
+        up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
+    if container.runtime is Runtime.PYXIS:
+        if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
+            what = request.launcher if environment.has_pyxis else environment.scheduler
+            raise UsageError(f"container.runtime: pyxis is srun's, not {what}'s", "Write apptainer, podman or enroot.")
+        options, notes = pyxis_options(container, _folders(request, place), plain, request.work_dir)
+        given = {name: value for name, value in variables.items() if value}
+        inside = _text("in_container", up, "What starts it in the container:")
+        start_it = (Word("sh"), Word("-c"), Word('"$in_container"', is_shell=True), Word("sh"), Word("bash"))
+        words = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
+        return Body(f"{command}\n{inside}", words, start, given, (*start.notes, *notes), srun_options=options)
     made = container_command(
         container,
         ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
@@ -288,19 +399,26 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         around = f"trap : {signal_name(request.signal)}\n{around}"
     around = f"{_UNTIL_ITS_END}{around}"
     definitions = f"{command}\n{_text('in_container', around, 'The container it runs in; $1 is the command:')}"
-    words = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
+    entered = (Word("bash"), Word("-c"), Word('"$in_container"', is_shell=True), Word("in_container"))
     return Body(
         definitions,
-        (*words, Word('"$command"', is_shell=True)),
+        (*entered, Word('"$command"', is_shell=True)),
         start,
         dict(made.environment),
         (*start.notes, *made.notes),
     )
 
 
-def _secrets(environment: Mapping[str, str]) -> str:
-    """The variables that have a value and a secret's name, with commas between."""
-    return ", ".join(name for name, value in environment.items() if value and SECRET_NAME.search(name))
+def secret_variables(request: Request) -> dict[str, str]:
+    """Of its environment what has a value and a secret's name: in a launch's folder a file holds it, which only the
+    command reads."""
+    return {name: value for name, value in request.environment.items() if value and SECRET_NAME.search(name)}
+
+
+def secrets_file(request: Request) -> bytes:
+    """The file of `secret_variables()`, as bash reads it."""
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(secret_variables(request))]
+    return "".join(lines).encode("utf-8", "surrogateescape")
 
 
 def _text(name: str, text: str, said: str) -> str:
@@ -332,6 +450,7 @@ def format_request(request: Request, slot_type: SlotType, environment: JobEnviro
     if waits:
         return f"{where}; waits for runs"
     started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}
+    started |= {one: f"{one} once, a rank for each" for one in LONE_LAUNCHERS}
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 
 
@@ -341,7 +460,7 @@ def command_of(request: Request, place: Place) -> str:
         return request.command
     path = place.script or request.script
     quoted = shlex.quote(path if "/" in path else f"./{path}")
-    if request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE):
+    if request.launcher in NODE_LAUNCHERS:
         return quoted
     interpreter = next((program for end, program in _INTERPRETERS.items() if path.endswith(end)), "")
     return f"{interpreter} {quoted}".lstrip()

@@ -6,7 +6,7 @@ import shlex
 
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.request import Call, Launcher, Request, Runtime
+from hpcdash.domain.request import NODE_LAUNCHERS, Call, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
 
 ARGS_NAME, KWARGS_NAME, ITEMS_NAME = "call-args.b64", "call-kwargs.b64", "call-items.b64"
@@ -45,7 +45,8 @@ def call_command(
 ) -> str:
     """Bash that calls it on a node, in a container too. Raises UsageError for what does not go together, by its field.
 
-    `folder` is the launch's, with the files of `call_files()` in it; `uid` tells the launch from others.
+    For a launcher of Python it is the launcher's arguments. `folder` is the launch's, with the files of
+    `call_files()` in it; `uid` tells the launch from others.
     """
     from hpcdash.job.packaging import RunnerCall
 
@@ -64,12 +65,20 @@ def call_command(
         sys_path=(*call.sys_path, *_work_dir_in_container(request)),
     )
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
-    python = '"$PY_EXEC"' if call.package else shlex.quote(call.python)
+    if request.launcher in NODE_LAUNCHERS:
+        options[0] = "--module" if request.launcher is Launcher.DEEPSPEED else "-m"
+        return " \\\n  ".join([" ".join(options[:4]), *options[4:], *_logs(request, folder, environment)])
+    python = call_python(call)
     is_shared = not environment.is_inherited and node_count > 1
     if is_shared:
         options = [option + _OF_HOST if option.startswith("--output-file=") else option for option in options]
     command = " \\\n  ".join([" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, environment)])
     return _SAID.format(function=call.name) + (_HOST if is_shared else "") + command
+
+
+def call_python(call: Call) -> str:
+    """Bash for the interpreter that calls it."""
+    return '"$PY_EXEC"' if call.package else shlex.quote(call.python)
 
 
 def call_package(request: Request, folder: str) -> str:
@@ -130,11 +139,6 @@ def array_problem(call: Call, array: ArrayTasks) -> str:
 
 
 def _refuse(request: Request, call: Call, folder: str) -> None:
-    if request.launcher in (Launcher.TORCHRUN, Launcher.ACCELERATE):
-        raise UsageError(
-            f"launcher: {request.launcher} starts a script, and [call] a function",
-            'Write launcher = "srun" for a process a slot, or a command that starts a script.',
-        )
     if not request.job_library:
         raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
     if call.package and request.container is not None and request.container.runtime is not Runtime.NONE:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from hpcdash.backends.script.environment import JobEnvironment
-from hpcdash.domain.request import EarlySignal, Launcher
+from hpcdash.domain.request import LONE_LAUNCHERS, EarlySignal, Launcher
 from hpcdash.errors import UsageError
 
 # Signals that a program can act on; TERM is the end itself on PBS.
@@ -38,7 +38,7 @@ _ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
 # Where a command of bash starts Python, or a launcher of its own: at its begin, on a line of its own, after && or ;
 _PROGRAM = re.compile(
     r"(?P<before>(?:^|&&|;)[ \t]*(?:[A-Za-z_]\w*=[^\s'\"]*[ \t]+)*)"
-    r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|accelerate[ \t]+launch))[ \t]+(?=\S)",
+    r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|deepspeed|accelerate[ \t]+launch))[ \t]+(?=\S)",
     re.MULTILINE,
 )
 # The first word of a command that is no program of Python's: `bash`, `./run.sh`, not `train.py` or `-m`.
@@ -67,8 +67,11 @@ def start_of(
     ranks: int = 1,
     signal: EarlySignal | None = None,
     environment: JobEnvironment,
+    python: str = "",
 ) -> Start:
-    """`command` is bash; for torchrun and accelerate it is their arguments: `train.py --lr 1`.
+    """`command` is bash; for torchrun, accelerate and deepspeed it is their arguments: `train.py --lr 1`.
+
+    With `python`, bash for an interpreter, these are its modules, and `command` names a module too.
 
     `per_node` ranks start on each node; None: the scheduler spreads `ranks` GPUs as it finds them, and each node has
     one for each of its own. Where the script counts a node's slots, so many start there. The launchers themselves
@@ -78,24 +81,37 @@ def start_of(
     command = command.strip("\n")
     if not command.strip():
         raise UsageError("command: there is nothing to start", "Write command or script.")
-    if launcher in (Launcher.PLAIN, Launcher.SRUN):
+    if launcher in (Launcher.PLAIN, Launcher.SRUN) or launcher in LONE_LAUNCHERS:
         kept = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
-        line = (kept.format(signal_name(signal)) if signal else "") + command
+        line = kept.format(signal_name(signal)) if signal else ""
+        if launcher in LONE_LAUNCHERS:
+            return _lone_start(launcher, line, command, per_node, ranks, environment)
+        line += command
         return Start(line) if launcher is Launcher.PLAIN else Start(line, per_node)
     notes = []
-    if launcher is Launcher.ACCELERATE and per_node is None and ranks > 1:
-        notes.append("accelerate needs as many GPUs on each node, which only slots_per_node asks for")
-    before, command, said = _program_of(launcher, command)
-    notes += said
+    if launcher is not Launcher.TORCHRUN and per_node is None and ranks > 1:
+        notes.append(f"{launcher} needs as many GPUs on each node, which only slots_per_node asks for")
+    before, setup = "", ""
+    if not python:
+        before, command, said = _program_of(launcher, command)
+        notes += said
     if signal and signal_name(signal) in _ENDS_LAUNCHERS:
         notes.append(f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and USR2 do not")
     nodes, rank = f'"${environment.node_count}"', f'"${environment.node_rank}"'
     if launcher is Launcher.TORCHRUN:
         each = f'"${environment.slots_of_node}"' if environment.slots_of_node else per_node or "gpu"
         program = (
-            "torchrun \\\n"
+            f"{f'{python} -m torch.distributed.run' if python else 'torchrun'} \\\n"
             f"  --nnodes={nodes} --nproc-per-node={each} --node-rank={rank} \\\n"
             '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n'
+        )
+    elif launcher is Launcher.DEEPSPEED:
+        each = f'"${environment.slots_of_node}"' if environment.slots_of_node else str(per_node or ranks)
+        setup = _WORLD.format(nodes=nodes, each=each)
+        program = (
+            f"{python or 'python'} -m deepspeed.launcher.launch \\\n"
+            f'  --world_info="$world" --node_rank={rank} \\\n'
+            '  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \\\n'
         )
     else:
         if environment.slots_in_all:
@@ -103,13 +119,41 @@ def start_of(
         else:
             count = str(ranks) if per_node is None else f'"$(({environment.node_count} * {per_node}))"'
         program = (
-            "accelerate launch \\\n"
+            f"{f'{python} -m accelerate.commands.launch' if python else 'accelerate launch'} \\\n"
             f"  --num_machines={nodes} --num_processes={count} --machine_rank={rank} \\\n"
             '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
         )
     ignored = f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
-    line = (ignored.format(signal_name(signal)) if signal else "") + f"{before}{program}  {command}"
+    line = (ignored.format(signal_name(signal)) if signal else "") + f"{setup}{before}{program}  {command}"
     return Start(line, 1, tuple(notes))
+
+
+# What deepspeed's own command tells its launcher on each node, there by ssh; the nodes' names are no matter.
+_WORLD = """\
+ranks=$(seq -s , 0 "$(({each} - 1))")
+world=$(for node in $(seq {nodes}); do printf ',"n%s":[%s]' "$node" "$ranks"; done)
+world=$(printf '{{%s}}' "${{world#,}}" | base64 | tr -d '\\n' | tr '+/' '-_')
+"""
+
+
+def _lone_start(
+    launcher: Launcher, before: str, command: str, per_node: int | None, ranks: int, environment: JobEnvironment
+) -> Start:
+    """Of what starts once, on the first node, and ranks on all of them."""
+    notes = []
+    if per_node is None and ranks > 1 and launcher is Launcher.HOROVODRUN:
+        raise UsageError("launcher: horovodrun is told how many ranks a node has", "Write slots_per_node.")
+    if environment.slots_of_node:
+        before += f'[ "${environment.node_rank}" = 0 ] || exit 0\n'
+    if found := re.match(rf"{launcher}[ \t]+", command):
+        command = command[found.end() :]
+        notes.append(f"hpcdash writes {launcher}'s options: {launcher} is left out of the command")
+    hosts = ""
+    if launcher is Launcher.HOROVODRUN:
+        hosts = f' -H "{environment.hosts.replace("@EACH", str(per_node or 1))}"'
+    # Slurm's own mpirun knows no -np, horovodrun no -n.
+    count = "-np" if launcher is Launcher.HOROVODRUN else "-n"
+    return Start(f"{before}{launcher} {count} {ranks}{hosts} \\\n  {command}", None, tuple(notes))
 
 
 def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
@@ -133,8 +177,11 @@ def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
 def lone_launcher(command: str) -> Launcher | None:
     """The launcher that a command starts by itself without telling it of other nodes."""
     programs = {one["program"].split()[0] for one in _PROGRAM.finditer(command)}
-    tells = re.search(r"--(?:nnodes|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command)
-    return next((one for one in (Launcher.TORCHRUN, Launcher.ACCELERATE) if one in programs and not tells), None)
+    tells = re.search(r"--(?:nnodes|hostfile|no_ssh|num[-_]machines|rdzv|machine[-_]rank|node[-_]rank)", command)
+    return next(
+        (one for one in (Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEEPSPEED) if one in programs and not tells),
+        None,
+    )
 
 
 def lone_mpi_launcher(command: str) -> str:

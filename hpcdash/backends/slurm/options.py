@@ -197,6 +197,7 @@ RESERVED = (
     "partition",
     "requeue",
     "no-requeue",
+    "wckey",
 )
 # Those of no job: with them sbatch submits none, waits for its end, or takes another script.
 _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
@@ -278,6 +279,7 @@ def _in_its_place(name: str) -> str:
         "partition": "queue",
         "chdir": "work_dir",
         "requeue": "requeue",
+        "wckey": "project",
         "no-requeue": "requeue",
         "output": "work_dir: the log is in the launch's own folder",
         "error": "work_dir: the log is in the launch's own folder",

@@ -18,8 +18,11 @@ from hpcdash.backends.script.body import (
     exports,
     format_request,
     from_now,
+    hook_texts,
+    in_code_folder,
     is_spread,
     name_of,
+    packages_part,
     probe_texts,
     quote_arguments,
     resume_part,
@@ -33,6 +36,7 @@ from hpcdash.backends.slurm.options import directive_word, extra_options
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
+    LONE_LAUNCHERS,
     EarlySignal,
     Launcher,
     Request,
@@ -42,7 +46,7 @@ from hpcdash.domain.request import (
     slot_type_of,
     slots_of,
 )
-from hpcdash.domain.units import format_clock
+from hpcdash.domain.units import format_clock, parse_duration
 from hpcdash.errors import UsageError
 
 # Whose field an option is that a person may give in extra_args instead.
@@ -66,6 +70,8 @@ _BETTER_AS_FIELDS = {
     "array": "all tasks write to one log; write array",
 }
 _LONGEST_NAME = 200
+# A task is a rank.
+_OF_RANKS = LONE_LAUNCHERS | {Launcher.SRUN}
 ENVIRONMENT = JobEnvironment(
     "Slurm",
     own=("SLURM_*",),
@@ -76,6 +82,9 @@ ENVIRONMENT = JobEnvironment(
     node_rank="SLURM_PROCID",
     is_inherited=True,
     finds_nodes=True,
+    hosts=r'$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:@EACH/" | paste -s -d , -)',
+    has_pyxis=True,
+    node_name="${SLURMD_NODENAME:-$HOSTNAME}",
 )
 
 
@@ -91,6 +100,7 @@ def batch_script(
 
     Slurm always writes logs where they belong, and its sites set what CPUs a GPU has (DefCpuPerGPU).
     """
+    request = in_code_folder(request, place)
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, _LONGEST_NAME)
     resources = resource_directives(request, slot_type)
@@ -108,6 +118,7 @@ def batch_script(
         *([f"--array={request.array}"] if request.array else []),
         *([f"--dependency=afterany:{':'.join(request.after)}"] if request.after else []),
         *(["--hold"] if request.hold else []),
+        *([f"--begin={_begin(request.begin)}"] if request.begin else []),
         *(early.options if early else ()),
         "--requeue" if request.requeue else "--no-requeue",
     ]
@@ -123,31 +134,37 @@ def batch_script(
     is_range = any(option.startswith("--nodes=1-") for option in resources.options)
     nodes = slots_of(request).nodes if is_range and not is_spread(request, slot_type) else None
     tasks = body.start.tasks_per_node
-    options = () if request.launcher is Launcher.PLAIN else SRUN_OPTIONS
+    options = (*(() if request.launcher is Launcher.PLAIN else SRUN_OPTIONS), *body.srun_options)
+    is_lone = request.launcher in LONE_LAUNCHERS
     parts = [
         exports(body.environment),
         body.definitions,
         body.library,
+        packages_part(request, place),
         end_time(request.limit_seconds) if request.job_library else "",
         resume_part(request, "SLURM_ARRAY_TASK_ID"),
         preamble(request.launcher, nodes),
         body.package,
     ]
     early_name = signal_name(request.signal) if request.signal else ""
-    if probe := probe_step(request.site.node_probe, early_name):
-        parts.append(probe)
+    before = [
+        step
+        for step in (probe_step(request.site.node_probe, early_name), hook_step(request, place, early_name))
+        if step
+    ]
+    parts += before
     words = body.words
-    if slots_of(request).nodes > 1 or tasks != 1:
+    if request.launcher not in LONE_LAUNCHERS and (slots_of(request).nodes > 1 or tasks != 1):
         around, words = status_kept(words, early_name)
         parts.append(around)
     if request.signal and request.signal.batch_only:
         parts += [
-            fanout(words, {}, step=1 if probe else 0, tasks_per_node=tasks, srun_options=options),
+            fanout(words, {}, step=len(before), tasks_per_node=tasks, srun_options=options, is_lone=is_lone),
             signal_trap(request.signal),
             START,
         ]
     else:
-        parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options))
+        parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options, is_lone=is_lone))
     if place.waiting is not None:
         parts = [exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
     others = [name for name in ("place", "attributes", "keep_files") if getattr(request, name)]
@@ -189,6 +206,15 @@ def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotTy
         gpu_use=_GPU_USE,
         counts_gpus=counts_gpus,
     )
+
+
+def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """(nodes, extra_args) of each job that is needed to have just these nodes."""
+    return ((tuple(nodes), (f"--nodelist={','.join(nodes)}",)),)
+
+
+def _begin(text: str) -> str:
+    return f"now+{parse_duration(text[1:])}" if text.startswith("+") else text
 
 
 def _files(request: Request, place: Place) -> list[str]:
@@ -273,16 +299,16 @@ def resource_directives(request: Request, slot_type: SlotType) -> Directives:
 
 def _cpus_beside_gpus(request: Request, slots: Slots, asked: Directives) -> str:
     """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a node's."""
-    if any(option.startswith("--gpus=") for option in asked.options) and request.launcher is not Launcher.SRUN:
+    if any(option.startswith("--gpus=") for option in asked.options) and request.launcher not in _OF_RANKS:
         return f"--cpus-per-gpu={request.cpus_per_gpu}"
-    gpus = 1 if request.launcher is Launcher.SRUN else slots.per_node
+    gpus = 1 if request.launcher in _OF_RANKS else slots.per_node
     return f"--cpus-per-task={gpus * (request.cpus_per_gpu or 1)}"
 
 
 def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     if slots.slots == 0:
         return Directives(("--nodes=1", "--ntasks=1"))
-    if request.launcher is Launcher.SRUN:
+    if request.launcher in _OF_RANKS:
         return _task_a_rank(request, slots, slot_type)
     if slot_type is SlotType.CPU:
         each = (f"--cpus-per-task={slots.per_node}",) if slots.is_per_node_asked else ()
@@ -397,6 +423,14 @@ wait_nodes() {{
 """
 
 
+_SIGNAL_LONE = """\
+# What starts the ranks passes it on to them.
+signal_nodes() {
+  pkill --signal "$1" --parent "$srun_pid" || kill -s "$1" "$srun_pid"
+}
+"""
+
+
 def status_kept(words: Sequence[Word], signal: str = "") -> tuple[str, tuple[Word, ...]]:
     """Bash and words for several tasks of an srun, so that its status is that of the task that failed.
 
@@ -406,14 +440,22 @@ def status_kept(words: Sequence[Word], signal: str = "") -> tuple[str, tuple[Wor
     return _ON_NODE.replace("SIGNALS", f"TERM {signal}".strip()), (*around, *words)
 
 
-def srun_line(words: Sequence[str | Word], *, tasks_per_node: int | None = 1, srun_options: Sequence[str] = ()) -> str:
+def srun_line(
+    words: Sequence[str | Word],
+    *,
+    tasks_per_node: int | None = 1,
+    srun_options: Sequence[str] = (),
+    is_lone: bool = False,
+) -> str:
     """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status is the script's.
 
     `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are passed as they are:
     what is to be expanded on a node is in a `bash -c` among them. A container that does not inherit the environment has
-    its variables among `words`. Raises UsageError for what bash cannot hold.
+    its variables among `words`. One that `is_lone` starts once, without srun, and ranks on all nodes by itself. Raises
+    UsageError for what bash cannot hold.
     """
-    return f"{_settings(tasks_per_node)}\n{_srun(words, tasks_per_node, srun_options, '')}\n"
+    started = quote_arguments(words) if is_lone else _srun(words, tasks_per_node, srun_options, "")
+    return f"{_settings(None if is_lone else tasks_per_node)}\n{started}\n"
 
 
 def fanout(
@@ -423,10 +465,16 @@ def fanout(
     step: int = 0,
     tasks_per_node: int | None = 1,
     srun_options: Sequence[str] = (),
+    is_lone: bool = False,
 ) -> str:
     """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the script."""
-    srun = _srun(words, tasks_per_node, srun_options, "  ")
-    return f"{exports(environment)}{_settings(tasks_per_node)}\n{_FANOUT.format(srun=srun, step=int(step))}"
+    srun = quote_arguments(words) if is_lone else _srun(words, tasks_per_node, srun_options, "  ")
+    settings = _settings(None if is_lone else tasks_per_node)
+    text = _FANOUT.format(srun=srun, step=int(step))
+    if is_lone:
+        before, _, rest = text.partition("# All processes of the step")
+        text = before + _SIGNAL_LONE + rest.partition("\n}\n")[2]
+    return f"{exports(environment)}{settings}\n{text}"
 
 
 def _settings(tasks_per_node: int | None) -> str:
@@ -443,7 +491,8 @@ def _srun(words: Sequence[str | Word], tasks_per_node: int | None, options: Sequ
         tasks = f'--ntasks="{count}" --ntasks-per-node={int(tasks_per_node)}'
     lines = [
         f'srun --nodes="$SLURM_JOB_NUM_NODES" {tasks}',
-        " ".join(map(shlex.quote, options)),
+        " ".join(shlex.quote(one) for one in options if not one.startswith("--container-")),
+        *(shlex.quote(one) for one in options if one.startswith("--container-")),
         quote_arguments(words),
     ]
     return f" \\\n{indent}  ".join(line for line in lines if line)
@@ -512,7 +561,7 @@ _PROBE = """\
 env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \\
   --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \\
   --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \\
-  bash -c 'exec bash -c "$0" on_probed "${SLURMD_NODENAME:-$HOSTNAME}" "$1"' "$on_probed" "$probe" || exit 1
+  bash -c 'exec bash -c "$0" @NAME "${SLURMD_NODENAME:-$HOSTNAME}" "$1"' "$@NAME" "$@TEXT" || exit 1
 """
 
 
@@ -523,11 +572,22 @@ def probe_step(probe: str, signal: str = "") -> str:
     """
     if not probe.strip():
         return ""
-    text = probe_texts(probe, _AFTER_PROBE, signal)
+    return _node_step(probe_texts(probe, _AFTER_PROBE, signal), "on_probed", "probe", signal)
+
+
+def hook_step(request: Request, place: Place, signal: str = "") -> str:
+    """As probe_step(), of the startup hook."""
+    if not request.startup_hook.strip():
+        return ""
+    return _node_step(hook_texts(request, place, signal), "on_hooked", "hook", signal)
+
+
+def _node_step(text: str, name: str, variable: str, signal: str) -> str:
+    step = _PROBE.replace("@NAME", name).replace("@TEXT", variable)
     if not signal:
-        return text + _PROBE
+        return text + step
     kept = f"# {signal} is for the command, which has not started.\ntrap '' {signal}\n"
-    return f"{text}{kept}{_PROBE}trap - {signal}\n"
+    return f"{text}{kept}{step}trap - {signal}\n"
 
 
 _END_TIME = """\

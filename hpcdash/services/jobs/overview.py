@@ -430,6 +430,19 @@ class JobPicture:
         ended_at = self.row["ends_at"]
         self.failure = await fetch_failure(self.store, self.detail, self.row, debug=self._debug)
         self._failure_of = ended_at
+        await self._note_node_check()
+
+    async def _note_node_check(self) -> None:
+        """What a ready check of a node found before a job began is remembered of that node."""
+        from hpcdash.services.submit.node_checks import NodeCheckRecords
+
+        excerpt = None if self.failure is None else self.failure.excerpt
+        lines = () if excerpt is None else (*excerpt.lines, *([excerpt.above] if excerpt.above else []))
+        if any(" check failed: " in line for line in lines):
+            records = NodeCheckRecords(self._state_folder, self.store.name)
+            ended_at = self.row["ends_at"] if self.row is not None else None
+            at = self.store.clock.now() if ended_at is None else ended_at.timestamp()
+            await asyncio.to_thread(records.note_lines, lines, at)
 
     async def _fetch_up(self) -> None:
         assert self.row is not None

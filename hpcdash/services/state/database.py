@@ -45,6 +45,15 @@ CREATE TABLE alerts (cluster TEXT NOT NULL, part TEXT NOT NULL, content BLOB NOT
     PRIMARY KEY (cluster, part));
 CREATE TABLE drafts (cluster TEXT PRIMARY KEY, content TEXT NOT NULL)
 """
+# Tables that came later; an older version leaves them alone, so that they need no version of their own.
+_LATER = (
+    "CREATE TABLE IF NOT EXISTS code_states (cluster TEXT NOT NULL, folder TEXT NOT NULL, words TEXT NOT NULL,"
+    " PRIMARY KEY (cluster, folder))",
+    "CREATE TABLE IF NOT EXISTS node_checks (cluster TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,"
+    " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, name))",
+    "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT NULL,"
+    " finding TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, uuid))",
+)
 
 _T = TypeVar("_T")
 # Closing any descriptor of a file drops the locks that this process has on it (fcntl(2)): while one thread makes the
@@ -182,6 +191,9 @@ class StateDatabase:
                 if version == 0:
                     connection.close()
                     return self._in_memory()
+        if is_write:
+            for sql in _LATER:
+                connection.execute(sql)
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:

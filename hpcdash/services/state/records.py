@@ -56,6 +56,11 @@ def launched_statement(cluster: str, record: LaunchRecord) -> Statement:
     return sql, (cluster, number_of(record.job_id), *(getattr(record, name) for name in LAUNCH_FIELDS))
 
 
+def code_state_statement(cluster: str, folder: str, words: str) -> Statement:
+    """What remembers the state of the code that a launch was made from."""
+    return "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)", (cluster, folder, words)
+
+
 def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
     """What notes that a folder is removed, or why it stays."""
     sql = "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ? AND folder_state = ''"

@@ -58,6 +58,10 @@ def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[Wante
 
 
 def _of_request(request: Request, staged: Collection[str]) -> Iterator[WantedPath]:
+    if request.files and not request.work_dir.startswith("/"):
+        # It comes along, and so does what lies in it.
+        yield from (one for one in _of_request(replace(request, files=()), staged) if one.path.startswith("/"))
+        return
     folder = request.work_dir
     if request.script and request.script.rpartition("/")[2] not in staged:
         yield WantedPath("script", _within(folder, request.script), PathKind.FILE)

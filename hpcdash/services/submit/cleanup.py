@@ -54,13 +54,16 @@ async def tidied(
         rows = by_job.get(record.job_id, [])
         if not rows and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
             await asyncio.to_thread(records.stays, record, "how it ended is not known")
-        elif has_completed(rows, record.tasks):
+        elif (is_done := has_completed(rows, record.tasks)) or (
+            record.keep == "nothing" and has_failed(rows, record.tasks)
+        ):
+            ended = "completed" if is_done else "ended"
             left = await _removed(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
             if left:
-                told.append(f"job {record.job_id} completed, but its files are left in {record.folder}: {left}")
+                told.append(f"job {record.job_id} {ended}, but its files are left in {record.folder}: {left}")
                 await asyncio.to_thread(records.stays, record, left)
             else:
-                told.append(f"job {record.job_id} completed: {record.folder} is removed")
+                told.append(f"job {record.job_id} {ended}: {record.folder} is removed")
                 await asyncio.to_thread(records.removed, record)
         elif has_failed(rows, record.tasks):
             await asyncio.to_thread(records.stays, record, "it did not complete")

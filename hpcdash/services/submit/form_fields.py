@@ -74,6 +74,13 @@ _RUNS = FormGroup(
             FieldKind.LINES,
             "python train.py --config base.yaml",
         ),
+        FormField(
+            "files",
+            "files",
+            "folders and files of this machine to send; the command starts in them. What git ignores is left out",
+            FieldKind.WORDS,
+            ".",
+        ),
         FormField("script", "script", "a program or script there to run instead of a command", example="run.sh"),
         FormField(
             "file",
@@ -139,6 +146,7 @@ _WHEN = FormGroup(
             "1",
             ways=BOTH_WAYS,
         ),
+        FormField("begin", "begin", "not before: 2026-12-01T08:00 by the cluster's clock, or +2h", example="+2h"),
         FormField("hold", "held", "it waits until it is released", FieldKind.FLAG, ways=BOTH_WAYS),
     ),
 )
@@ -195,6 +203,7 @@ _ENDS = FormGroup(
 _MORE = FormGroup(
     "More",
     (
+        FormField("startup_hook", "startup hook", "bash that each node runs once before the command", FieldKind.LINES),
         FormField("launcher", "launcher", "what starts the command's processes", choices=tuple(Launcher)),
         FormField(
             "job_library",

@@ -19,6 +19,7 @@ from hpcdash.services.state.records import (
     LAUNCH_COLUMNS,
     LaunchRecord,
     Statement,
+    code_state_statement,
     ended_statement,
     launched_statement,
 )
@@ -38,10 +39,23 @@ class LaunchRecords:
         self._database = None if folder is None else StateDatabase(folder)
         self.cluster = cluster
 
-    def launched(self, record: LaunchRecord) -> None:
-        """Remember a launch."""
+    def launched(self, record: LaunchRecord, code_state: str = "") -> None:
+        """Remember a launch, and the state of its code in words."""
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
-        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)))
+        orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
+        of_code = [code_state_statement(self.cluster, record.folder, code_state), (orphans, ())] if code_state else []
+        self._write(launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)), *of_code)
+
+    def code_state(self, record: LaunchRecord) -> str:
+        """The state of the code that a launch was made from, '' where it is not known."""
+        if self._database is None:
+            return ""
+        sql = "SELECT words FROM code_states WHERE cluster = ? AND folder = ?"
+        try:
+            return "".join(words for (words,) in self._database.read(sql, self.cluster, record.folder))
+        except StateUnusable:
+            # It was written before there were any.
+            return ""
 
     def removed(self, record: LaunchRecord) -> None:
         """Its folder is no more."""
@@ -62,8 +76,8 @@ class LaunchRecords:
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Those whose folder goes when they have completed, and of which that is not known yet."""
-        found = self._read("AND keep = 'failed' AND job_id != '' AND folder_state = ''")
+        """Those whose folder goes when they have completed, or ended, and of which that is not known yet."""
+        found = self._read("AND keep IN ('failed', 'nothing') AND job_id != '' AND folder_state = ''")
         return tuple({record.folder: record for record in found}.values())
 
     def looks_now(self, every_seconds: float) -> bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcdash.backends.script.allocation import KIND
+from hpcdash.backends.script.body import PACKAGES_NAME, PROVENANCE_NAME
 from hpcdash.backends.script.call import format_items, result_path
 from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import task_of
@@ -49,6 +50,8 @@ class LaunchedJob:
     is_of_many: bool = False
     # It waits for runs, or did.
     is_allocation: bool = False
+    code: str = ""
+    code_files: tuple[str, ...] = ()
 
     def for_json(self) -> dict[str, Any]:
         """The same by name; null for what there is none of, and for paths in which something stands for the task."""
@@ -63,6 +66,7 @@ class LaunchedJob:
             "checkpoints": None if "%a" in self.checkpoints else self.checkpoints or None,
             "kill_switch": self.kill_switch or None,
             "save_switch": self.save_switch or None,
+            "code": self.code or None,
         }
 
     def words(self) -> tuple[tuple[str, str], ...]:
@@ -79,6 +83,9 @@ class LaunchedJob:
             ("checkpoints", self.checkpoints),
             ("kill switch", self.kill_switch),
             ("save switch", self.save_switch),
+            ("code", self.code),
+            ("changes in", self.code_files[0] if self.code_files and self.code else ""),
+            ("packages in", self.code_files[1] if len(self.code_files) > 1 else ""),
             ("folder", self.folder),
         )
         return tuple((label, words) for label, words in pairs if words)
@@ -96,7 +103,13 @@ def _launched_job(folder: Path | None, cluster: str, row: Row, is_whole_array: b
     if record is None:
         return None
     task = "" if is_whole_array else task_of(str(row["id"]))
-    return _build_launched_job(record, row, task if task.isdigit() else "")
+    request = request_of(record)
+    files = [PROVENANCE_NAME, *([PACKAGES_NAME] if request is not None and request.files else [])]
+    return replace(
+        _build_launched_job(record, request, row, task if task.isdigit() else ""),
+        code=LaunchRecords(folder, cluster).code_state(record),
+        code_files=tuple(f"{record.folder}/{name}" for name in files),
+    )
 
 
 def record_of_job(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
@@ -125,9 +138,8 @@ def checkpoints_of(request: Request, row: Row, task: str) -> str:
     return absolute_path(folder_of(path, task) or path, request.work_dir or row["work_dir"])
 
 
-def _build_launched_job(record: LaunchRecord, row: Row, task: str) -> LaunchedJob:
+def _build_launched_job(record: LaunchRecord, request: Request | None, row: Row, task: str) -> LaunchedJob:
     kill, save = (_switch(kind, record, row) for kind in (SwitchKind.KILL, SwitchKind.SAVE))
-    request = request_of(record)
     checkpoints = "" if request is None else checkpoints_of(request, row, task)
     if request is None or request.call is None:
         is_allocation = request is not None and request.kind == KIND

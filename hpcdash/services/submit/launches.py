@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.allocation import Waiting
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.domain.demand import LintFinding
+    from hpcdash.services.submit.code_files import CodeFiles
     from hpcdash.services.submit.launch_records import LaunchRecords
+    from hpcdash.services.submit.provenance import CodeState
     from hpcdash.services.submit.queues import LaunchQueues
     from hpcdash.services.submit.staging import Staged
 
@@ -59,7 +61,7 @@ class LaunchPlan(SubmissionPlan):
     """What launching a request would run: it stages the launch's folder, then submits the script from there.
 
     `request` is as it is launched, with what its queue says, and `text` as a person wrote it; `staged` is what the
-    folder will hold.
+    folder will hold. `code_state` is that of the repository it is launched from, None for none.
     """
 
     script: BatchScript
@@ -67,6 +69,7 @@ class LaunchPlan(SubmissionPlan):
     request: Request
     staged: Staged
     text: str
+    code_state: CodeState | None = None
 
 
 class Launches:
@@ -141,16 +144,19 @@ class Launches:
         asked: Request,
         text: str = "",
         files: Mapping[str, bytes] = MappingProxyType({}),
+        base: Path | None = None,
         *,
         waiting: Waiting | None = None,
     ) -> LaunchPlan:
         """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
 
         `text` is the request as a person wrote it, `files` (name → content) are staged with it: its `script` that is
-        among them, by its last part, is run from there. With `waiting` it is an allocation that waits for runs.
+        among them, by its last part, is run from there. `base` is the folder here that the request's own `files` are
+        relative to; None: the current one. With `waiting` it is an allocation that waits for runs.
         `Actions.run` runs it, `recovery.reconcile` finds out what became of one whose answer was lost, and
         `conclude` then remembers it, or removes its folder.
         """
+        from hpcdash.backends.script.body import with_code_state
         from hpcdash.backends.submissions import Submission
         from hpcdash.services.submit.plan import refuse_large_array
 
@@ -174,11 +180,51 @@ class Launches:
         if waiting is not None:
             place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
+        code_state = await self._code_state(request, base)
+        if code_state is not None:
+            script = with_code_state(script, code_state.words)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
-        return build_launch_plan(
-            self.store, request, place, script, text=text, files=files, launch_program=self.settings.launch_program
+        planned = build_launch_plan(
+            self.store,
+            request,
+            place,
+            script,
+            text=text,
+            files=files,
+            launch_program=self.settings.launch_program,
+            code_state=code_state,
         )
+        return planned if not request.files else await self._with_code(planned, base or Path.cwd())
+
+    async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
+        """Of the repository that a request and its files are in."""
+        from hpcdash.services.submit.provenance import find_code_state
+
+        folder = base or (Path.cwd() if request.files else None)
+        return None if folder is None else await asyncio.to_thread(find_code_state, folder)
+
+    async def _with_code(self, planned: LaunchPlan, base: Path) -> LaunchPlan:
+        """With what sends the request's files, between what makes the folder and what submits."""
+        from hpcdash.services.submit.code_files import code_command, look_query, pack_code_files
+
+        request, folder = planned.request, planned.staged.folder
+        packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
+        arrived = await self.store.ask(look_query(planned.staged.root, packed.digest))
+        command = code_command(packed, folder, planned.plan.request.job_ids[0], arrived)
+        first, *others = planned.plan.commands
+        notes = (*packed.code.notes, *planned.notes)
+        return replace(planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes)
+
+    def code_files(self, request: Request, base: Path) -> CodeFiles:
+        """What of this machine would be sent with a request. Raises UsageError."""
+        from hpcdash.services.submit.code_files import find_code_files
+
+        if request.site.run_as:
+            raise UsageError(
+                "files: with run_as no folder is sent", "Leave run_as out, or copy the files there and name work_dir."
+            )
+        return find_code_files(request.files, base, self.settings.files_limit)
 
     async def plan_run(
         self, asked: Request, folder: str, title: bytes, text: str, files: Mapping[str, bytes]
@@ -192,6 +238,8 @@ class Launches:
                 "array, after and hold are the scheduler's, which takes no part in a run",
                 "Runs follow one another in the order they come; submit one for each task.",
             )
+        if asked.files:
+            raise UsageError("files: none are sent with a run", "Copy them there, and name the folder as work_dir.")
         from hpcdash.backends.script.body import Place, staged_name
         from hpcdash.services.submit.allocations import TITLE_NAME
 
@@ -246,7 +294,8 @@ class Launches:
         result = format_result_path(planned.request, folder)
         said = "; ".join(part for part in ("" if outcome.done else f"its files are in {folder}", result) if part)
         try:
-            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()))
+            words = "" if planned.code_state is None else planned.code_state.words
+            await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()), words)
         except StateUnusable as error:
             kept = f"it could not be noted here that its files are in {folder}: {error.message}"
             return "; ".join(part for part in (said, kept) if part)
@@ -429,18 +478,27 @@ def build_launch_plan(
     text: str,
     files: Mapping[str, bytes],
     launch_program: str,
+    code_state: CodeState | None = None,
 ) -> LaunchPlan:
     """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
 
     Raises UsageError for what cannot be staged or submitted.
     """
-    from hpcdash.backends.script.body import SCRIPT_NAME
+    from hpcdash.backends.script.body import PROVENANCE_NAME, SCRIPT_NAME
     from hpcdash.services.submit.staging import staging_command
 
     run_as = request.site.run_as
     content = script.text.encode("utf-8", "surrogateescape")
+    noted = {} if code_state is None else {PROVENANCE_NAME: code_state.text}
     staged = launch_files(
-        request, place, script, text=text, files=files, launch_program=launch_program, at=store.clock.now()
+        request,
+        place,
+        script,
+        text=text,
+        files=files,
+        more=noted,
+        launch_program=launch_program,
+        at=store.clock.now(),
     )
     submission = Submission(
         script=content,
@@ -457,7 +515,7 @@ def build_launch_plan(
     search = Search(submit.mark, submit.job_name or None, not_before, run_as)
     name = submit.command.job_ids[0]
     plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), submit.named_command))
-    return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text)
+    return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text, code_state)
 
 
 def launch_files(
@@ -473,7 +531,15 @@ def launch_files(
 ) -> Staged:
     """What a launch's folder is to hold: its script, its request, what its command imports, and a person's `files`."""
     from hpcdash.backends.script.allocation import MARKER_NAME
-    from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, has_library
+    from hpcdash.backends.script.body import (
+        LIBRARY_NAME,
+        REQUEST_NAME,
+        SCRIPT_NAME,
+        SECRETS_NAME,
+        has_library,
+        secret_variables,
+        secrets_file,
+    )
     from hpcdash.backends.script.call import call_files
     from hpcdash.services.submit.staging import staged_files
 
@@ -486,6 +552,8 @@ def launch_files(
         own[LIBRARY_NAME] = _library()
     if request.call is not None:
         own |= call_files(request.call)
+    if secret_variables(request):
+        own[SECRETS_NAME] = secrets_file(request)
     return staged_files(place.folder, own, files, run_as=request.site.run_as, launch_program=launch_program, at=at)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.script.body import STAGED_FOLDER, staged_name
+from hpcdash.backends.script.body import CODE_FOLDER, PACKAGES_NAME, STAGED_FOLDER, staged_name
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
 from hpcdash.services.submit.sudoers import (
@@ -21,6 +21,7 @@ from hpcdash.services.submit.sudoers import (
     UNSTAGED_FILE,
     program_argv,
     root_commands,
+    unstaged_file,
 )
 
 SUMS_NAME = "SHA256SUMS"
@@ -40,12 +41,21 @@ _STAGE = (
     "tar -xof - && sha256sum -c SHA256SUMS && exit 0; "
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
 )
+# Says when the files of a request were unpacked: what changed later is the job's.
+UNPACKED_NAME = ".unpacked"
+# In a launch's folder, prints a file that a job made or changed.
+_ADDED_FILE = (
+    f"if test -f ./{UNPACKED_NAME}; then "
+    f'found=$(find ./{CODE_FOLDER} ! -type d ! -path "*/__pycache__/*" -cnewer ./{UNPACKED_NAME} | head -n 1); '
+    f'if test -n "$found"; then printf "%s\\n" "$found"; else '
+    f"{unstaged_file(f'./{UNPACKED_NAME}', f'./{PACKAGES_NAME}*', f'./{CODE_FOLDER}/*')}; fi; else {UNSTAGED_FILE}; fi"
+)
 # root, name, digest of the sums, and 'staged' to leave it where it holds more than that and logs. Removes the folder
 # that holds what was staged, and nothing a link leads to.
 _DISCARD = (
     'cd -P -- "$1" && test -e "./$2" || exit 3; '
     'test ! -L "./$2" && test -O "./$2" && test "$(sha256sum < "./$2/SHA256SUMS")" = "$3  -" || exit 5; '
-    f'test -z "$4" || {{ more=$(cd -P -- "./$2" && {UNSTAGED_FILE}); test -z "$more" || '
+    f'test -z "$4" || {{ more=$(cd -P -- "./$2" && {_ADDED_FILE}); test -z "$more" || '
     '{ printf "it holds more than was staged: %s\\n" "$more" >&2; exit 4; }; }; '
     'rm -rf -- "./$2"'
 )

@@ -14,12 +14,19 @@ _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 
 # How `remove` ends where there is no such launch.
 NOTHING_THERE = 3
-# In a launch's folder, prints a file that was neither staged nor is a log. What was staged is named twice or more, the
-# rest once.
-UNSTAGED_FILE = (
-    '{ cut -c 67- SHA256SUMS; cut -c 67- SHA256SUMS; find . ! -type d ! -name "*.out" ! -name "*.err" '
-    '! -path "./SHA256SUMS" ! -path "*/__pycache__/*" | cut -c 3-; } | sort | uniq -u | head -n 1'
-)
+
+
+def unstaged_file(*passed_over: str) -> str:
+    """Shell that prints a file of a launch's folder that was neither staged nor is a log, nor of these patterns."""
+    others = "".join(f'! -path "{pattern}" ' for pattern in passed_over)
+    # What was staged is named twice or more, the rest once.
+    return (
+        '{ cut -c 67- SHA256SUMS; cut -c 67- SHA256SUMS; find . ! -type d ! -name "*.out" ! -name "*.err" '
+        f'! -path "./SHA256SUMS" {others}! -path "*/__pycache__/*" | cut -c 3-; }} | sort | uniq -u | head -n 1'
+    )
+
+
+UNSTAGED_FILE = unstaged_file()
 # Sticky keeps what root owns in a folder where it is, whoever else may write there (/tmp).
 _WEAK_SPOT = """\
 # weak_spot PATH [sticky]: prints who besides root could put something else at PATH; nothing where nobody could. With

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from hpcdash.domain.units import format_age
@@ -27,6 +28,8 @@ class NodesView(TableView):
     NAME = "nodes"
     DEFAULT_COLUMNS = ("name", "state", "cpus", "gpus", "type", "memory", "load", "jobs", "queues", "reason")
     NOT_ALWAYS_TOLD = frozenset({"load", "queues"})
+    _findings_of: tuple[int, int] | None = None
+    _findings_read: Mapping[str, str] = MappingProxyType({})
 
     @property
     def kind(self) -> Kind:
@@ -63,7 +66,21 @@ class NodesView(TableView):
         return "The scheduler lists no nodes. ctrl+r asks again"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        return node_hint(row, self.now().timestamp())
+        now = self.now().timestamp()
+        found = self._findings().get(str(row["name"]), "")
+        return "  ·  ".join(part for part in (node_hint(row, now), found) if part)
+
+    def _findings(self) -> Mapping[str, str]:
+        """What the checks of nodes found last, by node; read again once there may be more."""
+        from hpcdash.services.submit.node_checks import NodeCheckRecords
+
+        launches = self.session.launches
+        folder = None if launches is None else launches.state_folder
+        records = NodeCheckRecords(folder, self.session.name)
+        stamp = records.stamp()
+        if stamp != self._findings_of:
+            self._findings_of, self._findings_read = stamp, records.findings(self.now().timestamp())
+        return self._findings_read
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("node", name=row_id))

@@ -57,6 +57,36 @@ REQUESTS = {
         environment={"DATA": "/data"},
         site=Site(node_probe='nvidia-smi -L > /dev/null &&\n  test -d "$DATA"\n'),
     ),
+    "files": Request(
+        command="train.py --lr 1e-3",
+        files=(".",),
+        slots=8,
+        slots_per_node=4,
+        limit_seconds=3600,
+        begin="2026-12-01T08:00:00",
+        launcher=Launcher.DEEPSPEED,
+        startup_hook="module load cuda\npip install --user -r requirements.txt",
+        environment={"WANDB_API_KEY": "hunter2", "DATA": "/data"},
+    ),
+    "call-torchrun": Request(
+        call=Call("lab.train", "main", kwargs={"lr": 0.001}, python="/opt/env/bin/python"),
+        slots=8,
+        slots_per_node=4,
+        limit_seconds=3600,
+        launcher=Launcher.TORCHRUN,
+    ),
+    "mpirun": Request(
+        command="./simulate --steps 100",
+        slots=8,
+        slots_per_node=4,
+        slot_type=SlotType.CPU,
+        limit_seconds=3600,
+        launcher=Launcher.MPIRUN,
+        signal=EarlySignal("USR1", 600, batch_only=True),
+    ),
+    "horovodrun": Request(
+        command="python train.py", slots=8, slots_per_node=4, limit_seconds=3600, launcher=Launcher.HOROVODRUN
+    ),
     "call": Request(
         call=Call(
             "lab.train",

@@ -14,7 +14,7 @@ from hpcdash.backends.script.body import LIBRARY_NAME, Place
 from hpcdash.backends.script.call import call_files, format_result_path
 from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
+from hpcdash.domain.request import Call, Container, EarlySignal, Request, Runtime
 from hpcdash.errors import UsageError
 from hpcdash.job.pickles import read_packed, unpacked
 from hpcdash.job.zip import job_zip
@@ -122,8 +122,6 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"launcher": Launcher.TORCHRUN}, "launcher: torchrun starts a script"),
-        ({"launcher": Launcher.ACCELERATE}, "launcher: accelerate starts a script"),
         ({"job_library": False}, "job_library: "),
         ({"call": Call("m", "f", wheel="/w"), "container": Container(Runtime.PODMAN, "i")}, "call: the venv"),
         ({"call": Call("m", "f", items=(1, 2)), "array": parse_tasks("2")}, "array: 2 is not within 0-1"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shlex
 import subprocess
@@ -19,7 +21,7 @@ from hpcdash.backends.slurm.script import ENVIRONMENT as SLURM
 from hpcdash.backends.slurm.script import SRUN_OPTIONS
 from hpcdash.backends.slurm.script import fanout as slurm_fanout
 from hpcdash.backends.slurm.script import preamble as slurm_preamble
-from hpcdash.domain.request import EarlySignal, Launcher, Request
+from hpcdash.domain.request import Call, EarlySignal, Launcher, Request
 from hpcdash.errors import UsageError
 from tests.support.scripts import Scheduler, batch_script
 
@@ -37,7 +39,9 @@ COMMAND = "train.py 'a b'"
 
 def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) -> subprocess.CompletedProcess[str]:
     programs = {"srun": _SRUN, "pbs_tmrsh": _TMRSH, "scontrol": "#!/bin/bash\nprintf 'n1\\nn2\\n'\n"}
-    for name, text in (programs | {"torchrun": _ECHO, "accelerate": _ECHO}).items():
+    for name, text in (
+        programs | dict.fromkeys(("torchrun", "accelerate", "python", "mpirun", "horovodrun"), _ECHO)
+    ).items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     (folder / "nodes").write_text(hosts)
@@ -126,6 +130,87 @@ def test_accelerate_is_not_started_on_hosts_of_different_numbers(tmp_path: Path)
     ended = run(tmp_path, pbs(Launcher.ACCELERATE, "train.py", 1), "n1\nn2\nn1\n")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "(2 1), which accelerate cannot use" in ended.stderr
+
+
+def _deepspeed_words(said: str) -> list[tuple[dict[str, list[int]], list[str]]]:
+    """What deepspeed's launcher was told on each node."""
+    found = []
+    for line in sorted(said.splitlines()):
+        words = line.split()
+        world = words[3].removeprefix("--world_info=")
+        found.append((json.loads(base64.urlsafe_b64decode(world)), [*words[:3], *words[4:]]))
+    return found
+
+
+@pytest.mark.parametrize("scheduler", Scheduler)
+def test_deepspeed_is_told_of_all_nodes_without_ssh(scheduler: Scheduler, tmp_path: Path) -> None:
+    ended = run(tmp_path, _script(scheduler, Launcher.DEEPSPEED, "deepspeed train.py --stage 3"))
+    world = {"n1": [0, 1, 2, 3], "n2": [0, 1, 2, 3]}
+    module = ["python", "-m", "deepspeed.launcher.launch"]
+    ranks = [1] if scheduler is Scheduler.SLURM else [0, 1]
+    assert _deepspeed_words(ended.stdout) == [
+        (
+            world,
+            [*module, f"--node_rank={rank}", "--master_addr=n1", "--master_port=20012", "train.py", "--stage", "3"],
+        )
+        for rank in ranks
+    ], ended.stderr
+
+
+@pytest.mark.parametrize("scheduler", Scheduler)
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [(Launcher.MPIRUN, "mpirun -n 8 ./a.out -x"), (Launcher.HOROVODRUN, "horovodrun -np 8 -H n1:4,n2:4 ./a.out -x")],
+)
+def test_what_starts_ranks_on_all_nodes_is_started_once(
+    scheduler: Scheduler, launcher: Launcher, words: str, tmp_path: Path
+) -> None:
+    for signal in (None, EarlySignal("USR1", 60, batch_only=True)):
+        text = _script(scheduler, launcher, "./a.out -x", signal)
+        ended = run(tmp_path, text, "n1\n" * 4 + "n2\n" * 4)
+        assert ended.stdout.splitlines() == [words], ended.stderr
+        assert not (tmp_path / "srun_words").exists()
+    if launcher is Launcher.HOROVODRUN and scheduler is Scheduler.SLURM:
+        with pytest.raises(UsageError, match="slots_per_node"):
+            batch_script(scheduler, Request(command="a", slots=8, launcher=launcher), Place("u"))
+
+
+def test_an_early_signal_reaches_what_started_the_ranks(tmp_path: Path) -> None:
+    text = _script(Scheduler.SLURM, Launcher.MPIRUN, "./a.out", EarlySignal("USR1", 60, batch_only=True))
+    (tmp_path / "mpirun-real").write_text(
+        "#!/bin/bash\ntrap 'echo told; exit 0' USR1\nkill -s USR1 \"$HPCDASH_SHELL\"\nwhile :; do sleep 0.1; done\n"
+    )
+    (tmp_path / "mpirun-real").chmod(0o755)
+    ended = run(tmp_path, f"export HPCDASH_SHELL=$$\n{text.replace('mpirun -n 8', './mpirun-real')}")
+    assert (ended.returncode, ended.stdout) == (0, "told\n"), ended.stderr
+
+
+@pytest.mark.parametrize("scheduler", Scheduler)
+@pytest.mark.parametrize(
+    ("launcher", "started"),
+    [
+        (Launcher.TORCHRUN, "-m torch.distributed.run"),
+        (Launcher.ACCELERATE, "-m accelerate.commands.launch"),
+        (Launcher.DEEPSPEED, "-m deepspeed.launcher.launch"),
+    ],
+)
+def test_a_call_is_started_by_a_launcher_as_a_module(
+    scheduler: Scheduler, launcher: Launcher, started: str, tmp_path: Path
+) -> None:
+    call = Call("lab.train", "main", python=str(tmp_path / "python"))
+    request = Request(call=call, slots=8, slots_per_node=4, launcher=launcher, limit_seconds=600)
+    ended = run(tmp_path, batch_script(scheduler, request, Place("1a2b", str(tmp_path))).text)
+    module = "--module" if launcher is Launcher.DEEPSPEED else "-m"
+    lines = ended.stdout.splitlines()
+    assert lines, ended.stderr
+    for line in lines:
+        assert line.startswith(f"python {started} "), line
+        assert f" {module} hpcdash.job.runner --module=lab.train --function=main --job-dir={tmp_path} " in line
+
+
+def _script(scheduler: Scheduler, launcher: Launcher, command: str, signal: EarlySignal | None = None) -> str:
+    request = Request(command=command, slots=8, slots_per_node=4, launcher=launcher, signal=signal, limit_seconds=600)
+    return batch_script(scheduler, request, Place("u")).text
 
 
 def test_each_task_of_a_pbs_array_meets_on_a_port_of_its_own(tmp_path: Path) -> None:

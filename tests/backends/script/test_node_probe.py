@@ -97,6 +97,24 @@ def test_where_all_are_well_the_command_starts_everywhere(
 
 
 @pytest.mark.parametrize("scheduler", Scheduler)
+def test_a_startup_hook_runs_after_the_probe_and_where_it_fails_nothing_starts(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    hook = 'echo "hook on $HOST"\n[ "$HOST" != "$BROKEN" ] || exit 3'
+    well = run(script(scheduler, "echo probed", BATCH_USR1, startup_hook=hook), tmp_path)
+    assert sorted(well.stdout.split("\n")) == ["", "started on n1", "started on n2", "started on n3"]
+    said = well.stderr.splitlines()
+    assert max(at for at, line in enumerate(said) if "probed" in line) < min(
+        at for at, line in enumerate(said) if "hook on" in line
+    )
+    broken = run(script(scheduler, "", startup_hook=hook, environment={"BROKEN": "n2"}), tmp_path)
+    assert (broken.returncode, broken.stdout) == (1, "")
+    cause = root_cause(broken.stderr.splitlines())
+    assert cause is not None
+    assert cause.line == "hpcdash: the startup hook failed on node n2 (status 3)"
+
+
+@pytest.mark.parametrize("scheduler", Scheduler)
 def test_an_early_signal_is_not_taken_for_a_node_that_fails(scheduler: Scheduler, tmp_path: Path) -> None:
     probe = "kill -s USR1 $$; kill -s USR1 $PPID; echo well"
     ended = run(script(scheduler, probe, BATCH_USR1), tmp_path)

@@ -54,6 +54,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "project": ("p q", "--wckey=p q"),
     "workspace": ("w", "--wckey=w"),
     "labels": (("b", "a"), "--wckey=a,b"),
+    "begin": ("2026-12-01T08:00:00", "--begin=2026-12-01T08:00:00"),
+    "files": ((".",), f"--chdir={PLACE.folder}/code"),
+    "startup_hook": ("module load cuda", "\nmodule load cuda\nEND_OF_HOOK\n"),
     "environment": ({"V": "a 'b'\nc"}, "\nexport V='a '\"'\"'b'\"'\"'\nc'\n"),
     "container": (Container(Runtime.PODMAN, "i:1"), "\npodman run "),
     "call": (Call("m", "f"), "\npython3 -m hpcdash.job.runner --module=m --function=f "),
@@ -281,7 +284,53 @@ def test_a_folder_that_no_directive_can_hold_is_refused() -> None:
     ("name", "is_secret"),
     [("WANDB_API_KEY", True), ("HF_TOKEN", True), ("db_password", True), ("TOKENIZER", False), ("SORT_KEY", False)],
 )
-def test_a_secret_among_the_variables_is_warned_of(scheduler: Scheduler, name: str, is_secret: bool) -> None:
-    said = "\n".join(batch_script(scheduler, Request(command="true", environment={name: "x"}), PLACE).warnings)
-    assert (f"environment: {name} would be in the script" in said) is is_secret
-    assert ("list of processes" in said) is (is_secret and scheduler is Scheduler.PBS)
+def test_a_secret_among_the_variables_is_in_a_file_of_the_launch_or_warned_of(
+    scheduler: Scheduler, name: str, is_secret: bool
+) -> None:
+    request = Request(command="true", environment={name: "x"}, startup_hook="true")
+    without = batch_script(scheduler, request, Place("u"))
+    assert (f"environment: {name} would be in the script" in "\n".join(without.warnings)) is is_secret
+    there = batch_script(scheduler, request, PLACE)
+    assert "would be in" not in "\n".join(there.warnings)
+    assert (f"{name}=x" not in there.text, there.text.count(f". {PLACE.folder}/secrets.sh")) == (
+        is_secret,
+        2 * is_secret,
+    )
+    assert ("list of processes" in "\n".join(without.warnings)) is (is_secret and scheduler is Scheduler.PBS)
+
+
+def test_pyxis_s_container_is_options_of_srun() -> None:
+    container = Container(Runtime.PYXIS, "nvcr.io/nvidia/pytorch:24.01", ("/data:/d:ro,nosuid",), force_pull=True)
+    script = made(container=container, environment={"A": "1"}, work_dir="/w", slots_per_node=4, startup_hook="true")
+    lines = [line.strip(" \\") for line in script.text.splitlines() if "--container-" in line]
+    assert lines == [
+        "'--container-image=nvcr.io#nvidia/pytorch:24.01'",
+        "--container-mount-home",
+        f"--container-mounts=/data:/d:ro+nosuid,/w:/w,{PLACE.folder}:{PLACE.folder}",
+        "--container-workdir=/w",
+        "--container-env=A",
+    ]
+    assert "hpcdash: the container is up on" in script.text
+    assert script.warnings == ("force_pull: pyxis imports the image anew for each job by itself",)
+    for fields in (
+        {"container": Container(Runtime.PYXIS, "x", ("/a,b:/c",))},
+        {"container": container, "launcher": Launcher.MPIRUN, "slots": 1},
+        {"container": Container(Runtime.PODMAN, "x"), "launcher": Launcher.MPIRUN},
+    ):
+        with pytest.raises(UsageError, match=r"^(?:container|launcher)"):
+            made(**fields)
+    with pytest.raises(UsageError, match="pyxis is srun's, not PBS's"):
+        batch_script(Scheduler.PBS, Request(command="a", container=container), PLACE)
+
+
+@pytest.mark.parametrize("runtime", [one for one in Runtime if one is not Runtime.NONE])
+def test_in_a_container_too_the_command_starts_in_the_folder_of_its_files(runtime: Runtime) -> None:
+    text = made(container=Container(runtime, "lab/net:1"), files=(".",), work_dir="src").text
+    assert text.count(f"cd -- {PLACE.folder}/code/src || exit\n") == 1
+    assert "packages.txt" not in text
+
+
+def test_a_begin_after_the_submission_is_slurm_s_alone() -> None:
+    assert options(made(begin="+2h"))["begin"] == "now+7200"
+    with pytest.raises(UsageError, match=r"begin: PBS takes a time"):
+        batch_script(Scheduler.PBS, Request(command="a", begin="+2h"), PLACE)

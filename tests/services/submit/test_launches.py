@@ -271,6 +271,15 @@ async def test_one_question_tells_how_all_ended(
     assert transport.count(HISTORY) == 1
 
 
+async def test_where_nothing_is_kept_the_folder_of_what_failed_goes_too(
+    launches: Launches, transport: ScriptedTransport
+) -> None:
+    launches.records.launched(replace(RECORD, keep="nothing"))
+    transport.history = [{"jobid": "7", "state": "FAILED"}]
+    assert await launches.tidy() == ("job 7 ended: /jobs/one-1 is removed",)
+    assert launches.records.unsettled() == ()
+
+
 async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
     launches: Launches, transport: ScriptedTransport
 ) -> None:

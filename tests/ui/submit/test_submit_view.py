@@ -612,7 +612,7 @@ async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path)
         await settled(pilot)
         view = await open_form(pilot)
         to_after = [*["tab"] * 8, "enter", "tab", "tab"]
-        for key in ("a", "tab", "b", "enter", "c", "tab", "tab", "tab", "d", *to_after, "7"):
+        for key in ("a", "tab", "b", "enter", "c", *["tab"] * 4, "d", *to_after, "7"):
             app.post_message(Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: view.form.texts().get("after"), "the last letter")
         assert view.form.texts() == {"name": "a", "command": "b\nc", "queue": "d", "after": "7"}

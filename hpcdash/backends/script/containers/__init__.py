@@ -10,11 +10,12 @@ from hpcdash.backends.script.containers.apptainer import apptainer_command
 from hpcdash.backends.script.containers.enroot import enroot_command
 from hpcdash.backends.script.containers.login import login_file
 from hpcdash.backends.script.containers.podman import podman_command
+from hpcdash.backends.script.containers.pyxis import pyxis_options
 from hpcdash.backends.script.containers.words import ContainerCommand, Word, split_environment, words
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
 
-__all__ = ["ContainerCommand", "Word", "container_command", "login_file"]
+__all__ = ["ContainerCommand", "Word", "container_command", "login_file", "pyxis_options"]
 
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _NAME_OR_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")

@@ -1,0 +1,235 @@
+"""Ready checks of a node: bash that tries its GPUs, its disks and its clock, and how what it says is read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+# The driver and each GPU that is visible: memory is written on it and read back.
+_CUDA = """\
+import ctypes, struct, sys
+from ctypes import byref, c_int, c_size_t, c_void_p
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError as error:
+    sys.exit("the driver cannot be loaded: %s" % error)
+def call(where, what, *words):
+    code = getattr(cuda, what)(*words)
+    if code:
+        name = ctypes.c_char_p()
+        cuda.cuGetErrorName(code, byref(name))
+        sys.exit("%s: %s answers %s" % (where, what, (name.value or b"%d" % code).decode()))
+call("the driver", "cuInit", 0)
+count, size = c_int(), 64 << 20
+call("the driver", "cuDeviceGetCount", byref(count))
+if not count.value:
+    sys.exit("the driver shows no GPU")
+for at in range(count.value):
+    device, uuid, context, memory = c_int(), (ctypes.c_ubyte * 16)(), c_void_p(), c_void_p()
+    call("GPU %d" % at, "cuDeviceGet", byref(device), at)
+    call("GPU %d" % at, "cuDeviceGetUuid", uuid, device)
+    digits = bytes(uuid).hex()
+    where = "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    call(where, "cuCtxCreate_v2", byref(context), 0, device)
+    call(where, "cuMemAlloc_v2", byref(memory), c_size_t(size))
+    call(where, "cuMemsetD32_v2", memory, 0x5AA5A55A, c_size_t(size // 4))
+    back = ctypes.create_string_buffer(size)
+    call(where, "cuMemcpyDtoH_v2", back, memory, c_size_t(size))
+    if back.raw != struct.pack("=I", 0x5AA5A55A) * (size // 4):
+        sys.exit(where + ": its memory gives back other bytes than were written")
+    call(where, "cuMemFree_v2", memory)
+    call(where, "cuCtxDestroy_v2", context)
+print("%d with their memory" % count.value)
+"""
+# Whether all visible GPUs of the node reach each other.
+_NCCL = """\
+import ctypes, glob, importlib.util, os, sys
+found = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
+places = [os.path.join(place, "lib") for place in (found.submodule_search_locations or ())] if found else []
+names = ["libnccl.so.2"] + [name for place in places for name in glob.glob(os.path.join(place, "libnccl.so*"))]
+nccl = cuda = None
+for name in names:
+    try:
+        nccl = nccl or ctypes.CDLL(name)
+    except OSError:
+        pass
+if nccl is None:
+    print("libnccl.so.2 is not there")
+    sys.exit(77)
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError as error:
+    sys.exit("the driver cannot be loaded: %s" % error)
+count = ctypes.c_int()
+if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+    sys.exit("the driver shows no GPU")
+links = (ctypes.c_void_p * count.value)()
+code = nccl.ncclCommInitAll(links, count.value, None)
+if code:
+    nccl.ncclGetErrorString.restype = ctypes.c_char_p
+    sys.exit("%d GPUs: ncclCommInitAll answers %s" % (count.value, nccl.ncclGetErrorString(code).decode()))
+for link in links:
+    nccl.ncclCommDestroy(ctypes.c_void_p(link))
+print("%d GPUs reach each other" % count.value)
+"""
+# What others left on the GPUs, and errors of their memory.
+_GPU_MEMORY = """\
+type -P nvidia-smi > /dev/null || { echo 'nvidia-smi is not there'; exit 77; }
+asked=uuid,memory.used,memory.total,ecc.errors.uncorrected.volatile.total
+said=$(nvidia-smi --query-gpu="$asked" --format=csv,noheader,nounits 2>&1) || { echo "${said##*$'\\n'}"; exit 1; }
+printf '%s\\n' "$said" | awk -F ', *' '
+  $2 + 0 > 1024 { print $1 ": " $2 " of " $3 " MiB are in use before the job"; bad = 1; exit }
+  $4 + 0 > 0 { print $1 ": " $4 " uncorrected memory errors"; bad = 1; exit }
+  END { if (!bad) print NR " with their memory free"; exit bad }'
+"""
+_DISK = """\
+for folder in "${TMPDIR:-/tmp}" /dev/shm; do
+  if [ ! -d "$folder" ]; then
+    [ "$folder" != /dev/shm ] || continue
+    echo "$folder is not there"
+    exit 1
+  fi
+  free=$(df -Pk -- "$folder" | awk 'NR == 2 { print $4 }')
+  [ "${free:-0}" -ge 65536 ] || { echo "$folder has $((${free:-0} / 1024)) MiB left"; exit 1; }
+  file=$(mktemp "$folder/.hpcdash-check.XXXXXX") || { echo "nothing can be written to $folder"; exit 1; }
+  written=$(head -c 16777216 /dev/urandom | tee -- "$file" | cksum)
+  read=$(cksum < "$file")
+  rm -f -- "$file"
+  [ "$read" = "$written" ] || { echo "$folder gives back other bytes than were written"; exit 1; }
+done
+echo "${TMPDIR:-/tmp} and /dev/shm"
+"""
+# A file server dates what is written; on a disk of the node's own this finds nothing.
+_CLOCK = """\
+file=$(mktemp ./.hpcdash-check.XXXXXX 2> /dev/null || mktemp "$HOME/.hpcdash-check.XXXXXX") || exit 77
+apart=$(($(date +%s) - $(stat -c %Y -- "$file")))
+rm -f -- "$file"
+[ "${apart#-}" -le 5 ] || { echo "it is $apart s off that of the file system of $PWD"; exit 1; }
+case $(timedatectl show -p NTPSynchronized --value 2> /dev/null) in
+  no) echo 'not kept by NTP' ;;
+  *) echo "within ${apart#-} s of the file system's" ;;
+esac
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """One of them: what it does in words, its time limit, and its bash, which prints a finding in its last line.
+
+    It ends with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard library.
+    """
+
+    words: str
+    limit_seconds: int
+    text: str
+    is_python: bool = False
+    is_of_gpus: bool = True
+
+
+CHECKS = {
+    "cuda": NodeCheck("the driver, and memory of each GPU", 60, _CUDA, is_python=True),
+    "nccl": NodeCheck("whether the GPUs of a node reach each other", 90, _NCCL, is_python=True),
+    "gpu-memory": NodeCheck("what others left on the GPUs, and memory errors", 30, _GPU_MEMORY),
+    "disk": NodeCheck("writing to the temporary folder and /dev/shm", 60, _DISK, is_of_gpus=False),
+    "clock": NodeCheck("the clock against that of the file system", 20, _CLOCK, is_of_gpus=False),
+}
+_AROUND = """\
+failed=
+check() {
+  local said status
+  said=$(timeout -k 5 "$2" bash -c "$3" 2>&1 < /dev/null)
+  status=$?
+  said=$(printf '%s' "$said" | tail -n 1 | tr -d '\\000-\\037\\177' | cut -c 1-300)
+  case $status in
+    0) echo "check $1: ok${said:+: $said}" ;;
+    77) echo "check $1: skipped${said:+: $said}" ;;
+    124 | 137) failed=1; echo "hpcdash: the $1 check failed: no answer within $2 s" ;;
+    *) failed=1; echo "hpcdash: the $1 check failed: ${said:-status $status}" ;;
+  esac
+}
+type -P nvidia-smi > /dev/null && timeout -k 5 30 nvidia-smi -L < /dev/null 2> /dev/null |
+  sed -n 's/.*(UUID: \\(GPU-[0-9a-f-]*\\)).*/\\1/p' | paste -s -d ' ' - | sed 's/^/gpus: /'
+"""
+_NO_PYTHON = "type -P python3 > /dev/null || { echo 'python3 is not there'; exit 77; }\n"
+_SAID = re.compile(
+    r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,254}): (?:check (?P<name>[a-z-]+): (?P<state>ok|skipped)(?:: (?P<words>.*))?"
+    r"|hpcdash: the (?P<failed>[a-z-]+) check failed: (?P<finding>.*)|gpus: (?P<gpus>[GPU0-9a-f -]*))"
+)
+_GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check found on one node: `state` is ok, skipped or failed. `words` are hostile."""
+
+    node: str
+    name: str
+    state: str
+    words: str
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that it names."""
+        return tuple(_GPU.findall(self.words))
+
+
+def ready_names(text: str) -> tuple[str, ...]:
+    """The ready checks that a probe names, with blanks or commas between; () for bash of a person's own."""
+    names = tuple(text.replace(",", " ").split())
+    return names if names and all(name in CHECKS for name in names) else ()
+
+
+def probe_text(text: str) -> str:
+    """The bash of a probe: that of the ready checks it names, else itself."""
+    names = ready_names(text)
+    return checks_text(names) if names else text
+
+
+def checks_text(names: Iterable[str]) -> str:
+    """Bash that runs ready checks on a node, prints a line for each, and ends with 1 where one failed."""
+    lines = [_AROUND]
+    for name in dict.fromkeys(names):
+        check = CHECKS[name]
+        text = f"{_NO_PYTHON}exec python3 -c {shlex.quote(check.text)}" if check.is_python else check.text
+        lines.append(f"check {name} {check.limit_seconds} {shlex.quote(text)}\n")
+    return "".join((*lines, '[ -z "$failed" ]\n'))
+
+
+def command_text(names: Iterable[str], node_name: str) -> str:
+    """The command of a job that checks its nodes: `node_name` is bash for the name of one.
+
+    It ends well whatever is found: the end of one would end those on other nodes.
+    """
+    return (
+        "IFS= read -r -d '' checks << 'END_OF_CHECKS'\n"
+        f"{checks_text(names)}END_OF_CHECKS\n"
+        f'bash -c "$checks" | sed -u "s/^/{node_name}: /"\nexit 0'
+    )
+
+
+def parse_results(lines: Iterable[str]) -> tuple[tuple[CheckResult, ...], dict[str, tuple[str, ...]]]:
+    """(what the checks found, the GPUs of each node) in the log of a job."""
+    found: dict[tuple[str, str], CheckResult] = {}
+    gpus: dict[str, tuple[str, ...]] = {}
+    for line in lines:
+        said = _SAID.fullmatch(line.rstrip("\r\n"))
+        if said is None:
+            continue
+        node = said["node"]
+        if said["gpus"] is not None:
+            gpus[node] = tuple(_GPU.findall(said["gpus"]))
+        elif said["failed"]:
+            found[node, said["failed"]] = CheckResult(node, said["failed"], "failed", said["finding"])
+        else:
+            found[node, said["name"]] = CheckResult(node, said["name"], said["state"], said["words"] or "")
+    return tuple(found.values()), gpus
+
+
+def parse_names(words: Sequence[str]) -> str:
+    """Names as a probe has them, each once. Raises ValueError, naming one that there is not."""
+    for word in words:
+        if word not in CHECKS:
+            raise ValueError(word)
+    return ",".join(dict.fromkeys(words))

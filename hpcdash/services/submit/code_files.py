@@ -1,0 +1,356 @@
+"""The files of this machine that a request's `files` name: which they are, packed, and the commands that bring them
+to a launch's folder by their content."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.body import CODE_FOLDER
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_memory
+from hpcdash.errors import UsageError, excerpt
+from hpcdash.services.submit.staging import UNPACKED_NAME
+
+# Of all files together.
+MOST_FILES = 50_000
+GIT_SECONDS = 60
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
+# What is packed has one date, 2000-01-01, so that equal files make equal archives.
+_DATE = 946_684_800
+# A slow line: 50 kB a second.
+_LEAST_BYTES_A_SECOND = 50_000
+_SHOWN_LETTERS = 80
+# In a cache folder: the parts of an archive that did not arrive whole, unless the shell that writes one still runs.
+_PARTS = (
+    'set -- "$1" "$2" ""; for part in "./$2".*.part; do test -f "$part" && test ! -L "$part" || continue; '
+    'owner=${part#"./$2."}; owner=${owner%.part}; '
+    'if test "${owner%.*}" = "$(uname -n)" && ! kill -0 "${owner##*.}" 2>/dev/null; then set -- "$1" "$2" "$part"; '
+    "fi; done"
+)
+_ENTER_CACHE = 'cd -P -- "$1" && cd -P -- "./.code-$(id -u)" && test -O .'
+# root, digest. Prints `there`, or how many bytes arrived, or nothing.
+_LOOK = (
+    f'{{ {_ENTER_CACHE}; }} 2>/dev/null || exit 0; if test -f "./$2.tar.gz"; then echo there; exit 0; fi; {_PARTS}; '
+    'if test -n "$3"; then wc -c < "$3"; fi'
+)
+# root, launch, digest, size, first byte that comes on stdin; '' where none does. What is unpacked was whole.
+_UNPACK = (
+    'umask 077; fail() { status=$1; shift; printf \'%s\\n\' "$*" >&2; exit "$status"; }; '
+    'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; cache=$root/.code-$(id -u); '
+    'mkdir -m 700 -- "$cache" 2>/dev/null; cd -P -- "$cache" || exit 17; '
+    'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this account\'s"; chmod 700 . || '
+    'exit 18; whole=./$sum.tar.gz; if test ! -f "$whole"; then test -n "$first" || '
+    'fail 21 "the files are not kept there any more: submit again, and they are sent"; own=./$sum.$(uname -n).$$.part; '
+    f'if test "$first" != 0; then set -- "$root" "$sum"; {_PARTS}; test -n "$3" && mv -- "$3" "$own" && '
+    'test "$(wc -c < "$own")" -eq "$first" || fail 21 "what had arrived of the files is gone: submit again"; fi; '
+    'cat >> "$own" || { rm -f -- "$own"; exit 20; }; have=$(($(wc -c < "$own"))); '
+    'test "$have" -ge "$size" || fail 22 "$have of $size bytes of the files arrived: submit again to send the rest"; '
+    'test "$(sha256sum < "$own")" = "$sum  -" || { rm -f -- "$own"; '
+    'fail 23 "the files arrived damaged: submit again"; }; mv -- "$own" "$whole" || exit 20; '
+    'elif test -n "$first"; then cat > /dev/null; fi; '
+    'test "$(sha256sum < "$whole")" = "$sum  -" || { rm -f -- "$whole"; '
+    'fail 23 "what was kept of the files is damaged: submit again, and they are sent"; }; '
+    'touch -- "$whole"; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f -- "{}" ";"; '
+    'cd -P -- "$root/$name" && test "$(pwd -P)" = "$root/$name" && test -O . || exit 24; '
+    f"mkdir -m 700 ./{CODE_FOLDER} || exit 24; "
+    f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || {{ rm -rf ./{CODE_FOLDER}; exit 24; }}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """One of them: `path` on this machine, `name` in the launch's folder of files; `target` where it is a link."""
+
+    path: bytes
+    name: bytes
+    size: int
+    is_program: bool = False
+    target: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFiles:
+    """What a request's `files` come to, by name. `total` is in bytes."""
+
+    files: tuple[CodeFile, ...]
+    total: int
+
+    @property
+    def words(self) -> str:
+        """`214 files, 12M; the largest is data/x.bin, 8M`."""
+        count = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
+        largest = max(self.files, key=lambda one: one.size)
+        shown = f"; the largest is {_shown(largest.name)}, {format_memory(largest.size)}" if len(self.files) > 1 else ""
+        return f"{count}, {format_memory(self.total)}{shown}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before they are sent."""
+        leading_out = [one for one in self.files if one.target and _leads_out(one)]
+        said = [f"files: {self.words}"]
+        if leading_out:
+            first = leading_out[0]
+            others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
+            said.append(
+                f"files: {_shown(first.name)}{others} leads out of the folder, to {_shown(first.target)}: "
+                "the link is sent as it is, not what it leads to here"
+            )
+        return tuple(said)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCode:
+    """The files as one archive, and the digest that it is kept by on a cluster."""
+
+    code: CodeFiles
+    archive: bytes
+    digest: str
+
+
+def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFiles:
+    """The files that `names` mean, relative to `base`; what git ignores is left out, and no link is followed.
+
+    One within `base` keeps its place; another folder's contents, or another file, are at the top. Raises UsageError for
+    what is not there, two of one name, and more than is sent.
+    """
+    found: dict[bytes, CodeFile] = {}
+    total = 0
+    root = Path(os.path.abspath(base))
+    for name in names:
+        path = Path(os.path.abspath(root / os.path.expanduser(name)))
+        is_within = path == root or root in path.parents
+        top = root if is_within else path if _is_folder(path) else path.parent
+        for file in _listed(path, name):
+            one = _looked_at(os.fsencode(file), os.fsencode(top))
+            if one is None:
+                continue
+            known = found.get(one.name)
+            if known is not None and known.path != one.path:
+                raise UsageError(
+                    f"files: {_shown(one.name)} is there twice: {_shown(known.path)} and {_shown(one.path)}",
+                    "Name folders whose files have names of their own.",
+                )
+            total += 0 if known else one.size
+            found[one.name] = one
+            if len(found) > MOST_FILES:
+                raise UsageError(f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore.")
+    if not found:
+        raise UsageError(f"files: there is nothing to send in {', '.join(map(visible, names))}", "Name other files.")
+    code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
+    if total > most_bytes:
+        raise UsageError(
+            f"files: {code.words}: more than {format_memory(most_bytes)}",
+            "List what the job does not need in .gitignore, name less, or raise files_limit in [launch].",
+        )
+    return code
+
+
+def pack_code_files(code: CodeFiles) -> PackedCode:
+    """An archive that is the same for the same files. Raises UsageError for what cannot be read."""
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", fileobj=packed, mode="wb", compresslevel=6, mtime=0) as compressed,
+        # Of GNU tar: names of any length and bytes.
+        tarfile.open(
+            fileobj=compressed,
+            mode="w",
+            format=tarfile.GNU_FORMAT,
+            encoding="utf-8",
+            errors="surrogateescape",
+        ) as archive,
+    ):
+        made: set[str] = set()
+        for one in code.files:
+            name = f"{CODE_FOLDER}/{one.name.decode('utf-8', 'surrogateescape')}"
+            for folder in _folders_of(name):
+                if folder not in made:
+                    made.add(folder)
+                    member = tarfile.TarInfo(folder)
+                    member.type, member.mode, member.mtime = tarfile.DIRTYPE, 0o700, _DATE
+                    archive.addfile(member)
+            member = tarfile.TarInfo(name)
+            member.mtime = _DATE
+            if one.target:
+                member.type, member.mode = tarfile.SYMTYPE, 0o777
+                member.linkname = one.target.decode("utf-8", "surrogateescape")
+                archive.addfile(member)
+            else:
+                _add(archive, member, one)
+    content = packed.getvalue()
+    return PackedCode(code, content, hashlib.sha256(content).hexdigest())
+
+
+def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
+    try:
+        # Since it was looked at, a link or a pipe may have come into its place.
+        number = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(number, "rb") as stream:
+            member.size = os.fstat(stream.fileno()).st_size
+            member.mode = 0o700 if one.is_program else 0o600
+            archive.addfile(member, stream)
+    except (OSError, tarfile.TarError) as error:
+        reason = getattr(error, "strerror", None) or "it changed while it was read"
+        raise UsageError(f"files: {_shown(one.path)} cannot be read: {reason}", "Mend it, or leave it out.") from error
+
+
+def _folders_of(name: str) -> Iterator[str]:
+    at = name.find("/", len(CODE_FOLDER) + 1)
+    while at != -1:
+        yield name[:at]
+        at = name.find("/", at + 1)
+
+
+def _looked_at(path: bytes, top: bytes) -> CodeFile | None:
+    """A file or a link; None for a folder, a socket, and what git lists that is gone or lies behind a link."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"files: {_shown(path)}: {error.strerror}", "Mend it, or leave it out.") from error
+    folder = os.path.dirname(path)
+    if folder != top and os.path.realpath(folder) != os.path.join(os.path.realpath(top), os.path.relpath(folder, top)):
+        return None
+    name = os.path.relpath(path, top)
+    if stat.S_ISLNK(found.st_mode):
+        return CodeFile(path, name, 0, target=os.readlink(path))
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return CodeFile(path, name, found.st_size, is_program=bool(found.st_mode & 0o100))
+
+
+def _leads_out(one: CodeFile) -> bool:
+    """Whether a link leads to something that is not sent."""
+    if one.target.startswith(b"/"):
+        return True
+    return os.path.normpath(os.path.join(os.path.dirname(one.name), one.target)).split(b"/")[0] == b".."
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _listed(path: Path, name: str) -> Iterator[bytes]:
+    """Paths of the files in it, or its own; of those that git ignores none."""
+    if not os.path.lexists(path):
+        raise UsageError(f"files: {visible(name)} is not there: {visible(str(path))}", "Is the path right?")
+    if not _is_folder(path):
+        yield os.fsencode(path)
+        return
+    for listed in _git_files(path):
+        file = os.path.join(os.fsencode(path), listed.rstrip(b"/"))
+        if os.path.isdir(file) and not os.path.islink(file):
+            # A repository within it.
+            yield from _listed(Path(os.fsdecode(file)), name)
+        else:
+            yield file
+
+
+def _git_files(folder: Path) -> list[bytes]:
+    """What git would take of a folder; outside a repository its rules hold all the same."""
+    environment = git_environment()
+    try:
+        is_in_repository = git(folder, environment, "rev-parse", "--is-inside-work-tree").returncode == 0
+        if is_in_repository:
+            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+        with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as empty:
+            made = git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
+            _names(made, folder)
+            environment |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(folder)}
+            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+    except FileNotFoundError:
+        return _walked(folder)
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s", "Name less."
+        ) from None
+
+
+def git_environment() -> dict[str, str]:
+    """For a git that finds the repository by its folder alone, and changes nothing in it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+
+
+def git(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+    """One command of git's in a folder, without the programs that a repository may name. Raises OSError and
+    TimeoutExpired."""
+    argv = (*_GIT, "-C", os.fspath(folder), *words)
+    return subprocess.run(
+        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=GIT_SECONDS
+    )
+
+
+def _names(ended: subprocess.CompletedProcess[bytes], folder: Path) -> list[bytes]:
+    if ended.returncode != 0:
+        raise UsageError(
+            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}", "Mend that first."
+        )
+    return [name for name in ended.stdout.split(b"\0") if name]
+
+
+def _walked(folder: Path) -> list[bytes]:
+    """All files of a folder, where there is no git to read what is ignored."""
+    top = os.fsencode(folder)
+    names: list[bytes] = []
+    for at, folders, files in os.walk(top):
+        if b".gitignore" in files:
+            raise UsageError(
+                f"files: git is not on this machine, which reads {_shown(os.path.join(at, b'.gitignore'))}",
+                "Install git, or name the files one by one.",
+            )
+        folders[:] = [one for one in folders if one != b".git"]
+        links = [one for one in folders if os.path.islink(os.path.join(at, one))]
+        names += [os.path.relpath(os.path.join(at, one), top) for one in (*files, *links)]
+        if len(names) > MOST_FILES:
+            break
+    return names
+
+
+def _shown(name: bytes) -> str:
+    return clip(visible(name.decode("utf-8", "replace")), _SHOWN_LETTERS)
+
+
+def look_query(root: str, digest: str) -> Query[int | None]:
+    """How many bytes of an archive are there already; None: all of it."""
+
+    def read(answer: Answer) -> int | None:
+        word = answer.stdout.decode("ascii", "replace").strip()
+        return None if word == "there" else int(word) if word.isdecimal() else 0
+
+    return Query(("sh", "-c", _LOOK, "sh", root, digest), read)
+
+
+def code_command(packed: PackedCode, folder: str, job: str, arrived: int | None) -> ActionCommand:
+    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a launch's folder.
+
+    Where it fails, `job` was not submitted, and nothing of a part of an archive was unpacked.
+    """
+    root, _, name = folder.rpartition("/")
+
+    def read(answer: Answer) -> tuple[Outcome, ...]:
+        if answer.status == 0:
+            return (Outcome(job, True, f"its files are in {folder}/{CODE_FOLDER}"),)
+        words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
+        return (Outcome(job, False, f"nothing was submitted: {words or 'the files could not be unpacked'}"),)
+
+    size = len(packed.archive)
+    first = "" if arrived is None else str(arrived if arrived < size else 0)
+    content = b"" if arrived is None else packed.archive[int(first) :]
+    sent = "kept there already" if arrived is None else f"{format_memory(len(content))} packed"
+    files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
+    shown = ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}")
+    argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first)
+    return ActionCommand(argv, (job,), read, content, 120.0 + len(content) / _LEAST_BYTES_A_SECOND, shown=shown)
