@@ -43,6 +43,8 @@ _PIECE_BYTES = 1 << 15
 # Bytes that end a line or a field of ours, and the letters of their stand-ins.
 _BREAKING = {b"\n": b"n", b"\r": b"r", b"\x1e": b"e"}
 _MILLISECONDS = 1000
+# What people write.
+_WRITTEN = frozenset({"jobname", "comment", "admincomment", "workdir"})
 _STEP_FIELDS = ("maxrss", "tresusageintot")
 _TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
 _STEP_TEXT = pa.schema([("run", pa.int64()), *((name, pa.string()) for name in _STEP_FIELDS)])
@@ -127,12 +129,12 @@ class _Lines:
         A row that a person's text breaks into lines ends where it has all its delimiters.
         """
         between, start = len(FIELDS) - 1, self.delimiter[:1]
-        # Mostly it is newlines alone that break some lines.
+        # Mostly it is newlines alone that break some lines; then each of these bytes begins a delimiter.
         is_odd = b"\r" in chunk or chunk.count(start) != chunk.count(self.delimiter)
         rows: list[bytes] = []
         row, found = b"", 0
         for piece in _pieces(chunk):
-            if not row and not is_odd and piece.count(self.delimiter) == _count_lines(piece) * between:
+            if not row and not is_odd and piece.count(start) == _count_lines(piece) * between:
                 rows.append(piece)
                 continue
             for line in _lines(piece):
@@ -180,7 +182,9 @@ class _Lines:
         # of those that are needed than to replace everywhere. Where a line has more of that byte it has more fields.
         table = pa_csv.read_csv(
             pa.py_buffer(chunk),
-            read_options=pa_csv.ReadOptions(column_names=FIELDS, use_threads=False, encoding="utf8"),
+            read_options=pa_csv.ReadOptions(
+                column_names=FIELDS, use_threads=False, block_size=len(chunk) + 1, encoding="utf8"
+            ),
             parse_options=pa_csv.ParseOptions(
                 delimiter=self.delimiter[:1].decode(),
                 quote_char=False,
@@ -202,17 +206,19 @@ class _Lines:
         # A step belongs to the last row before it that is none.
         numbers = pc.add(pc.cumulative_sum(pc.cast(is_run, pa.int64())), pa.scalar(self.count - 1, pa.int64()))
         runs, steps = table.filter(is_run), table.select(_STEP_FIELDS).filter(is_step)
-        columns = [runs["jobid"], *(self._restored(runs[name]) for name in FIELDS[1:])]
+        columns = [runs["jobid"], *(self._restored(runs[name], name in _WRITTEN) for name in FIELDS[1:])]
         self._runs.append(pa.table(columns, schema=_TEXT))
-        used = [numbers.filter(is_step), *(self._restored(steps[name]) for name in _STEP_FIELDS)]
+        used = [numbers.filter(is_step), *(self._restored(steps[name], False) for name in _STEP_FIELDS)]
         self._steps.append(pa.table(used, schema=_STEP_TEXT))
         self.count += runs.num_rows
 
-    def _restored(self, column: pa.ChunkedArray) -> pa.Array:
+    def _restored(self, column: pa.ChunkedArray, may_be_broken: bool) -> pa.Array:
         """A field without the rest of the delimiter before it, and with the bytes that stand-ins stand for."""
         # pyarrow 26's binary_slice fails for some lengths.
         texts = pc.utf8_slice_codeunits(as_array(column), len(self.delimiter) - 1)
-        if self._has_stand_ins and pc.any(pc.match_substring(texts, self._stand_in.decode()), min_count=0).as_py():
+        if not may_be_broken or not self._has_stand_ins:
+            return texts
+        if pc.any(pc.match_substring(texts, self._stand_in.decode()), min_count=0).as_py():
             for byte, letter in _BREAKING.items():
                 texts = pc.replace_substring(texts, (self._stand_in + letter).decode(), byte.decode())
         return texts
@@ -307,7 +313,6 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
 
     Both as seff 2.1 of Slurm's contribs reckons them; `task_memory` is what reportseff takes, the largest MaxRSS.
     """
-    steps = steps.filter(pc.match_substring(steps["tresusageintot"], "mem="))
     total = as_array(steps["tresusageintot"])
     nothing = pa.nulls(len(total), pa.int64())
     has_gpus = pc.any(pc.match_substring(total, "gres/gpu"), min_count=0).as_py()
@@ -332,18 +337,13 @@ def amounts(tres: pa.Array, name: str) -> pa.Array:
 
 def sizes(texts: pa.Array) -> pa.Array:
     """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
-    is_kib = pc.ends_with(texts, "K")
-    digits = pc.utf8_rtrim(texts, "K")
-    is_plain = pc.and_(
-        pc.string_is_ascii(digits), pc.and_(pc.utf8_is_digit(digits), pc.less_equal(pc.binary_length(digits), 15))
-    )
-    nothing = pa.scalar(None, pa.string())
-    numbers = pc.cast(pc.if_else(is_plain, digits, nothing), pa.int64())
-    plain = pc.multiply(numbers, pc.if_else(is_kib, 1024, 1))
-    others = pc.if_else(is_plain, nothing, texts)
-    if others.null_count == len(others):
-        return plain
-    return pc.coalesce(plain, as_array(per_distinct(others, size_bytes, pa.int64())))
+    told = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    try:
+        numbers = pc.cast(pc.utf8_rtrim(told, "K"), pa.int64())
+        return pc.multiply_checked(numbers, pc.if_else(pc.ends_with(told, "K"), 1024, 1))
+    except pa.ArrowInvalid:
+        # Mostly it is a few: '1.50G'.
+        return as_array(per_distinct(told, size_bytes, pa.int64()))
 
 
 def cpu_seconds(texts: pa.Array) -> pa.Array:

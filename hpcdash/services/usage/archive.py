@@ -185,9 +185,11 @@ class RunArchive:
             if problem is None:
                 try:
                     await asking.run()
-                finally:
-                    # What came is kept, whatever ended it.
+                except asyncio.CancelledError:
+                    # What came is kept, whoever gives up on it.
                     files.save()
+                    raise
+                await asyncio.to_thread(files.save)
                 problem = asking.problem
             self._waits = None
             missing = asking.missing()
