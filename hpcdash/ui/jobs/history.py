@@ -25,6 +25,7 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.efficiency import FAIR_USE, POOR_USE, with_use
 from hpcdash.ui.dialogs import Choice, ChoiceDialog, Dialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.notes import with_notes
@@ -41,8 +42,6 @@ _OTHER = "other"
 # By the archive, which knows what jobs used; '' is a poll, which does not.
 _MEASURED = "7d"
 _USES = {"cpu_use": "CPU %", "memory_use": "MEM %", "gpu_use": "GPU %", "time_use": "TIME %"}
-# Below these a use is worth a look, and a waste.
-_FAIR_USE, _POOR_USE = 0.75, 0.25
 _EXIT_CELLS = 10
 _MOST_EXIT_CELLS = 40
 
@@ -58,7 +57,7 @@ def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
     """`71`, the part in percent that was used of what was asked; its style says whether that is little."""
     if value is None:
         return ""
-    return f"{100 * value:.0f}", cells.BAD if value < _POOR_USE else cells.WARNING if value < _FAIR_USE else cells.GOOD
+    return f"{100 * value:.0f}", cells.BAD if value < POOR_USE else cells.WARNING if value < FAIR_USE else cells.GOOD
 
 
 class SpanDialog(Dialog[tuple[str, str] | None]):
@@ -312,6 +311,4 @@ class HistoryView(JobsView):
 
 
 def _jobs_with_use(runs: pa.Table) -> pa.Table:
-    from hpcdash.services.usage.efficiency import with_use
-
     return jobs_of_runs(with_use(runs))
