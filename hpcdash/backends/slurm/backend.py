@@ -22,7 +22,7 @@ from hpcdash.backends.base import (
     ScriptWriter,
     SubmitPart,
 )
-from hpcdash.backends.queries import Query
+from hpcdash.backends.queries import ParsedTable, Query
 from hpcdash.backends.slurm import (
     accounts,
     actions,
@@ -30,15 +30,12 @@ from hpcdash.backends.slurm import (
     explain,
     history,
     jobs,
-    limits,
     log_files,
     nodes,
     policy,
     probe,
     queues,
     reasons,
-    reservations,
-    shares,
     submit,
     usage,
 )
@@ -65,6 +62,24 @@ def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
     from hpcdash.backends.slurm.stacks import stacks_query
 
     return stacks_query(row)
+
+
+def _shares(user: str) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.shares import shares_query
+
+    return shares_query(user)
+
+
+def _limits(user: str, cluster: str) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.limits import limits_query
+
+    return limits_query(user, cluster)
+
+
+def _reservations(user: str) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.reservations import reservations_query
+
+    return reservations_query(user)
 
 
 def _cron_parts(job: CronJob) -> CronParts:
@@ -115,9 +130,9 @@ BACKEND = Backend(
         preemption=policy.preemption_query,
         associations=accounts.associations_query,
         qos_offers=accounts.qos_offers_query,
-        shares=shares.shares_query,
-        limits=limits.limits_query,
-        reservations=reservations.reservations_query,
+        shares=_shares,
+        limits=_limits,
+        reservations=_reservations,
     ),
     actions=ActionsPart(commands=actions.action_commands, alterable=ALTERABLE),
     submit=SubmitPart(
