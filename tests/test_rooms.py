@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent / "hpcdash"
 # The embedded queue has a grammar of its own, which takes both; a training reads the variables of any scheduler.
 ELSEWHERE = ("backends", "embedded", "job")
 WORDS = re.compile(
-    r"slurm|\bs(?:batch|queue|control|acct|info|cancel|run)\b|SBATCH|\bpbs|PBS|\bq(?:sub|stat|del|alter)\b|torque", re.I
+    r"slurm|\bs(?:batch|queue|control|acct|info|cancel|run)\b|SBATCH|\bpbs|PBS|\bq(?:sub|stat|del|alter)\b|torque|\bray\b|raysubmit",
+    re.I,
 )
 # What still names one outside, and why.
 NAMED = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -47,6 +47,8 @@ class Capability(StrEnum):
     SIGNAL = "signal"
     ALTER = "alter"
     SUBMIT = "submit"
+    # A request that is filled in on the screen becomes a batch script.
+    FORM = "form"
     # It keeps the scripts of its jobs, and gives them back.
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
@@ -213,13 +215,14 @@ def _undirected_reader() -> ScriptReader:
 class RequestField:
     """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request by its name.
 
-    `read` gives what the request holds of a line of text; it raises ValueError with what is wrong with it. Where
-    `is_list` the key has an array of such lines.
+    `read` gives what the request holds of a line of text, or without `is_text` of any value; it raises ValueError with
+    what is wrong with it. Where `is_list` the key has an array of such lines.
     """
 
     name: str
-    read: Callable[[str], str]
+    read: Callable[[Any], Any]
     is_list: bool = False
+    is_text: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,11 +291,31 @@ class HistoryQuery(Protocol):
         ...
 
 
+class RunsQuery(Protocol):
+    def __call__(self, user: str | None, since: int, until: int, now: int, /) -> Query[ParsedTable]:
+        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in JobScope.
+
+        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more than was asked for.
+        parse raises AccountingUnavailable.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPart:
     """What ended."""
 
     jobs: HistoryQuery = _without_history
+
+    runs: RunsQuery | None = None
+    """What each run used as well. None: `jobs` tells all there is."""
+
+    runs_at: Callable[[str | None, int], Query[ParsedTable]] | None = None
+    """(user, epoch seconds): the runs that had begun and not ended by then, and have ended since. None where `runs` to
+    this day is as cheap."""
+
+    is_sliced: bool = False
+    """Whether a part of a span costs a part of the whole: long ones are asked for in slices."""
 
     native: Callable[[str], Query[Mapping[str, str]]] = _without_history
     """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
@@ -316,6 +339,10 @@ class DetailPart:
 
     usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
     """What a job uses (running) or used (ended); None for one that has not started."""
+
+    steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
+    """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
+    scheduler knows no steps."""
 
     stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
     """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
@@ -343,6 +370,9 @@ class LogsPart:
 
     needs_script: Callable[[JobDetail], bool] = _never
     """Whether only the batch script's own directives can tell the paths."""
+
+    request: Callable[[str], str] = _empty_text
+    """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,6 +477,10 @@ class SubmitPart:
     so.
     """
 
+    request: Callable[[Request, bytes, str], SubmittedRequest] | None = None
+    """(request, library, mark): hand a request in as it is, with hpcdash.job as a zip. Raises UsageError, naming the
+    field, for what the scheduler does not have. None: requests become batch scripts."""
+
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""
 
@@ -460,6 +494,12 @@ class SubmitPart:
 
     A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
     """
+
+    start_again_estimate: Callable[
+        [JobDetail, Mapping[str, str], Script, NewLimits, int | None], Query[StartEstimate] | None
+    ] = _none
+    """(detail, past, script, limits, nodes): the same for a job as it was submitted, with limits and a number of nodes
+    (None: as it was) in place of its own. The command's stdin gives the script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,10 +50,14 @@ class Query(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class ParsedTable:
-    """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be read."""
+    """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be read.
+
+    `is_cut`: the command printed more than its cap, and these are not all.
+    """
 
     table: pa.Table
     rejected: tuple[str, ...] = ()
+    is_cut: bool = False
 
 
 # Of a row that was rejected so much is shown; of lines that are no rows so many.

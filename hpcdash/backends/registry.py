@@ -1,4 +1,4 @@
-"""The schedulers that are driven over any transport, by name, the one to be tried first before the others.
+"""The schedulers by name, the one to be tried first before the others.
 
 A backend is loaded when it is asked for: the command line needs the names alone.
 """
@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpcdash.backends.base import Backend, LocalConfiguration, RequestField
 
-# Each is the folder of a backend: its module `backend` has the BACKEND, `probe` its LOCAL_CONFIGURATION.
-NAMES = ("slurm", "pbs")
+# Each is the folder of a backend: its module `backend` has the BACKEND, and on login nodes `probe` its
+# LOCAL_CONFIGURATION.
+# Those that commands of a login node ask, over any transport.
+ON_LOGIN_NODES = ("slurm", "pbs")
+# Those that a URL leads to: --NAME URL, and NAME = "URL" in a cluster's table.
+OVER_HTTP = ("ray",)
+NAMES = (*ON_LOGIN_NODES, *OVER_HTTP)
 
 
 @cache

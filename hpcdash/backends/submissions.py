@@ -65,6 +65,18 @@ class SubmitCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmittedRequest:
+    """A request that is handed in without a batch script: what goes before, and the submission itself.
+
+    `shown` is what will run, for a person to read: no value of a variable stands in it.
+    """
+
+    before: tuple[ActionCommand, ...]
+    submission: SubmitCommand
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartEstimate:
     """When a script would start were it submitted now. `starts_at_epoch` None: not told.
 

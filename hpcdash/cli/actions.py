@@ -175,8 +175,8 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
     if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):
         print(f"  {ended} of the same ended already", file=sys.stderr)
-    known = {row["_number"] for row in plan.rows}
-    unknown = [job_id for job_id in plan.request.job_ids if int(number_of(job_id) or -1) not in known]
+    known = {row["_number"] for row in plan.rows} | {row["id"] for row in plan.rows}
+    unknown = [one for one in plan.request.job_ids if one not in known and int(number_of(one) or -1) not in known]
     if unknown:
         print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
     if others := format_others(rows, session.store.user or ""):

@@ -12,16 +12,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import platformdirs
 
 from hpcdash.backends.base import Backend, LocalConfiguration, ServerFiles
-from hpcdash.backends.registry import NAMES, load_backend, local_configuration
+from hpcdash.backends.registry import NAMES, ON_LOGIN_NODES, load_backend, local_configuration
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings, path_variable
 from hpcdash.config.settings import ClusterSettings, EmbeddedSettings, LaunchSettings, PollSettings, Settings
+from hpcdash.config.values import http_url
 from hpcdash.domain.request import Site
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import node_name
@@ -53,8 +55,8 @@ _QUEUE_SECONDS = 2.0
 _SHARES_SECONDS = 600.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
-    f"Write {' or '.join(f'--for {name}' for name in NAMES)}, or set backend = "
-    f"{' or '.join(json.dumps(name) for name in NAMES)} in its table."
+    f"Write {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
+    f"{' or '.join(json.dumps(name) for name in ON_LOGIN_NODES)} in its table."
 )
 
 
@@ -64,14 +66,14 @@ def found_here() -> dict[str, str]:
     Commands without a configuration are packages that were installed, and no cluster; a configuration that names no
     server is of none either. Whether the commands are there is not looked at.
     """
-    servers = {name: next(_servers(local_configuration(name)), "") for name in NAMES}
+    servers = {name: next(_servers(local_configuration(name)), "") for name in ON_LOGIN_NODES}
     return {name: server for name, server in servers.items() if server}
 
 
 def why_none_here() -> str:
     """Why `found_here` finds none, and how to ask all the same."""
-    there = (one.unconfigured for one in map(local_configuration, NAMES) if shutil.which(one.command))
-    titles = " nor ".join(load_backend(name).title for name in NAMES)
+    there = (one.unconfigured for one in map(local_configuration, ON_LOGIN_NODES) if shutil.which(one.command))
+    titles = " nor ".join(load_backend(name).title for name in ON_LOGIN_NODES)
     return next(there, f"neither {titles} is here")
 
 
@@ -166,7 +168,15 @@ def queue_program(folder: Path) -> tuple[str, ...]:
 
 def chosen_clusters(common: CommonOptions, settings: Settings) -> list[ClusterSettings]:
     """The clusters to show, the first one first; raises UsageError with what to do where there is none."""
-    if common.ssh:
+    if common.url:
+        try:
+            url = http_url(common.url)
+            through = parse_ssh_destination(common.ssh) if common.ssh else None
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        name = urlsplit(url).netloc
+        chosen = [ClusterSettings(name, name, "http", through, url, backend=common.backend, poll=settings.poll)]
+    elif common.ssh:
         try:
             destination = parse_ssh_destination(common.ssh)
         except ValueError as error:
@@ -199,7 +209,7 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
     The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is refused later.
     """
     is_here = cluster.transport == "local"
-    names = [cluster.backend] if cluster.backend else list(found_here() if is_here else NAMES)
+    names = [cluster.backend] if cluster.backend else list(found_here() if is_here else ON_LOGIN_NODES)
     if names in ([], [EMBEDDED]):
         if not is_here:
             raise UsageError(
@@ -254,6 +264,41 @@ def connection_pool(prompter: Prompter) -> ConnectionPool:
     return ConnectionPool({"local": local, "ssh": ssh, "openssh": openssh})
 
 
+def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequence[Backend]) -> Transport:
+    """The transport to a cluster; to a URL behind a login node through that node's connection."""
+    if not cluster.url:
+        return pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
+    from hpcdash.services.logs.file import FILE_READERS
+    from hpcdash.transport.http import HttpTransport
+    from hpcdash.transport.ssh import SshTransport
+
+    login = pool.transport("ssh", str(cluster.ssh)) if cluster.ssh else None
+    return HttpTransport(
+        cluster.url,
+        headers=_token(cluster),
+        connect=login.open_connection if isinstance(login, SshTransport) else None,
+        log_request=backends[0].logs.request,
+        file_readers=FILE_READERS,
+    )
+
+
+def _token(cluster: ClusterSettings) -> dict[str, str]:
+    """The header with the token of a cluster's file, {} where it has none; raises ConfigError."""
+    if not cluster.token_file:
+        return {}
+    file = Path(cluster.token_file).expanduser()
+    try:
+        if file.stat().st_mode & 0o077:
+            raise ConfigError("others can read the token", f"chmod 600 {file}", file=str(file))
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a token"
+        raise ConfigError(f"the token cannot be read: {reason}", file=str(file)) from error
+    if not token or not token.isprintable() or " " in token:
+        raise ConfigError("the file holds no token", "It holds the token alone, on one line.", file=str(file))
+    return {"Authorization": f"Bearer {token}"}
+
+
 def pace_of(cluster: ClusterSettings) -> Pace:
     poll = cluster.poll
     seconds = {
@@ -281,8 +326,8 @@ def queue_pace_of(cluster: ClusterSettings) -> Pace:
 
 def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinfo | None = None) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
-    transport = pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
     backends = backends_of(cluster)
+    transport = _transport(cluster, pool, backends)
     is_queue = backends[0].name == EMBEDDED
     if is_queue:
         set_slots(queue_folder(), cluster.embedded)
@@ -309,8 +354,8 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
 
 def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
     """What a cluster's tables are kept under: no two schedulers or servers share it, as far as that is known here."""
-    place = str(cluster.ssh or "local")
-    if cluster.ssh is None:
+    place = " ".join(filter(None, (str(cluster.ssh or ""), cluster.url))) or "local"
+    if place == "local":
         here = found_here()
         place = " ".join(here.get(name, "") for name in backends)
         if backends == [EMBEDDED]:
@@ -343,6 +388,8 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
 
 
 def _origin(cluster: ClusterSettings) -> str:
+    if cluster.url:
+        return f"{cluster.url} through {cluster.ssh}" if cluster.ssh else cluster.url
     if cluster.ssh is not None:
         return f"{cluster.transport} {cluster.ssh}"
     return "this machine"
@@ -350,11 +397,10 @@ def _origin(cluster: ClusterSettings) -> str:
 
 def build_replay(case_directory: Path) -> ClusterSession:
     """A recorded case as a cluster; its clock stands still."""
-    from hpcdash.services.files import READ_SCRIPT
-    from hpcdash.services.logs.file import COUNT_SCRIPT, FIND_SCRIPT
+    from hpcdash.services.logs.file import FILE_READERS
     from hpcdash.transport.replay import ReplayTransport
 
-    transport = ReplayTransport(case_directory, file_readers=(READ_SCRIPT, COUNT_SCRIPT, FIND_SCRIPT))
+    transport = ReplayTransport(case_directory, file_readers=FILE_READERS)
     backend = load_backend(transport.backend if transport.backend in NAMES else NAMES[0])
     store = ClusterStore(
         transport.name,

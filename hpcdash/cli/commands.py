@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
     from hpcdash.cli.tables import Kind
 
-_SCHEDULERS = click.Choice(registry.NAMES)
+_SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 
 
 def _table_command(name: Kind, words: str) -> click.Command:
@@ -33,15 +33,66 @@ def _table_command(name: Kind, words: str) -> click.Command:
     return command
 
 
+def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options that select jobs of the past; `since` says what is so without --since."""
+    names = "NAME[,NAME]"
+    words = f"From this time on: 90d, 12h, yesterday, 2026-01-01; {since} by default."
+    options = [
+        click.option("--since", default="", metavar="TIME", help=words),
+        click.option("--until", default="", metavar="TIME", help="Up to this time; now by default."),
+        click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
+        click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
+        click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),
+        click.option("--state", default="", metavar="STATE[,STATE]", help="Only jobs that ended so: failed,timeout."),
+        click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text."),
+        click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."),
+        click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."),
+    ]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+@click.command()
+@_of_runs("7d")
+@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@common_options
+def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
+    """Jobs that ended: within the last 7 days, or in any span of time.
+
+    A span has the jobs that were there at any time in it and have ended since. What was asked for once is kept on this
+    machine: only what is new is asked for again.
+    """
+    from hpcdash.cli.history import HistoryOptions, run_history
+    from hpcdash.cli.jobs import run_table
+
+    options = HistoryOptions(**given)
+    if options.is_plain:
+        run_table(common, "history", expression=expression, mine=mine, form=form)
+    else:
+        run_history(common, options, expression=expression, mine=mine, form=form)
+
+
 @click.command()
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--steps", is_flag=True, help="List its steps and what each used; JSON has them beside the job.")
+@click.option(
+    "--sooner", is_flag=True, help="Ask when a waiting job would start, as it is, shorter and on fewer nodes."
+)
 @common_options
-def show(common: CommonOptions, job: str, form: str) -> None:
+def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) -> None:
     """Show everything known about one job."""
-    from hpcdash.cli.jobs import run_show
+    from hpcdash.cli.jobs import run_show, run_sooner
 
-    run_show(common, job, form)
+    if sooner:
+        run_sooner(common, job, form)
+    else:
+        run_show(common, job, form, steps=steps)
 
 
 @click.command()
@@ -130,16 +181,79 @@ RULES_COMMANDS: tuple[click.Command, ...] = (
     _rules_command("limits", "Limits that hold for you, and how much of each is used."),
     _rules_command("reservations", "Reservations: when, which nodes, and whether you may use them."),
 )
+_HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
+
+
+@click.command()
+@click.argument("jobs", metavar="[JOB...]", nargs=-1)
+@_of_runs("7d")
+@click.option(
+    "--by",
+    type=click.Choice(["run", "array", "name"]),
+    default="run",
+    show_default=True,
+    help="A row for each run, each array, or each name of a user's jobs.",
+)
+@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@common_options
+def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
+    """Show what ended jobs used of what they asked for, with advice: hpcdash efficiency 41 88
+
+    CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats measured goes
+    before the accounting. What nobody measured is shown as -, and is null in JSON.
+    """
+    from hpcdash.cli.history import HistoryOptions
+    from hpcdash.cli.usage import run_efficiency
+
+    options = HistoryOptions(**{key: given.pop(key) for key in _HISTORY_KEYS})
+    run_efficiency(common, jobs, options, **given)
+
+
+@click.command()
+@_of_runs("30d")
+@click.option(
+    "--by",
+    type=click.Choice(["day", "week", "queue", "user", "account", "name"]),
+    default="queue",
+    show_default=True,
+    help="What table, CSV and Parquet have a row for, and the chart's table.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["chart", "table", "json", "csv", "parquet"]),
+    default="chart",
+    show_default=True,
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write CSV or Parquet to FILE.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one page of HTML to FILE.")
+@common_options
+def report(common: CommonOptions, **given: Any) -> None:
+    """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user, account and name.
+
+    Of jobs that have ended. Hours are those allocated within the span: a run that began before it or ended after it is
+    cut. CPU time leaves out what was suspended. Days are this machine's. What was asked for once is kept here: only
+    what is new is asked for again.
+    """
+    from hpcdash.cli.history import HistoryOptions
+    from hpcdash.cli.usage import run_report
+
+    options = HistoryOptions(**{key: given.pop(key) for key in _HISTORY_KEYS})
+    run_report(common, options, **given)
+
+
 LOOK_COMMANDS: tuple[click.Command, ...] = (
     _table_command("jobs", "Jobs in the queue."),
     _table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them."),
     _table_command("queues", "Queues (partitions), their limits and what is free. Always all of them."),
-    _table_command("history", "Jobs that ended within the last 7 days."),
+    history,
     show,
     log,
     stacks,
     metrics,
     script,
+    efficiency,
+    report,
 )
 
 

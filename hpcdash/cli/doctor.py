@@ -165,12 +165,13 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
         return True
     dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
     cluster = probe.cluster or "unnamed"
-    checks.append(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}, you are {probe.user}"))
+    whose = f", you are {probe.user}" if probe.user else ""
+    checks.append(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{whose}"))
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
-    checks.append(
-        Check("commands", not missing, f"missing: {', '.join(missing)}" if missing else found, "Ask the site for them.")
-    )
+    if probe.commands:
+        detail = f"missing: {', '.join(missing)}" if missing else found
+        checks.append(Check("commands", not missing, detail, "Ask the site for them."))
     if probe.controller_answers is not None:
         step = "Running jobs go on without it. Wait, or tell the site's administrators."
         detail = "answers" if probe.controller_answers else "does not answer"
@@ -185,7 +186,8 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
         kept = (await _is_synchronized(LocalTransport()), await _is_synchronized(transport)) if is_off else (None, None)
         checks.append(clock_check(probe.clock_epoch_seconds, skew, *kept))
-    checks.append(await _home_check(transport))
+    if probe.commands:
+        checks.append(await _home_check(transport))
     # At once: a server that hangs keeps each of them waiting for a minute.
     checks += await asyncio.gather(
         *(_table_check(store, kind) for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY))

@@ -27,7 +27,7 @@ from hpcdash.domain import query
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
-from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.schema import JOBS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import counted, visible
@@ -35,7 +35,7 @@ from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.overview import JobPicture, Part
-from hpcdash.services.jobs.page import job_groups
+from hpcdash.services.jobs.page import format_step, job_groups
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import has_uncounted, with_counted_use
@@ -149,6 +149,14 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
         table = table.filter(table["_on_own_path"])
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+    print_table(name, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
+    if form == "table" and not table.num_rows and sys.stderr.isatty():
+        print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+
+
+def print_table(name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str, backend: str) -> None:
+    """A snapshot as a table, JSON or CSV on stdout."""
+    table, taken_at = snapshot.table, snapshot.taken_at
     if form == "json":
         write_json(
             name,
@@ -156,17 +164,14 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
             stdout(is_json=True),
             cluster=cluster,
             backend=backend,
-            taken_at=snapshot.taken_at,
+            taken_at=taken_at,
             rejected_rows=len(snapshot.rejected),
         )
     elif form == "csv":
         write_csv(name, table, stdout())
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
-        out = sys.stdout.buffer
-        write_table(name, table, out, utc_now=snapshot.taken_at, width=width, encoding=sys.stdout.encoding)
-        if not table.num_rows and sys.stderr.isatty():
-            print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+        write_table(name, table, sys.stdout.buffer, utc_now=taken_at, width=width, encoding=sys.stdout.encoding)
 
 
 def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
@@ -179,8 +184,11 @@ def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     return {"limits": "no limits hold for you", "reservations": "no reservations"}.get(name, "nothing")
 
 
-def run_show(common: CommonOptions, job: str, form: str) -> None:
-    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON."""
+def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
+    """One job with what it asked and used, why it waits and everything the scheduler said, as groups or JSON.
+
+    `steps`: all of its steps, and of those alone in a table.
+    """
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
         store = session.store
@@ -205,9 +213,20 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
             "rejected_rows": 0,
             "job": shown,
             "failure": _failure(picture),
+            "waits": picture.waits,
             "launch": None if picture.launched is None else picture.launched.for_json(),
         }
+        if steps:
+            answer["steps"] = [] if picture.steps is None else table_to_json_rows(picture.steps, STEPS.names)
         print_json(answer)
+        return
+    if steps:
+        if picture.steps is None or not picture.steps.num_rows:
+            raise picture.errors.get(Part.STEPS) or HpcdashError(
+                f"no steps are known of job {visible(picture.job_id)}", "A job has steps once it has started."
+            )
+        named = [*map(format_step, picture.steps.to_pylist())]
+        _print_pairs(f"Steps of job {picture.job_id}", named)
         return
     for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
         _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])
@@ -216,6 +235,35 @@ def run_show(common: CommonOptions, job: str, form: str) -> None:
         lines = [("", line) for line in failure.excerpt.lines]
         _print_pairs(f"End of {failure.stream}", [*above, *lines])
     _print_pairs("Raw scheduler output", list(detail.native.items()))
+
+
+def run_sooner(common: CommonOptions, job: str, form: str) -> None:
+    """When a waiting job would start as it is, shorter, and on fewer nodes, with the commands that asked."""
+    from hpcdash.services.usage.sooner import StartOption, fetch_start_options
+
+    async def work(session: ClusterSession) -> tuple[list[StartOption], str, str, float]:
+        store = session.store
+        return await fetch_start_options(store, job), store.name, store.backend.name, store.clock.now()
+
+    options, cluster, backend, now = with_session(common, work)
+    if form == "table":
+        _print_pairs(f"Job {job} would start", [(option.change, option.format(now)) for option in options])
+        _print_pairs("Commands (nothing was submitted)", [("", option.command) for option in options])
+        return
+    starts = [
+        {
+            "change": option.change,
+            "starts_at": None
+            if option.estimate.starts_at_epoch is None
+            else format_utc(option.estimate.starts_at_epoch),
+            "node_list": option.estimate.node_list or None,
+            "refusal": option.estimate.refusal or None,
+            "command": option.command,
+        }
+        for option in options
+    ]
+    envelope = {"schema": 1, "cluster": cluster, "backend": backend, "taken_at": format_utc(now), "rejected_rows": 0}
+    print_json({**envelope, "starts": starts})
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:

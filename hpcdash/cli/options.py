@@ -28,6 +28,7 @@ class CommonOptions:
     cluster: str | None = None
     ssh: str | None = None
     local: bool = False
+    url: str | None = None
     backend: str | None = None
     config: Path | None = None
     yes: bool = False
@@ -44,6 +45,8 @@ class CommonOptions:
         chosen = [
             name for name, value in (("--cluster", self.cluster), ("--ssh", self.ssh), ("--local", self.local)) if value
         ]
+        if self.url and (self.cluster or self.local):
+            raise UsageError(f"{chosen[0]} cannot be used with a URL", "One of them says which cluster it is.")
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} cannot be used together", "One of them says which cluster it is.")
 
@@ -54,6 +57,10 @@ def common_options(function: F) -> F:
         click.option("--cluster", metavar="NAME", help="A cluster from the configuration."),
         click.option("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or a Host from ~/.ssh/config."),
         click.option("--local", is_flag=True, help="This machine's scheduler."),
+        *(
+            click.option(f"--{name}", metavar="URL", help=f"The URL of a {name.capitalize()} dashboard.")
+            for name in registry.OVER_HTTP
+        ),
         click.option(
             "--backend",
             type=click.Choice([*registry.NAMES, "local"]),
@@ -67,6 +74,11 @@ def common_options(function: F) -> F:
 
     @click.pass_context
     def wrapper(context: click.Context, /, **given: Any) -> Any:
+        for name in registry.OVER_HTTP:
+            given["url"] = given.pop(name) or given.get("url")
+            if given["url"] and given["backend"] not in (None, name):
+                raise UsageError(f"--{name} and --backend {given['backend']} cannot be used together")
+            given["backend"] = name if given["url"] else given["backend"]
         own = CommonOptions(**{field.name: given.pop(field.name) for field in fields(CommonOptions)})
         common = own.over(context.obj) if isinstance(context.obj, CommonOptions) else own
         common.check()

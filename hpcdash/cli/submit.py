@@ -35,7 +35,13 @@ from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashE
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches, LaunchPlan
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission, refuse_large_array
+from hpcdash.services.submit.plan import (
+    RequestPlan,
+    SubmissionPlan,
+    plan_request,
+    plan_submission,
+    refuse_large_array,
+)
 from hpcdash.services.submit.recovery import reconcile
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
@@ -117,7 +123,7 @@ class RequestSubmitting:
     notes: tuple[str, ...] = ()
     # None where the command line says some of it.
     source: RequestSource | None = None
-    planned: LaunchPlan | None = None
+    planned: LaunchPlan | RequestPlan | None = None
 
     @classmethod
     def read(
@@ -163,12 +169,15 @@ class RequestSubmitting:
         # What is not planned after all is not to be taken for the one before it.
         before, self.planned = self.planned, None
         request, text = self.request, self.text
-        if after:
-            # The links of a chain have one name, by which it is found whole.
-            name = request.name or (before.script.job_name if before is not None else "")
-            request = replace(request, after=after, name=name)
-            text = request_text(request, site=_launches(session).settings.site)
         try:
+            if session.store.backend.submit.request is not None:
+                self.planned = plan_request(session.store, replace(request, after=after or request.after))
+                return replace(self.planned, notes=(*self.notes, *self.planned.notes))
+            if after:
+                # The links of a chain have one name, by which it is found whole.
+                name = request.name or (before.script.job_name if isinstance(before, LaunchPlan) else "")
+                request = replace(request, after=after, name=name)
+                text = request_text(request, site=_launches(session).settings.site)
             self.planned = await _launches(session).plan(request, text, self.files)
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
@@ -176,12 +185,14 @@ class RequestSubmitting:
         return replace(self.planned, notes=(*self.notes, *map(format_finding, found), *self.planned.notes))
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
-        return "" if self.planned is None else await _launches(session).conclude(self.planned, outcome)
+        if not isinstance(self.planned, LaunchPlan):
+            return ""
+        return await _launches(session).conclude(self.planned, outcome)
 
     def shown(self) -> dict[str, Any]:
-        if self.planned is None:
-            return {}
-        return {"script": self.planned.script.text, "folder": self.planned.place.folder}
+        if isinstance(self.planned, LaunchPlan):
+            return {"script": self.planned.script.text, "folder": self.planned.place.folder}
+        return {"script": self.planned.shown, "folder": None} if self.planned is not None else {}
 
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
         return self.request.name, self.text, "request"

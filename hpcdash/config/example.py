@@ -88,6 +88,12 @@ _EXAMPLE = """\
 # Any key of [poll], for this cluster alone.
 #poll.mine_seconds = 30
 
+# A Ray cluster is the URL of its dashboard; with `ssh` it is asked through that host, and no port is opened here.
+#[clusters.tpu]
+#ray = "http://127.0.0.1:8265"
+# The file, readable by you alone, with the token that the dashboard asks for.
+#token_file = "~/.ray/auth_token"
+
 # What generated scripts are to know of a site; [site] of a request's own file says otherwise for one job.
 #[launch]
 # Whether Slurm here counts GPUs by itself (--gpus), whether it knows them at all (--gres); PBS: whether it has ngpus.

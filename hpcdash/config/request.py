@@ -259,7 +259,7 @@ def _slot_type(value: object) -> SlotType:
 
 def _own_reader(field: RequestField) -> Reader:
     """Of a key that one scheduler alone has."""
-    read: Callable[[object], str] = partial(_parsed, parse=field.read)
+    read: Callable[[object], Any] = partial(_parsed if field.is_text else _read_value, parse=field.read)
     return partial(text_list, read=read) if field.is_list else read
 
 
@@ -272,6 +272,13 @@ def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
     text = line_of_text(value)
     try:
         return parse(text)
+    except ValueError as error:
+        raise ValidationError(printable(str(error))) from None
+
+
+def _read_value(value: object, parse: Callable[[Any], _Parsed]) -> _Parsed:
+    try:
+        return parse(value)
     except ValueError as error:
         raise ValidationError(printable(str(error))) from None
 

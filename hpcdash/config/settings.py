@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from hpcdash.backends.registry import NAMES
+from hpcdash.backends.registry import NAMES, OVER_HTTP
 from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
 from hpcdash.config.model import Key, TableReader, ValidationError, build, record_keys
@@ -98,8 +98,10 @@ class ClusterSettings:
     """One [clusters.NAME].
 
     name: ASCII letters, digits, '.', '_' and '-', safe as a file's name. title: how it is shown; the name by default.
-    transport: "local", "ssh" or "openssh"; "ssh" where `ssh` is given, else "local".
-    ssh: where to; None exactly when transport is "local".
+    transport: "local", "ssh", "openssh" or "http"; "http" where a URL is given, "ssh" where `ssh` is, else "local".
+    ssh: where to; None when transport is "local", and where a URL is asked directly.
+    url: of a scheduler that is asked over HTTP, under the backend's name (NAME = "URL"); '' for any other.
+    token_file: a file of this machine that holds the token sent with each request to `url`; '' for none.
     backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
     path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
     user: whose jobs are mine; None: who one is there.
@@ -111,6 +113,8 @@ class ClusterSettings:
     title: Text
     transport: Annotated[str, values.one_of("local", "ssh", "openssh")] = "local"
     ssh: Annotated[SshDestination | None, values.ssh_destination] = None
+    url: Annotated[str, Key.APART] = ""
+    token_file: Annotated[str, values.path_here] = ""
     backend: Annotated[str | None, _backend] = None
     path: Annotated[str, values.search_path] = ""
     user: Annotated[str | None, values.user_name] = None
@@ -272,7 +276,8 @@ def _cluster(
         reader.problem(path, "a cluster's name is letters, digits, '.', '_' and '-', at most 64 (use title for more)")
     before = len(reader.problems)
     table = reader.table(reader.table(document, (), "clusters"), ("clusters",), name)
-    found = reader.fit(ClusterSettings, table, path, {"port": values.port})
+    urls = dict.fromkeys(OVER_HTTP, values.http_url)
+    found = reader.fit(ClusterSettings, table, path, {"port": values.port, **urls})
     overrides = reader.fit(PollSettings, reader.table(table, path, "poll"), (*path, "poll"))
     asks_for_user = isinstance(own := table.get("launch"), dict) and "run_as" in own
     found["launch"] = _of_user(
@@ -284,6 +289,11 @@ def _cluster(
         return None
     ssh = found.get("ssh")
     port = found.pop("port", None)
+    by_url = {name: found.pop(name) for name in OVER_HTTP if name in found}
+    if by_url:
+        return _over_http(reader, name, path, found, by_url, replace(poll, **overrides))
+    if "token_file" in found:
+        reader.problem((*path, "token_file"), f"only a cluster with a URL has a token: {' or '.join(OVER_HTTP)} = ...")
     transport = found.setdefault("transport", "local" if ssh is None else "ssh")
     if transport == "local" and ssh is not None:
         reader.problem((*path, "ssh"), 'a cluster with transport = "local" has no ssh destination')
@@ -297,6 +307,27 @@ def _cluster(
         else:
             found["ssh"] = replace(ssh, port=port)
     return ClusterSettings(name=name, poll=replace(poll, **overrides), **{"title": name, **found})
+
+
+def _over_http(
+    reader: TableReader,
+    name: str,
+    path: KeyPath,
+    found: Mapping[str, Any],
+    by_url: Mapping[str, str],
+    poll: PollSettings,
+) -> ClusterSettings | None:
+    """A cluster whose scheduler is asked over HTTP, through a login node where `ssh` names one."""
+    backend, url = next(iter(by_url.items()))
+    if len(by_url) > 1 or found.get("backend", backend) != backend:
+        reader.problem((*path, "backend"), f"{backend} = {quoted(url)} says which scheduler it is")
+        return None
+    if found.get("transport", "ssh") != "ssh" or "port" in found:
+        key = "port" if "port" in found else "transport"
+        reader.problem((*path, key), f"a cluster with {backend} = {quoted(url)} has none; ssh = ... may lead there")
+        return None
+    given = {**found, "transport": "http", "backend": backend, "url": url, "poll": poll}
+    return ClusterSettings(**{"name": name, "title": name, **given})
 
 
 def _check_default_cluster(reader: TableReader, document: Mapping[str, object], name: str | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, time, tzinfo
 from functools import partial
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from hpcdash.config.destination import USER_NAME, SshDestination, parse_ssh_destination
 from hpcdash.config.model import Reader, ValidationError
@@ -107,6 +108,21 @@ def ssh_destination(value: object) -> SshDestination:
         raise
     except ValueError as error:
         raise ValidationError(f"{shown(value)} is not an ssh destination: {error}") from None
+
+
+def http_url(value: object) -> str:
+    """The URL of a server: http or https, a host, perhaps a port and a path."""
+    text = line_of_text(value)
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_url = False
+    if not is_url or parts.query or parts.fragment:
+        raise ValidationError(f"{shown(text)} is not a server's URL: write one such as http://127.0.0.1:8265")
+    if parts.username is not None:
+        raise ValidationError("a URL with a name or password in it is refused: use token_file")
+    return text.rstrip("/")
 
 
 port = partial(whole, smallest=1, largest=65535)

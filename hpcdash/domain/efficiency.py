@@ -136,7 +136,7 @@ def advice(used: Used, state: str) -> str:
         return f"its {_some(used.gpus, 'GPU')} did next to nothing: does the program find them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
         peak, asked = used.memory_peak_bytes or 0, used.memory_asked_bytes or 0
-        enough = max(_GIB, -(-int(peak * _HEADROOM) // _GIB) * _GIB)
+        enough = enough_memory(peak)
         if asked - enough >= _WORTH_BYTES:
             return (
                 f"asks {format_memory(asked)}, used {format_memory(peak)} at most: "
@@ -148,6 +148,15 @@ def advice(used: Used, state: str) -> str:
         cores = _busy(busy * used.cpus)
         return f"{verb} {cores} of {used.cpus} cores busy: request fewer, or check its thread count"
     return ""
+
+
+def enough_memory(peak_bytes: int) -> int:
+    """What to ask for where this was the peak: a fifth more, rounded up to whole GiB of two digits or so."""
+    wanted = -(-int(peak_bytes * _HEADROOM) // _GIB)
+    step = 1
+    while wanted > 32 * step:
+        step *= 4
+    return max(1, -(-wanted // step) * step) * _GIB
 
 
 def _busy(cores: float) -> str:

@@ -120,6 +120,8 @@ class Request:
     `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
     written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
     `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are as qsub has them.
+    `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
+    After a preemption and after a failure it is tried again so often.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
@@ -155,6 +157,11 @@ class Request:
     extra_args: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     keep_files: str = ""
+    slice: str = ""
+    num_slices: tuple[int, ...] = ()
+    tpus_per_worker: int | None = None
+    retries_preemption: int | None = None
+    retries_failure: int | None = None
     launcher: Launcher = Launcher.PLAIN
     project: str = ""
     workspace: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import NoReturn
@@ -15,6 +16,14 @@ TEXT = pa.string()
 WORD = pa.dictionary(pa.int32(), pa.string())
 COUNT = pa.int64()
 TIME = pa.timestamp("s", tz="UTC")
+
+
+class UsageSource(StrEnum):
+    """Who measured what a run used."""
+
+    ACCOUNTING = "accounting"
+    JOBSTATS = "jobstats"
+    WATCHED = "watched"
 
 
 class _NoPandas(MetaPathFinder):
@@ -82,6 +91,49 @@ JOBS = pa.schema(
         ("_tasks", COUNT),
         # The scheduler's own estimate for a job that has not started.
         ("_expected_start_at", TIME),
+    ]
+)
+
+# One row a run of a job: a requeued job has one for each time it ran. Names as in JOBS where they mean the same.
+RUNS = pa.schema(
+    [
+        *(JOBS.field(name) for name in ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")),
+        *(JOBS.field(name) for name in ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")),
+        *(JOBS.field(name) for name in ("elapsed_seconds", "limit_seconds")),
+        *(JOBS.field(name) for name in ("submitted_at", "eligible_at", "started_at", "ends_at")),
+        ("suspended_seconds", COUNT),
+        *(JOBS.field(name) for name in ("node_list", "work_dir", "exit_code", "exit_signal")),
+        # Summed over all processes of all steps.
+        ("cpu_seconds_used", pa.float64()),
+        # Of the step that used most, the sum of its tasks' peaks.
+        ("memory_peak_bytes", COUNT),
+        # Mean over the run and its GPUs, 0 to 1.
+        ("gpu_use", pa.float64()),
+        ("gpu_memory_peak_bytes", COUNT),
+        # Where the four above come from: a UsageSource; null where none of them is known.
+        ("usage_source", WORD),
+        # 1 for a job's first run, as far back as was asked.
+        ("run", COUNT),
+        *(JOBS.field(name) for name in ("_number", "_task", "_tasks")),
+        # The peak of the one task that used most.
+        ("_task_memory_peak_bytes", COUNT),
+        # What a site's programs wrote about the run for others to read, as it is; null mostly.
+        ("_admin_comment", TEXT),
+        ("_reason", WORD),
+        ("_comment", TEXT),
+    ]
+)
+
+# One row a step of one run: what was started with the job (the batch script, extern) or in it (a number).
+STEPS = pa.schema(
+    [
+        ("id", TEXT),
+        ("name", TEXT),
+        *(JOBS.field(name) for name in ("state", "native_state", "nodes", "cpus")),
+        ("tasks", COUNT),
+        *(JOBS.field(name) for name in ("elapsed_seconds", "started_at", "ends_at", "node_list")),
+        *(JOBS.field(name) for name in ("exit_code", "exit_signal")),
+        *(RUNS.field(name) for name in ("cpu_seconds_used", "memory_peak_bytes")),
     ]
 )
 

@@ -104,6 +104,9 @@ def _row(
         "comment": readable(request.comment) or None,
         "exit_code": job.exit_code if has_ended else None,
         "exit_signal": job.exit_signal if has_ended else None,
+        "cpu_seconds_used": job.cpu_seconds if has_ended else None,
+        "memory_peak_bytes": (job.peak_bytes or None) if has_ended else None,
+        "run": max(1, job.attempt),
     }
 
 

@@ -234,6 +234,19 @@ class SshTransport:
             options = (*options, f"-oUserKnownHostsFile={self._known_hosts}")
         return login_shell_over_ssh(self.name, folder, *options)
 
+    async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
+        """A reader and writer of a connection from the login node on; no port of this machine listens for it."""
+        import asyncssh
+
+        line = await self._open_line()
+        try:
+            return await line.connection.open_connection(host, port, encoding=None)
+        except asyncssh.Error as error:
+            raise ConnectionFailed(
+                f"{self.name} opens no connection to {host}:{port}: {error.reason}",
+                "Is the server up there? sshd refuses all of them where AllowTcpForwarding is no.",
+            ) from error
+
     async def close(self) -> None:
         """End the line; what runs over there is ended with it."""
         if self._opening is not None:

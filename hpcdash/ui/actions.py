@@ -34,6 +34,7 @@ LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
 CHART = frozenset({"chart"})
+USAGE = frozenset({"usage"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
@@ -76,6 +77,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("show_history", "4", "history", capability=Capability.HISTORY),
     Action("show_alerts", "5", "alerts"),
     Action("show_clusters", "6", "clusters and connections", short="clusters"),
+    Action("show_usage", "7", "usage: what was used, wasted and waited", capability=Capability.HISTORY, short="usage"),
     Action("shares", "8", "fair share of your accounts", capability=Capability.SHARES),
     Action("limits", "9", "limits that hold for you, and what is used", capability=Capability.LIMITS),
     Action("reservations", "0", "reservations, and whether you may use them", capability=Capability.RESERVATIONS),
@@ -85,7 +87,20 @@ ACTIONS: tuple[Action, ...] = (
     Action("next_bookmark", "greater_than_sign", "next bookmark", ROOT_TABLES),
     Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
-    Action("mine", "m", "mine / everyone's", frozenset({"jobs", "history", "shares"}), shown=3, short="mine/all"),
+    Action(
+        "mine", "m", "mine / everyone's", frozenset({"jobs", "history", "shares", "usage"}), shown=3, short="mine/all"
+    ),
+    Action("span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"),
+    Action("grouping", "g", "group by: queue, user, account, name, day, week", USAGE, shown=1, short="group by"),
+    Action("save_report", "s", "save the report as HTML in the working directory", USAGE, shown=4, short="save"),
+    Action(
+        "sooner",
+        "w",
+        "what would start sooner: asks about a shorter limit and fewer nodes",
+        frozenset({"job"}),
+        Capability.EXPECTED_START,
+        short="sooner",
+    ),
     Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
     Action("switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"),
     Action("larger_overview", "plus", "larger overview", JOB_TABLES),
@@ -164,7 +179,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pin", "P", "pin to the top of the table, or unpin", JOB_TABLES | {"job"}),
     Action("note", "N", "note on the job, kept on this machine", JOB_TABLES | {"job"}),
     Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
-    Action("new", "n", "new submission", TABLES | {"job"}, Capability.SUBMIT, acts=True, shown=5, short="new"),
+    Action("new", "n", "new submission", TABLES | {"job"}, Capability.FORM, acts=True, shown=5, short="new"),
     Action(
         "submit_form",
         "ctrl+j",
@@ -281,7 +296,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("columns", "comma", "choose columns", TABLES, shown=7, short="columns"),
     Action("copy", "y", "copy: ID, name, log, work directory, nodes, command", COPIED_FROM, shown=11, short="copy"),
     Action("ask_now", "ctrl+r", "refresh now", shown=8, short="refresh", while_typing=True),
-    Action("next_cluster", "tab", "next cluster", TABLES | {"job", "script"}),
+    Action("next_cluster", "tab", "next cluster", TABLES | USAGE | {"job", "script"}),
     Action("theme", "T", "next theme"),
     Action("to_shell", "ctrl+z", "suspend to the shell (fg returns)", while_typing=True),
     Action("tour_next", "ctrl+t", "next hint of the tour"),
@@ -289,7 +304,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("explain", "exclamation_mark", "full error: command, exit status, output"),
     Action("palette", "ctrl+p", "command palette", shown=9, short="palette"),
     Action("help", "question_mark", "help for this view", shown=0, short="help"),
-    Action("last_view", "minus", "last view", TABLES | {"job", "log", "script"}),
+    Action("last_view", "minus", "last view", TABLES | USAGE | {"job", "log", "script"}),
     Action("escape", "escape", "clear input or filter, then back", short="back", while_typing=True),
     Action("back", "q", "back; quit from the first view", shown=10, short="back"),
 )

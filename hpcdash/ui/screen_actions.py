@@ -71,6 +71,9 @@ class ScreenActions:
     async def do_show_clusters(self) -> None:
         await self.screen.go("clusters")
 
+    async def do_show_usage(self) -> None:
+        await self.screen.go("usage")
+
     async def do_last_view(self) -> None:
         await self.screen.show_last()
 

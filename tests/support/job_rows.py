@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.domain.schema import JOBS
+from hpcdash.domain.schema import JOBS, RUNS
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 _MINUTES = {"started": "started_at", "ended": "ends_at", "submitted": "submitted_at"}
@@ -31,6 +31,12 @@ def task_row(array: str, tasks: str, state: str = "pending", dependency: str | N
     first, count = (int(tasks), 1) if tasks.isdecimal() else (3, 8)
     shown = tasks if tasks.isdecimal() else f"[{tasks}]"
     return job_row(f"{array}_{shown}", state, dependency, array_task=tasks, _task=first, _tasks=count, **more)
+
+
+def run_row(job_id: str, state: str = "completed", **more: Any) -> dict[str, Any]:
+    """An ended run of a job as job_row has it: its first one."""
+    row = job_row(job_id, state, **more)
+    return {**dict.fromkeys(RUNS.names), "run": 1, **{name: row[name] for name in RUNS.names if name in row}}
 
 
 def table_of(*rows: Mapping[str, Any], schema: pa.Schema = JOBS) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hpcdash.backends.slurm import history, jobs
+from hpcdash.backends.slurm import history, jobs, runs
 from hpcdash.backends.slurm.rows import SEPARATOR, Layout
 from hpcdash.transport.base import CommandResult
 
@@ -62,6 +62,15 @@ PAST_JOB = {
     "workdir": "/home/alice",
     "exitcode": "0:0",
 }
+# As sacct prints it with its steps: what those used is in rows of their own.
+PAST_RUN = {
+    **{name: text for name, text in PAST_JOB.items() if name not in ("reason", "priority")},
+    "suspended": "00:00:00",
+    "totalcpu": "05:30.250",
+    "maxrss": "",
+    "tresusageintot": "",
+    "admincomment": "",
+}
 NODE = {
     "nodelist": "g1",
     "partition": "gpu",
@@ -111,6 +120,13 @@ def history_text(*rows: Fields, token: str = TOKEN) -> bytes:
     """sacct's output: each row is PAST_JOB with these fields changed."""
     return b"".join(
         token.encode().join(_bytes({**PAST_JOB, **row}[name]) for name in history.FIELDS) + b"\n" for row in rows
+    )
+
+
+def runs_text(*rows: Fields, token: str = TOKEN) -> bytes:
+    """sacct's output with steps: a row whose jobid has a dot is a step, which has no user and no allocation of GPUs."""
+    return b"".join(
+        token.encode().join(_bytes({**PAST_RUN, **row}[name]) for name in runs.FIELDS) + b"\n" for row in rows
     )
 
 

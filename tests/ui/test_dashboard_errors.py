@@ -246,7 +246,7 @@ async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
     [
         ((), "You have no jobs. n submits one, m shows everyone's"),
         (("m",), "The queue is empty. n submits a job"),
-        (("4",), "None of your jobs ended in the last 7 days. m shows everyone's"),
+        (("4",), "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"),
         (("2", "slash", "z", "z", "enter"), "Nothing matches zz. esc clears the filter"),
     ],
 )

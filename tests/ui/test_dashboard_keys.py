@@ -452,7 +452,9 @@ async def test_tab_goes_to_the_next_cluster_where_one_left_it() -> None:
     app = HpcdashApp([replace(session) for session in sessions])
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        await press(pilot, "2", "down", "tab")
+        await press(pilot, "2")
+        await settled(pilot)
+        await press(pilot, "down", "tab")
         assert app.main.session.name == "arrays"
         assert app.main.view_name == "jobs"
         assert app.focused is rows_of(app)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
+from tests.support.play_case import FIXTURES
 from tests.ui.metrics.chart_stage import drawn
-from tests.ui.stage import CASES, PBS_CASES, dashboard, screen_text, settled, until
+from tests.ui.stage import CASES, PBS_CASES, dashboard, press, screen_text, settled, until
 
-SLURM, PBS = CASES, PBS_CASES
+SLURM, PBS, RAY = CASES, PBS_CASES, FIXTURES / "ray" / "2.60"
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,9 @@ SLURM, PBS = CASES, PBS_CASES
         (PBS, "script", "2.pbs01", "train.py --steps 20000"),
         (PBS, "triage", "12[].pbs01", "ValueError: batch of 7"),
         (PBS, "chain", "9.pbs01", "grandchild"),
+        (RAY, "job", "raysubmit_tok", "FileNotFoundError"),
+        (RAY, "log", "raysubmit_llama7b", "step 168 loss"),
+        (RAY, "script", "raysubmit_llama7b", "train.py --config llama-7b.yaml"),
     ],
     ids=lambda value: value.parent.name if isinstance(value, Path) else str(value)[:16],
 )
@@ -56,3 +63,12 @@ async def test_no_file_outside_the_recording_is_read(tmp_path: Path) -> None:
     log = app.sessions[0].store.log_file(str(secret))
     assert (await log.read(0, 100)).look.is_missing
     assert (await app.sessions[0].store.log_file(f"/../../../../../../..{secret}").read(0, 100)).look.is_missing
+
+
+@pytest.mark.parametrize("key", ["1", "2", "3", "4"], ids=["jobs", "nodes", "resources", "history"])
+def test_a_ray_cluster_looks_as_it_did(key: str, snap_compare: Callable[..., bool]) -> None:
+    async def shown(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        await press(pilot, key)
+
+    assert snap_compare(dashboard("training", cases=RAY), terminal_size=(120, 30), run_before=shown)

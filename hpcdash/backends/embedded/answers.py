@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable
-from hpcdash.domain.schema import JOBS
+from hpcdash.domain.schema import JOBS, RUNS, UsageSource
 from hpcdash.errors import (
     CommandMissing,
     ControllerDown,
@@ -113,6 +113,20 @@ def with_numbers(columns: dict[str, Any]) -> None:
 
 
 read_jobs = read_table(JOBS, with_numbers)
+
+
+def _as_runs(columns: dict[str, Any]) -> None:
+    """The columns of RUNS that the command does not print, or calls by those of JOBS."""
+    with_numbers(columns)
+    used = zip(columns["cpu_seconds_used"], columns["memory_peak_bytes"], strict=True)
+    source = str(UsageSource.ACCOUNTING)
+    columns["usage_source"] = [None if pair == (None, None) else source for pair in used]
+    columns["_reason"], columns["_comment"] = columns["reason"], columns["comment"]
+    for name in ("suspended_seconds", "gpu_use", "gpu_memory_peak_bytes"):
+        columns[name] = [None] * len(columns["id"])
+
+
+read_runs = read_table(RUNS, _as_runs)
 
 
 def read_native(answer: Answer) -> Mapping[str, str]:

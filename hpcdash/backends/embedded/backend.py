@@ -27,7 +27,14 @@ from hpcdash.backends.base import (
     SubmitPart,
 )
 from hpcdash.backends.embedded import actions, submit, typed
-from hpcdash.backends.embedded.answers import read_jobs, read_native, read_object, read_table, require_success
+from hpcdash.backends.embedded.answers import (
+    read_jobs,
+    read_native,
+    read_object,
+    read_runs,
+    read_table,
+    require_success,
+)
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import NewLimits, SubmitCommand
@@ -74,7 +81,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             queues=lambda: Query((*words, "queues"), read_table(schema.QUEUES)),
         ),
         reasons=ReasonsPart(hint=_hint, never_starts=_never_starts, policy=_policy_reason),
-        history=HistoryPart(jobs=partial(_history_query, words), native=native),
+        history=HistoryPart(jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native),
         detail=DetailPart(
             native=native,
             usage=partial(_usage_query, words),
@@ -112,6 +119,10 @@ def _history_query(
 ) -> Query[ParsedTable]:
     words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
     return Query((*program, "history", *words), read_jobs)
+
+
+def _runs_query(program: tuple[str, ...], user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+    return Query((*program, "history", "--since", str(max(0, now - since))), read_runs)
 
 
 def _native_query(program: tuple[str, ...], job_id: str) -> Query[Mapping[str, str]]:

@@ -9,12 +9,14 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.errors import no_history, says_no_history
-from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs
+from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0
+# All that the server keeps at once.
+RUNS_LIMIT_SECONDS = 180.0
 
 
 def history_query(
@@ -41,6 +43,21 @@ def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_
             table = table.filter(pc.invert(ended_before(table, clock_epoch_seconds - since_seconds)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
     return ParsedTable(table.take(order).combine_chunks(), parsed.rejected)
+
+
+def runs_query(dialect: Dialect, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+    """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning alone."""
+    question = listing(dialect, Want.ENDED, user, max(1, now - since), with_use=True)
+    parse = partial(parse_runs, question=question, dialect=dialect)
+    return Query(question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command)
+
+
+def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> ParsedTable:
+    """Rows of domain.schema.RUNS that ended; raises AccountingUnavailable where the server keeps none."""
+    _require_history(answer, question, dialect)
+    parsed = read_runs(answer, question, dialect)
+    ended = pc.and_(is_ended(parsed.table), pc.is_valid(parsed.table["ends_at"]))
+    return ParsedTable(parsed.table.filter(ended).combine_chunks(), parsed.rejected, is_cut=answer.truncated)
 
 
 def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:

@@ -15,6 +15,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import (
     KEPT,
     MARK_VARIABLE,
+    USED,
     WORK_DIR_VARIABLE,
     Listing,
     Want,
@@ -31,6 +32,7 @@ from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, as_array, pairs_per_distinct, per_distinct, row_numbers, utc_instants, words
+from hpcdash.domain.runs import runs_of_jobs
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
@@ -40,7 +42,7 @@ _MORE = (
     *("Variable_List", WORK_DIR_VARIABLE, MARK_VARIABLE),
 )
 # What `frame` reads.
-WANTED = (*KEPT, *_MORE)
+WANTED = (*KEPT, *_MORE, *USED)
 # A job that runs names its nodes here: of 20 000 comments all would be different.
 _WHERE_IT_RUNS = r"(?s)^(Job run) at .*? on \(.*\)"
 # Slurm's NO_VAL in minutes: its wrappers take it, and what stands for no limit, for a number.
@@ -167,6 +169,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "_holds": raw["Hold_Types"],
         "_exit_status": raw.exit_status,
         "_never_began": pc.and_(pc.invert(raw.has_started), pc.is_valid(raw["depend"])),
+        **{name: raw[name] for name in USED},
         COUNTS: raw["array_state_count"],
         SUBMITTED: raw.first_of("array_indices_submitted", "job_array_request"),
         REMAINING: raw["array_indices_remaining"],
@@ -373,12 +376,37 @@ def ended_before(table: pa.Table, epoch_seconds: int) -> pa.Array:
 
 def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[ParsedTable, int]:
     """All jobs of an answer that were asked for, living or not; and the login node's clock, in epoch seconds."""
+    frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question, dialect)
+    return ParsedTable(_asked_for(in_schema(frame, dialect), question), rejected), clock_epoch_seconds
+
+
+def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTable:
+    """The last run of each job of an answer, living or not, in the columns of domain.schema.RUNS."""
+    frame, rejected, _ = _ordered_frame(answer, question, dialect)
+    cput, memory, count = USED
+    cpu_seconds = as_array(values.durations(frame[cput])).cast(pa.float64())
+    peak_bytes = as_array(values.sizes(frame[memory]))
+    is_known = pc.or_(pc.is_valid(cpu_seconds), pc.is_valid(peak_bytes))
+    known = pa.scalar(str(schema.UsageSource.ACCOUNTING))
+    runs = runs_of_jobs(in_schema(frame, dialect))
+    columns = {
+        "cpu_seconds_used": cpu_seconds,
+        "memory_peak_bytes": peak_bytes,
+        "usage_source": words(pc.if_else(is_known, known, pa.scalar(None, pa.string()))),
+        "run": pc.fill_null(as_array(values.integers(frame[count])), 1),
+    }
+    for name, column in columns.items():
+        runs = runs.set_column(runs.schema.get_field_index(name), schema.RUNS.field(name), column)
+    return ParsedTable(runs, rejected)
+
+
+def _ordered_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple[pa.Table, tuple[str, ...], int]:
+    """As _read_frame, with the rows of arrays, in the order of the list."""
     frame, places, rejected, clock_epoch_seconds = _read_frame(answer, question, dialect)
     frame, places = spread(frame, places)
     keys = pa.table({"place": places, "task": frame["_task"]})
     order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
-    table = in_schema(frame.take(order), dialect)
-    return ParsedTable(_asked_for(table, question), rejected), clock_epoch_seconds
+    return frame.take(order), rejected, clock_epoch_seconds
 
 
 def _read_frame(answer: Answer, question: Listing, dialect: Dialect) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:

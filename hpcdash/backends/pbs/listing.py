@@ -27,6 +27,8 @@ KEPT = (
     *("Resource_List.ngpus", "Resource_List.mem", "Resource_List.walltime"),
     *("array_state_count", "array_indices_submitted", "array_indices_remaining", "max_run_subjobs"),
 )
+# And of each run, where that is asked for: what it used.
+USED = ("resources_used.cput", "resources_used.mem", "run_count")
 
 # A record is a line, but for the byte CA in a value, which PBS writes as ^ and a newline: every record begins with the
 # same attribute, before which nobody's value comes. After the records comes a line of ours with the exit status of
@@ -267,6 +269,8 @@ exit 0
 """
 )
 
+_SCRIPT_WITH_USE = SCRIPT.replace(" ".join(KEPT), " ".join((*KEPT, *USED)))
+
 
 _FORMS = {
     Dialect.OPENPBS: Form.DSV,
@@ -316,9 +320,17 @@ class Listed:
 
 
 def listing(
-    dialect: Dialect, want: Want, user: str | None = None, since_seconds: int = 0, job_ids: Sequence[str] = ()
+    dialect: Dialect,
+    want: Want,
+    user: str | None = None,
+    since_seconds: int = 0,
+    job_ids: Sequence[str] = (),
+    *,
+    with_use: bool = False,
 ) -> Listing:
     """Ask for jobs of `user` (None: everyone's, '': one's own), or for `job_ids`; `since_seconds`: ended no longer ago.
+
+    `with_use`: what of USED there is comes too.
 
     Raises UsageError for what is no job id. Each subjob that runs or ended comes with `job_ids`, and with a user's 20
     newest arrays; of everyone's arrays there is the parent alone. Form and dialect decide what is left to narrow.
@@ -328,7 +340,8 @@ def listing(
     form = _FORMS[dialect]
     token = fresh_token()
     whose = "*" if user is None or words else user
-    argv = pbs("sh", "-c", SCRIPT, "sh", token, str(form), str(want), str(max(0, since_seconds)), whose, *words)
+    script = _SCRIPT_WITH_USE if with_use else SCRIPT
+    argv = pbs("sh", "-c", script, "sh", token, str(form), str(want), str(max(0, since_seconds)), whose, *words)
     flags = ("-x",) if want is not Want.NOW and form is not Form.WRAPPED else ()
     return Listing(argv, ("qstat", *flags, "-f", *words), form, token, asked)
 

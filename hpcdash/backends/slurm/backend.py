@@ -82,6 +82,24 @@ def _reservations(user: str) -> Query[ParsedTable]:
     return reservations_query(user)
 
 
+def _runs(user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.runs import runs_query
+
+    return runs_query(user, since, until)
+
+
+def _runs_at(user: str | None, at: int) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.runs import runs_at_query
+
+    return runs_at_query(user, at)
+
+
+def _steps(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    from hpcdash.backends.slurm.steps import steps_query
+
+    return steps_query(row)
+
+
 def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.slurm.cron import cron_parts
 
@@ -101,6 +119,9 @@ BACKEND = Backend(
     reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason),
     history=HistoryPart(
         jobs=history.history_query,
+        runs=_runs,
+        runs_at=_runs_at,
+        is_sliced=True,
         native=history.history_native_query,
         no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
     ),
@@ -108,6 +129,7 @@ BACKEND = Backend(
         native=detail.native_query,
         join=detail.job_detail,
         usage=usage.usage_query,
+        steps=_steps,
         stacks=_stacks,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
@@ -142,5 +164,6 @@ BACKEND = Backend(
         new_limits=frozenset({"time_seconds", "memory_bytes"}),
         array_refusal=submit.array_refusal_query,
         start_estimate=submit.start_estimate_query,
+        start_again_estimate=submit.start_again_estimate_query,
     ),
 )

@@ -77,7 +77,7 @@ def sacct_id(job_id: str) -> str:
 def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
-    columns = with_ids(_columns(answer, token), "jobid")
+    columns = with_ids(read_columns(answer, token), "jobid")
     table = _in_schema(columns.table)
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
@@ -85,9 +85,10 @@ def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> Par
     return ParsedTable(table.take(order).combine_chunks(), columns.rejected)
 
 
-def _columns(answer: Answer, token: str) -> Columns:
+def read_columns(answer: Answer, token: str, fields: Sequence[str] = FIELDS) -> Columns:
+    """sacct's fields as text columns; the first is the id and the last the exit code, which Slurm alone fills."""
     pieces = answer.stdout.split(token.encode())
-    between = len(FIELDS) - 1
+    between = len(fields) - 1
     rows, left = divmod(len(pieces) - 1, between)
     rejected: tuple[str, ...] = ()
     if len(pieces) == 1:
@@ -104,10 +105,10 @@ def _columns(answer: Answer, token: str) -> Columns:
     seams = [(b"", *firsts[0].rpartition(b"\n")[::2]), *map(_seam, firsts[1:])]
     rejected += tuple(line for _, noise, _ in seams if noise for line in noise_lines(noise))
     columns = {
-        name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(FIELDS[1:-1], start=1)
+        name: text_column(pieces[index : rows * between : between]) for index, name in enumerate(fields[1:-1], start=1)
     }
-    columns["jobid"] = text_column([job_id for _, _, job_id in seams[:rows]])
-    columns["exitcode"] = text_column([exit_code for exit_code, _, _ in seams[1:]])
+    columns[fields[0]] = text_column([job_id for _, _, job_id in seams[:rows]])
+    columns[fields[-1]] = text_column([exit_code for exit_code, _, _ in seams[1:]])
     return Columns(pa.table(columns), rejected)
 
 
@@ -118,26 +119,31 @@ def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
     return exit_code, noise, job_id
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null for what Slurm prints where there is nothing to say."""
     return pc.if_else(pc.is_in(column, pa.array([*NOTHING, "None assigned"])), pa.scalar(None, pa.string()), column)
+
+
+def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
 def _in_schema(raw: pa.Table) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
     ids = raw["jobid"]
     native = values.words(raw["state"])
-    reason = values.words(_plain(raw["reason"]))
+    reason = values.words(none_to_null(raw["reason"]))
     state = states(native, reason)
     ended = is_any(state, frozenset(ENDED))
     waiting = is_any(state, frozenset(WAITING))
-    not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(_plain(raw["nodelist"]))))
-    starts = values.instants(_plain(raw["start"]))
-    exit_code, exit_signal = exit_columns(_plain(raw["exitcode"]), ended)
-    tres = _plain(raw["alloctres"])
-    tres = pc.if_else(pc.is_valid(tres), tres, _plain(raw["reqtres"]))
+    not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(none_to_null(raw["nodelist"]))))
+    starts = values.instants(none_to_null(raw["start"]))
+    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    tres = none_to_null(raw["alloctres"])
+    tres = pc.if_else(pc.is_valid(tres), tres, none_to_null(raw["reqtres"]))
     gpus, memory_bytes = values.tres_columns(tres)
     # From 23.02 on a job that never had any has none, whatever it asked for.
-    cpus = values.integers(_plain(raw["ncpus"]))
+    cpus = values.integers(none_to_null(raw["ncpus"]))
     cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
     no_text = pa.nulls(raw.num_rows, pa.string())
     empty_to_null = pa.scalar(None, pa.string())
@@ -150,40 +156,41 @@ def _in_schema(raw: pa.Table) -> pa.Table:
         "id": ids,
         **array_columns(ids, array_ids, tasks),
         "name": raw["jobname"],
-        "user": values.words(_plain(raw["user"])),
-        "account": values.words(_plain(raw["account"])),
-        "queue": values.words(_plain(raw["partition"])),
-        "qos": values.words(_plain(raw["qos"])),
+        "user": values.words(none_to_null(raw["user"])),
+        "account": values.words(none_to_null(raw["account"])),
+        "queue": values.words(none_to_null(raw["partition"])),
+        "qos": values.words(none_to_null(raw["qos"])),
         "state": state,
         "native_state": native,
         # sacct keeps the last reason a job waited for.
         "reason": values.words(pc.if_else(waiting, reason.dictionary_decode(), pa.scalar(None, pa.string()))),
-        "priority": values.integers(_plain(raw["priority"])),
-        "nodes": values.integers(_plain(raw["nnodes"])),
+        "priority": values.integers(none_to_null(raw["priority"])),
+        "nodes": values.integers(none_to_null(raw["nnodes"])),
         "cpus": cpus,
         "gpus": gpus,
         "memory_bytes": memory_bytes,
-        "elapsed_seconds": values.integers(_plain(raw["elapsedraw"])),
-        "limit_seconds": values.per_distinct(_plain(raw["timelimitraw"]), _minutes, pa.int64()),
-        "submitted_at": values.instants(_plain(raw["submit"])),
-        "eligible_at": values.instants(_plain(raw["eligible"])),
+        "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
+        "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),
+        "submitted_at": values.instants(none_to_null(raw["submit"])),
+        "eligible_at": values.instants(none_to_null(raw["eligible"])),
         "started_at": pc.if_else(not_begun, null_time, starts),
         "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
-        "ends_at": pc.if_else(ended, values.instants(_plain(raw["end"])), null_time),
-        "node_list": _plain(raw["nodelist"]),
-        "work_dir": pc.if_else(pc.equal(raw["workdir"], ""), empty_to_null, raw["workdir"]),
+        "ends_at": pc.if_else(ended, values.instants(none_to_null(raw["end"])), null_time),
+        "node_list": none_to_null(raw["nodelist"]),
+        "work_dir": text_or_null(raw["workdir"]),
         "stdout_path": no_text,
         "stderr_path": no_text,
         "dependency": no_text,
-        "comment": pc.if_else(pc.equal(raw["comment"], ""), empty_to_null, raw["comment"]),
+        "comment": text_or_null(raw["comment"]),
         "exit_code": exit_code,
         "exit_signal": exit_signal,
     }
     return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS)
 
 
-def _minutes(text: str) -> int | None:
-    minutes = values.digits(text)
+def limit_seconds(minutes_text: str) -> int | None:
+    """Of TimelimitRaw, which counts minutes; None for no limit."""
+    minutes = values.digits(minutes_text)
     return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MOST_MINUTES else None
 
 

@@ -478,6 +478,21 @@ def start_estimate_query(wanted: Submission) -> Query[StartEstimate]:
     )
 
 
+def start_again_estimate_query(
+    detail: JobDetail, past: Mapping[str, str], script: Script, limits: NewLimits, nodes: int | None
+) -> Query[StartEstimate]:
+    """As SubmitPart.start_again_estimate: what `resubmission` would run, with --test-only."""
+    argv = resubmission(detail, past, script, None, "", limits).command.argv
+    at = argv.index("sbatch") + 1
+    end = argv.index(_STDIN_FILE, at) if _STDIN_FILE in argv[at:] else len(argv)
+    # Of two the last counts.
+    fewer = () if nodes is None else (f"--nodes={nodes}",)
+    bare = len(_CLEAN)
+    words = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])
+    tested = (*argv[:bare], "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *words)
+    return Query(tested, parse_start_estimate, _START_ESTIMATE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+
+
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:
     """The start, or why it would be refused; raises ControllerDown, NoConfiguration, CommandMissing."""
     words = answer.stderr.decode("utf-8", "replace")

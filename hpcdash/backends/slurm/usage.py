@@ -169,7 +169,7 @@ def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _
         tasks=tasks,
         nodes=nodes,
         cpu_seconds=cpu_seconds,
-        memory_bytes=_memory_peak(total.get("mem"), _size(values["maxrss"]) or most.get("mem"), tasks, nodes),
+        memory_bytes=_memory_peak(total.get("mem"), size_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes),
         gpu_percent=_largest(total.get("gres/gpuutil"), most.get("gres/gpuutil")),
         gpu_memory_bytes=_largest(total.get("gres/gpumem"), most.get("gres/gpumem")),
         read_bytes=_largest(total.get("fs/disk"), most.get("fs/disk")),
@@ -233,13 +233,13 @@ def _amounts(text: str) -> dict[str, int]:
     found = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
-        size = _size(value)
+        size = size_bytes(value)
         if size is not None:
             found[name] = size
     return found
 
 
-def _size(text: str) -> int | None:
+def size_bytes(text: str) -> int | None:
     """'367864K', '1.00M', '31936' in bytes; None for '' and what is none."""
     try:
         return parse_memory(text)

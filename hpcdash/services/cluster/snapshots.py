@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.ipc as pa_ipc
 
 from hpcdash.domain import schema
-from hpcdash.private_files import atomic_write
+from hpcdash.services.arrow_files import read_table, write_table
 
 _TAKEN_AT = b"hpcdash.taken_at"
 _FORMAT = b"hpcdash.format"
@@ -22,8 +20,6 @@ _SCHEDULER = b"hpcdash.scheduler"
 # Raised when a schema changes: older files are then not read.
 FORMAT_VERSION = b"1"
 _KEPT_ROWS = 200_000
-# Behind the Arrow file: Arrow reads a table with a flipped bit, and then ends the program.
-_DIGEST_BYTES = 16
 
 
 class Kind(StrEnum):
@@ -88,12 +84,7 @@ class SnapshotCache:
 
     def load(self, kind: Kind) -> Snapshot | None:
         """The last snapshot of a kind, or None where there is none that can be read."""
-        try:
-            written = self._read(kind)
-            if written is None:
-                return None
-            table = pa_ipc.open_file(pa.BufferReader(written)).read_all()
-        except (OSError, pa.ArrowException):
+        if (table := read_table(self._path(kind))) is None:
             return None
         metadata = table.schema.metadata or {}
         if metadata.get(_FORMAT) != FORMAT_VERSION:
@@ -109,46 +100,15 @@ class SnapshotCache:
         snapshot = Snapshot(kind, table, taken_at, cached=True, scheduler=scheduler)
         return snapshot if math.isfinite(taken_at) and snapshot.may_be_of(self.scheduler) else None
 
-    def _read(self, kind: Kind) -> memoryview | None:
-        """The Arrow file of a kind; None where it is not ours, or not what was written."""
-        if self.folder.is_symlink():
-            return None
-        with open(os.open(self._path(kind), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
-            if os.fstat(source.fileno()).st_uid != os.geteuid():
-                return None
-            written = memoryview(source.read())
-        arrow, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
-        return arrow if _digest(arrow) == digest else None
-
     def save(self, snapshot: Snapshot) -> bool:
         """Write a snapshot, whole or not at all; False where the disk would not have it."""
         table = snapshot.table.slice(0, _KEPT_ROWS)
-        metadata = {_TAKEN_AT: repr(snapshot.taken_at), _FORMAT: FORMAT_VERSION, _SCHEDULER: self.scheduler}
-        table = table.replace_schema_metadata(metadata)
-        try:
-            self._make_folder()
-            arrow = pa.BufferOutputStream()
-            options = pa_ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
-            with pa_ipc.new_file(arrow, table.schema, options=options) as writer:
-                writer.write_table(table)
-            whole = memoryview(arrow.getvalue())
-            atomic_write(self._path(snapshot.kind), whole, _digest(whole), sync=False)
-        except (OSError, pa.ArrowException):
-            return False
-        return True
-
-    def _make_folder(self) -> None:
-        """Ours alone, however loose the umask is or was; raises OSError where it cannot be."""
-        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        if self.folder.is_symlink():
-            raise OSError(f"{self.folder} is a link to somewhere else")
-        if self.folder.stat().st_mode & 0o777 != 0o700:
-            self.folder.chmod(0o700)
+        metadata: dict[bytes, bytes | str] = {
+            _TAKEN_AT: repr(snapshot.taken_at),
+            _FORMAT: FORMAT_VERSION,
+            _SCHEDULER: self.scheduler,
+        }
+        return write_table(self._path(snapshot.kind), table, metadata)
 
     def _path(self, kind: Kind) -> Path:
         return self.folder / f"{kind}.arrow"
-
-
-def _digest(written: memoryview) -> bytes:
-    return hashlib.blake2b(written, digest_size=_DIGEST_BYTES).digest()

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from hpcdash.transport.base import Said, Transport
 
 if TYPE_CHECKING:
     from hpcdash.services.logs.file import LogFile
+    from hpcdash.services.usage.archive import RunArchive
 
 
 # Arrow's own allocators keep what a large answer took; the system's gives it back (release_unused).
@@ -146,6 +148,13 @@ class ClusterStore:
     def reason_events(self) -> Sequence[JobEvent]:
         """Why one's own jobs wait, each time that changed since this run began, newest last."""
         return self._departures.reasons
+
+    @cached_property
+    def archive(self) -> RunArchive:
+        """The runs of ended jobs over any span of time."""
+        from hpcdash.services.usage.archive import RunArchive
+
+        return RunArchive(self, None if self._cache is None else self._cache.folder)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` in the event loop's next turn after each change; returns how to stop that.

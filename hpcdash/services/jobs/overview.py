@@ -30,6 +30,7 @@ from hpcdash.services.usage.limits import policy_lines, policy_reason_of, with_c
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.launched_job import LaunchedJob
+    from hpcdash.services.usage.waits import WaitTimes
 
 
 _MOST_DEPENDENTS = 5000
@@ -196,6 +197,7 @@ class Part(StrEnum):
     LOG = "the end of its log"
     CONTAINERS = "its containers"
     LIMITS = "limits"
+    STEPS = "steps"
 
 
 class JobPicture:
@@ -221,6 +223,10 @@ class JobPicture:
         self.detail: JobDetail | None = None
         self.usage: Usage | None = None
         self.priority: Mapping[str, str] = {}
+        # How long jobs like it waited, as far as is known here.
+        self.waits: WaitTimes | None = None
+        # The steps of its last run, rows of domain.schema.STEPS; None: not known, or the scheduler knows none.
+        self.steps: pa.Table | None = None
         # None: not known.
         self.qos: Mapping[str, str] | None = None
         self.queue_rules: Mapping[str, str] = {}
@@ -306,12 +312,12 @@ class JobPicture:
             return
         parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
         if not self.is_whole_array:
-            parts.append(self._take(Part.USAGE, self._fetch_usage))
+            parts += [self._take(Part.USAGE, self._fetch_usage), self._take(Part.STEPS, self._fetch_steps)]
             parts += self._log_parts(row)
         if row["state"] in WAITING:
-            parts.append(self._take(Part.PRIORITY, self._fetch_priority))
+            parts += [self._take(Part.PRIORITY, self._fetch_priority), self._recall_waits(row)]
         else:
-            self.priority = {}
+            self.priority, self.waits = {}, None
         if (policy := self.policy_reason) is not None and policy.view == "limits":
             parts.append(self._take(Part.LIMITS, self._fetch_limits))
         if row["state"] not in ENDED:
@@ -378,11 +384,27 @@ class JobPicture:
         folder, is_whole = self._state_folder, self.is_whole_array
         self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
 
+    async def _recall_waits(self, row: Row) -> None:
+        from hpcdash.services.usage.waits import wait_times, waits_of
+
+        known = await asyncio.to_thread(self.store.archive.known_waits)
+        for kind in (Kind.HISTORY_EVERYONE, Kind.HISTORY):
+            if not known.num_rows and (table := self.store.table(kind)) is not None:
+                known = waits_of(table)
+        self.waits = await asyncio.to_thread(wait_times, known, row)
+        self._changed()
+
     async def _fetch_usage(self) -> None:
         assert self.row is not None
         self._usage_at = self.store.clock.now()
         query = self.store.backend.detail.usage(self.row)
         self.usage = None if query is None else await self.store.ask(query)
+
+    async def _fetch_steps(self) -> None:
+        assert self.row is not None
+        if (query := self.store.backend.detail.steps(self.row)) is not None:
+            self._need_accounting()
+            self.steps = (await self.store.ask(query)).table
 
     async def _fetch_priority(self) -> None:
         query = self.store.backend.detail.priority(self.job_id)

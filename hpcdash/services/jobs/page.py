@@ -15,10 +15,10 @@ from hpcdash.domain.arrays import TaskStates
 from hpcdash.domain.dependencies import Branch, format_never, parse_dependency, waited_for_by, waits_for
 from hpcdash.domain.efficiency import advice, meters
 from hpcdash.domain.job_ids import holds_many, task_of
-from hpcdash.domain.job_text import grouped, state_word
+from hpcdash.domain.job_text import Pair, grouped, state_word
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.domain.text import clip
-from hpcdash.domain.units import format_duration
+from hpcdash.domain.text import clip, counted
+from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import NotRecorded
 from hpcdash.services.jobs.launch_status import format_status, is_pulling
 from hpcdash.services.jobs.overview import JobPicture, Part
@@ -33,6 +33,7 @@ PREEMPTED_BY = "may be preempted by"
 # As many runs of tasks as one still takes in at a glance.
 _MOST_RUNS = 12
 _MOST_EVENTS = 30
+_MOST_STEPS = 12
 # Entries of the group "job" that say how a job is, or ended.
 _HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by"})
 _MOST_LOG_CELLS = 400
@@ -96,11 +97,14 @@ def job_groups(
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
+    if picture.waits is not None:
+        time.append(Entry("jobs like it", str(picture.waits)))
     groups = [
         Group("Job", tuple(job)),
         *_waits_for(picture, signs),
         Group("Time", tuple(time)),
         Group("Resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
+        Group("Steps", _steps(picture), is_broad=True),
         Group("Priority", _priority(picture), is_aside=True),
         Group(_rules_title(row), _rules(picture), is_aside=True),
         Group("Dependent jobs", _dependents(picture, signs), is_aside=True),
@@ -192,6 +196,37 @@ def _usage(picture: JobPicture) -> list[Entry]:
     if usage.note:
         entries.append(Entry(value=usage.note, is_dim=True))
     return entries + [remark for remark in _remarks(picture, Part.USAGE) if Part.USAGE in picture.errors]
+
+
+def _steps(picture: JobPicture) -> tuple[Entry, ...]:
+    """Each step: how it is or ended, for how long, and what it used."""
+    steps = picture.steps
+    if steps is None or not steps.num_rows:
+        return ()
+    shown = steps.slice(0, _MOST_STEPS).to_pylist()
+    entries = [Entry(*format_step(step), state=str(step["state"])) for step in shown]
+    if steps.num_rows > _MOST_STEPS:
+        entries.append(Entry(value=f"and {steps.num_rows - _MOST_STEPS} more; show --steps lists all", is_dim=True))
+    return tuple(entries)
+
+
+def format_step(step: Mapping[str, Any]) -> Pair:
+    """`0 python3` and `completed · 12:30 · 8 tasks · 3.1 of 4 cores busy · peak 12G` of a row of schema.STEPS."""
+    name = step["name"] if step["name"] != step["id"] else ""
+    elapsed, cpus, cpu = step["elapsed_seconds"], step["cpus"], step["cpu_seconds_used"]
+    parts = [state_word(step["state"])]
+    if step["exit_signal"]:
+        parts.append(f"signal {step['exit_signal']}")
+    elif step["exit_code"]:
+        parts.append(f"exit {step['exit_code']}")
+    parts += [format_duration(elapsed)] if elapsed is not None else []
+    parts += [counted(step["tasks"], "task")] if step["tasks"] else []
+    parts += [f"on {step['node_list']}"] if step["node_list"] else []
+    if cpu is not None and elapsed and cpus:
+        parts.append(f"{cpu / elapsed:.1f} of {counted(cpus, 'core')} busy")
+    if step["memory_peak_bytes"] is not None:
+        parts.append(f"peak {format_memory(step['memory_peak_bytes'])}")
+    return f"{step['id']} {name or ''}".rstrip(), " · ".join(parts)
 
 
 def _priority(picture: JobPicture) -> tuple[Entry, ...]:

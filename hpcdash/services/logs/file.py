@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.files import (
+    READ_SCRIPT,
     Chunk,
     FileRange,
     FileStat,
@@ -312,3 +313,10 @@ else
   done
 fi
 """
+
+# The scripts that only read files, and which of their arguments are paths.
+FILE_READERS: Mapping[str, slice] = {
+    READ_SCRIPT: slice(2, None, 4),
+    COUNT_SCRIPT: slice(0, 1),
+    FIND_SCRIPT: slice(0, 1),
+}

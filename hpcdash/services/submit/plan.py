@@ -15,6 +15,7 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
+from hpcdash.domain.request import Request
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
@@ -65,6 +66,26 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
     request = ActionRequest(Verb.SUBMIT, submit.command.job_ids)
     searches = {wanted.name: Search(submit.mark, submit.job_name or None, not_before, wanted.run_as)}
     return SubmissionPlan(Plan(request, (), (submit.named_command,)), submit.notes, searches)
+
+
+@dataclass(frozen=True)
+class RequestPlan(SubmissionPlan):
+    """What handing in a request without a batch script would run; `shown` is what a person reads of it."""
+
+    shown: str
+
+
+def plan_request(store: ClusterStore, request: Request) -> RequestPlan:
+    """What handing a request in as it is would run. Raises UsageError for what the scheduler does not have."""
+    from hpcdash.job.zip import job_zip
+
+    assert store.backend.submit.request is not None
+    submitted = store.backend.submit.request(request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}")
+    name = submitted.submission.command.job_ids[0]
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    search = Search(submitted.submission.mark, submitted.submission.job_name or None, not_before)
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*submitted.before, submitted.submission.named_command))
+    return RequestPlan(plan, submitted.submission.notes, {name: search}, submitted.shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,48 @@
-"""Ended jobs of the last week, newest first."""
+"""Ended jobs of the last week or of any other span, newest first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.widgets import Input, Static
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.job_text import format_end
+from hpcdash.domain.runs import jobs_of_runs
+from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
 from hpcdash.domain.states import JobState
+from hpcdash.domain.text import counted
+from hpcdash.domain.units import format_span
+from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.dialogs import Choice, ChoiceDialog, Dialog
 from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.notes import with_notes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
+if TYPE_CHECKING:
+    from hpcdash.services.usage.archive import FetchedRuns, Progress
+
+_BAR_CELLS = 24
+# What the picker offers; '' is what is asked for by itself.
+_SPANS = {"": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
+_OTHER = "other"
+# By the archive, which knows what jobs used; '' is a poll, which does not.
+_MEASURED = "7d"
+_USES = {"cpu_use": "CPU %", "memory_use": "MEM %", "gpu_use": "GPU %", "time_use": "TIME %"}
+# Below these a use is worth a look, and a waste.
+_FAIR_USE, _POOR_USE = 0.75, 0.25
 _EXIT_CELLS = 10
 _MOST_EXIT_CELLS = 40
 
@@ -28,13 +54,70 @@ def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
     return "" if is_said and not row["exit_signal"] and not row["exit_code"] else format_end(row)
 
 
+def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
+    """`71`, the part in percent that was used of what was asked; its style says whether that is little."""
+    if value is None:
+        return ""
+    return f"{100 * value:.0f}", cells.BAD if value < _POOR_USE else cells.WARNING if value < _FAIR_USE else cells.GOOD
+
+
+class SpanDialog(Dialog[tuple[str, str] | None]):
+    """A span as it is typed: since when, and until when."""
+
+    def __init__(self, check: Callable[[str, str], Span], since: str, until: str) -> None:
+        super().__init__("Jobs of which span?")
+        self._check = check
+        self._typed = (since, until)
+
+    def compose_body(self) -> ComposeResult:
+        yield Static("since: 90d, 12h, yesterday, 2026-01-01", classes="label", markup=False)
+        yield Input(self._typed[0], id="since", compact=True)
+        yield Static("until: the same, or nothing for now", classes="label", markup=False)
+        yield Input(self._typed[1], id="until", compact=True)
+        yield Static("", classes="warned", id="problem", markup=False)
+
+    def format_keys(self) -> str:
+        return "enter ask · tab the other · esc cancel"
+
+    def on_mount(self) -> None:
+        self.query_one("#since", Input).focus()
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        since, until = (self.query_one(f"#{name}", Input).value.strip() for name in ("since", "until"))
+        try:
+            self._check(since, until)
+        except UsageError as error:
+            self.query_one("#problem", Static).update(f"{error.message}. {error.next_step}")
+        else:
+            self.dismiss((since, until))
+
+
 class HistoryView(JobsView):
     """What the accounting database knows."""
 
+    DEFAULT_CSS = """
+    HistoryView > #progress { dock: top; height: 1; padding: 0 1; color: $table-dim; display: none; }
+    """
     NAME = "history"
     # As it comes: the newest end first.
     DEFAULT_SORT = ""
     DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "exit", "elapsed", "ended", "cpus", "gpus", "nodes_at")
+
+    def __init__(self, session: ClusterSession, **rest: Any) -> None:
+        # Since and until when, as they were written; ('', ''): the last 7 days, which are polled.
+        self._span = ("", "")
+        self._fetched: FetchedRuns | None = None
+        self._jobs: pa.Table | None = None
+        self._problem: HpcdashError | None = None
+        self._stop = asyncio.Event()
+        self._progress: Progress | None = None
+        super().__init__(session, **rest)
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="progress", markup=False)
+        yield from super().compose()
 
     @property
     def kind(self) -> Kind:
@@ -52,6 +135,7 @@ class HistoryView(JobsView):
             "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, cells.duration_cell),
             "ended": Column("ends_at", "ENDED", 10, "right", 2, instant),
             **{name: of_jobs[name] for name in then},
+            **{name: Column(name, title, 6, "right", 5, use_cell) for name, title in _USES.items()},
             "nodes_at": Column("node_list", "NODES", 10, "left", 7, cells.text_cell, flexible=True),
         }
 
@@ -68,13 +152,166 @@ class HistoryView(JobsView):
         return replace(column, longest=max(_EXIT_CELLS, min(longest, _MOST_EXIT_CELLS)))
 
     def placeholder(self) -> str:
+        if self._span != ("", ""):
+            whose = "No jobs ended" if self.everyone else "None of your jobs ended"
+            return f"{whose} in this span ({self._format_span()}). w chooses another one"
         if self.everyone:
-            return "No jobs ended in the last 7 days. m shows only yours"
-        return "None of your jobs ended in the last 7 days. m shows everyone's"
+            return "No jobs ended in the last 7 days. w looks further back, m shows only yours"
+        return "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
-        return ("history", "everyone's" if self.everyone else "mine", "7 days")
+        return ("history", "everyone's" if self.everyone else "mine", self._format_span())
+
+    def _format_span(self) -> str:
+        since, until = self._span
+        return f"{since} to {until}" if until else {**_SPANS, _MEASURED: _SPANS[""]}.get(since, f"since {since}")
 
     def store_changed(self, changed: Changed) -> None:
-        if changed.kind in (None, self.kind):
+        if self._span == ("", "") and changed.kind in (None, self.kind):
             self.reload()
+
+    # -- what jobs used
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._ask_for_use()
+
+    def choose_columns(self, names: Sequence[str]) -> None:
+        super().choose_columns(names)
+        self._ask_for_use()
+
+    def _ask_for_use(self) -> None:
+        """Where a column of it is shown of the last 7 days, have them of the archive."""
+        if self._span == ("", "") and not _USES.keys().isdisjoint(self.column_names):
+            self._take_span((_MEASURED, ""))
+
+    # -- any other span
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return super().kinds if self._span == ("", "") else frozenset()
+
+    @property
+    def main_kind(self) -> Kind | None:
+        return super().main_kind if self._span == ("", "") else None
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._problem
+
+    def taken_at(self) -> float | None:
+        if self._span == ("", ""):
+            return super().taken_at()
+        return None if self._fetched is None else self._fetched.taken_at
+
+    def source(self) -> pa.Table | None:
+        if self._span == ("", ""):
+            return super().source()
+        return None if self._jobs is None else with_notes(self._jobs, self._notes.kept())
+
+    def _format_waiting(self) -> str:
+        if self._span == ("", ""):
+            return super()._format_waiting()
+        if self._problem is not None:
+            return "Nothing known of this span. ! shows the error, ctrl+r asks again"
+        return "asking …" if self._progress is not None else "Nothing was asked for. ctrl+r asks again"
+
+    def do_span(self) -> None:
+        """Choose which span is shown."""
+        choices = [Choice(since, label=label) for since, label in _SPANS.items()]
+        choices.append(Choice(_OTHER, label="other …", words="since and until a time"))
+        present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
+        self.app.push_screen(ChoiceDialog("History of how long?", choices, self._take_choice, present))
+
+    def _take_choice(self, value: str) -> None:
+        if value == _OTHER:
+            # In a turn of the view's own: an answer to the dialog that is closing would be lost.
+            self.call_later(self._ask_which_span)
+        else:
+            self._take_span((value, ""))
+
+    def _ask_which_span(self) -> None:
+        self.app.push_screen(SpanDialog(self._parse, *self._span), self._take_span)
+
+    def _parse(self, since: str, until: str) -> Span:
+        zone = self.session.zone or LOCAL_ZONE
+        return parse_span(since, until, now_epoch=self.session.store.clock.now(), zone=zone)
+
+    def _take_span(self, span: tuple[str, str] | None) -> None:
+        if span is None or span == self._span:
+            return
+        self._stop.set()
+        self._span = span
+        self._jobs = self._fetched = self._problem = None
+        if span == ("", ""):
+            self._show_progress(None)
+            self.session.poller.ask_now()
+        else:
+            self._ask_for_span()
+        self.reload()
+        self.post_message(self.CrumbsChanged())
+
+    def _ask_for_span(self) -> None:
+        self._stop.set()
+        self._stop = asyncio.Event()
+        self.run_worker(self._fetch_span(self._parse(*self._span), self._stop), group="span", exclusive=True)
+
+    async def _fetch_span(self, span: Span, stop: asyncio.Event) -> None:
+        from hpcdash.services.usage.archive import Progress, RunSelection
+
+        archive = self.session.store.archive
+        selection = RunSelection(everyone=self.everyone)
+        self._show_progress(Progress(0, span.seconds, 0))
+        try:
+            fetched = await archive.fetch_runs(span, selection, self._show_progress, stop=stop)
+            jobs = await asyncio.to_thread(_jobs_with_use, fetched.table)
+        except HpcdashError as error:
+            self._problem = error.with_traceback(None)
+        else:
+            self._fetched, self._jobs, self._problem = fetched, jobs, fetched.problem
+            if fetched.missing and fetched.problem is None:
+                gone = format_span(sum(part.seconds for part in fetched.missing))
+                self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)
+        finally:
+            if self._stop is stop:
+                self._show_progress(None)
+        self.reload()
+        self.post_message(self.CrumbsChanged())
+
+    def _show_progress(self, progress: Progress | None) -> None:
+        self._progress = progress
+        if not self.is_live:
+            return
+        line = self.query_one("#progress", Static)
+        line.display = progress is not None
+        if progress is not None:
+            bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
+            words = Text(bar, no_wrap=True, overflow="ellipsis")
+            words.append(f" {progress.fraction:.0%} of {self._format_span()}, {counted(progress.runs, 'run')}")
+            if progress.wait_seconds:
+                words.append(f", next command in {progress.wait_seconds:.0f} s")
+            line.update(words.append(" · esc stops"))
+
+    def do_ask_now(self) -> None:
+        if self._span == ("", ""):
+            self.session.poller.ask_now()
+        elif self._progress is None:
+            self._ask_for_span()
+
+    def do_mine(self) -> None:
+        self._jobs = None
+        super().do_mine()
+        if self._span != ("", ""):
+            self._ask_for_span()
+
+    def do_escape(self) -> bool:
+        if self._progress is not None and not self._stop.is_set():
+            self._stop.set()
+            return True
+        return super().do_escape()
+
+
+def _jobs_with_use(runs: pa.Table) -> pa.Table:
+    from hpcdash.services.usage.efficiency import with_use
+
+    return jobs_of_runs(with_use(runs))

@@ -22,9 +22,11 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.jobs.table import job_hint
 from hpcdash.ui.notes import notes_of
 from hpcdash.ui.themes import STATE_STYLES, style_name
@@ -127,6 +129,26 @@ class JobView(View):
         """To the scheduler's own words, and back to the top."""
         page = self.query_one(VerticalScroll)
         page.scroll_to(y=0 if page.scroll_offset.y else self._own_words_line, animate=False)
+
+    def do_sooner(self) -> None:
+        self.notify("asking when it would start …", timeout=3)
+        self.run_worker(self._show_sooner(), group="sooner", exclusive=True)
+
+    async def _show_sooner(self) -> None:
+        from hpcdash.services.usage.sooner import fetch_start_options
+
+        store = self.session.store
+        try:
+            options = await fetch_start_options(store, self.job_id)
+        except HpcdashError as error:
+            self.notify(format_error(error), severity="warning", timeout=8, markup=False)
+            return
+        now = store.clock.now()
+        starts = tuple(Entry(option.change, option.format(now)) for option in options)
+        commands = tuple(Entry(value=option.command, is_dim=True) for option in options)
+        groups = (Group("Would start", starts), Group("Commands (nothing was submitted)", commands))
+        lines = [line for group in groups for line in entry_lines(group, 80, self._style, self.app.console)]
+        self.app.push_screen(TextDialog(f"Job {self.job_id}", Text("\n").join(lines)))
 
     @property
     def own_error(self) -> HpcdashError | None:

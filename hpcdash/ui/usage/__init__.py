@@ -1,1 +1,1 @@
-"""Usage on the screen: shares, limits, reservations, and what was used."""
+"""Usage on the screen: the report of a span, shares, limits and reservations."""

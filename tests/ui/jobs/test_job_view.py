@@ -147,8 +147,8 @@ async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         assert "2000 (20 % of max)" in line_with(app, "fair share")
-        used = {name: line_with(app, name).count(signs().bar_used) for name in ("fair share", "job size", "age")}
-        assert used == {"fair share": 2, "job size": 2, "age": 1}, "bars of ten cells, for 20, 16 and 0.2 %"
+        used = {name: line_with(app, name).count(signs().bar_used) for name in ("fair share", "job size", " age ")}
+        assert used == {"fair share": 2, "job size": 2, " age ": 1}, "bars of ten cells, for 20, 16 and 0.2 %"
         assert "high" in line_with(app, "may be preempted by")
         assert "put back into the queue" in line_with(app, "a job that makes way")
         assert "5:00" in line_with(app, "time to save first")

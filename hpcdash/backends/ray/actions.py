@@ -1,0 +1,115 @@
+"""What can be done to Ray's jobs: they are stopped; and submitted, once, under an id of ours."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.queries import Answer
+from hpcdash.backends.ray.jobs import JOBS_PATH, job_path
+from hpcdash.backends.ray.responses import read_responses, refusal
+from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
+from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.errors import HpcdashError, UsageError
+
+_ID_START = "raysubmit_"
+_ID_LETTERS = 16
+
+
+def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
+    """A request for each job; raises UsageError for what Ray cannot do."""
+    if not request.job_ids:
+        raise UsageError("no job is named")
+    if request.verb is not Verb.CANCEL or request.force:
+        raise UsageError(f"Ray has no way to {request.verb} a job", "It stops jobs: hpcdash cancel JOB.")
+    return tuple(
+        ActionCommand(("POST", f"{job_path(job_id)}/stop"), (job_id,), partial(_read_stop, job_id=job_id))
+        for job_id in dict.fromkeys(request.job_ids)
+    )
+
+
+def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
+    try:
+        [response] = read_responses(answer)
+    except HpcdashError as error:
+        return (Outcome(job_id, None, error.message),)
+    if not response.is_success:
+        return (Outcome(job_id, False, refusal(response.body)),)
+    is_stopped = b'"stopped": false' not in response.body
+    return (Outcome(job_id, is_stopped, "" if is_stopped else "it had ended already"),)
+
+
+def submission(wanted: Submission) -> SubmitCommand:
+    """A job whose entrypoint is a script, which goes with the request. A second request with its id is refused by Ray.
+
+    Raises UsageError for what Ray's jobs do not have.
+    """
+    unavailable = {
+        "array": wanted.array,
+        "after": wanted.after,
+        "hold": wanted.held,
+        "run_as": wanted.run_as,
+        "options": wanted.options,
+    }
+    if given := [name for name, value in unavailable.items() if value]:
+        raise UsageError(f"{given[0]}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
+    body = {"entrypoint": _entrypoint(wanted), "metadata": {"job_name": wanted.name}}
+    return submit_command(body, wanted.name, wanted.mark, wanted.name)
+
+
+def resubmission(
+    detail: JobDetail,
+    past: Mapping[str, str],
+    script: Script,
+    tasks: ArrayTasks | None,
+    mark: str,
+    limits: NewLimits,
+) -> SubmitCommand:
+    """The same entrypoint, runtime environment and metadata under another id; raises UsageError for a driver's."""
+    native = detail.native or past
+    if not native.get("submission_id"):
+        raise UsageError("this driver connected by itself: Ray cannot start it again", "Run its program again.")
+    body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
+    body |= {key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native}
+    row = detail.job.to_pylist()[0]
+    return submit_command(body, row["id"], mark, row["name"] or "")
+
+
+def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:
+    """Submit a job, a body of the Jobs API, under an id that the mark gives: sent twice, the second is refused."""
+    job_id = _ID_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
+    content = json.dumps({**body, "submission_id": job_id}).encode()
+    command = ActionCommand(
+        ("POST", JOBS_PATH),
+        (target,),
+        partial(_read_submission, name=target, job_id=job_id),
+        content,
+        shown=(f"POST {JOBS_PATH} submission_id={job_id}",),
+    )
+    return SubmitCommand(command, (), "", name)
+
+
+def _entrypoint(wanted: Submission) -> str:
+    """A shell line that runs the script; Ray runs entrypoints with sh -c."""
+    arguments = shlex.join(wanted.arguments)
+    if wanted.file:
+        return f"bash {shlex.quote(wanted.file)} {arguments}".rstrip()
+    script = wanted.script.decode("utf-8", "surrogateescape")
+    return f"bash -c {shlex.quote(script)} {shlex.quote(wanted.name)} {arguments}".rstrip()
+
+
+def _read_submission(answer: Answer, *, name: str, job_id: str) -> tuple[Outcome, ...]:
+    try:
+        [response] = read_responses(answer)
+    except HpcdashError as error:
+        return (Outcome(name, None, error.message),)
+    # A second request with the same id answers 500 with a traceback: the first was taken.
+    if response.is_success or b"already exists" in response.body:
+        return (Outcome(name, True, f"job {job_id}"),)
+    return (Outcome(name, False, refusal(response.body)),)

@@ -1,0 +1,61 @@
+"""Ray as a backend: its dashboard's HTTP API."""
+
+from __future__ import annotations
+
+from hpcdash.backends.base import (
+    ActionsPart,
+    Backend,
+    Capability,
+    DetailPart,
+    HistoryPart,
+    LogsPart,
+    ProbePart,
+    QueuePart,
+    ReasonsPart,
+    ScriptsPart,
+    SubmitPart,
+)
+from hpcdash.backends.ray import actions, jobs, nodes, probe, requests
+
+_CAPABILITIES = frozenset(
+    {
+        Capability.JOBS,
+        Capability.NODES,
+        Capability.QUEUES,
+        Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.LOGS,
+        Capability.LIVE_LOGS,
+        Capability.SCRIPT,
+        Capability.KEEPS_SCRIPTS,
+        Capability.CANCEL,
+        Capability.SUBMIT,
+    }
+)
+
+BACKEND = Backend(
+    name="ray",
+    title="Ray",
+    capabilities=_CAPABILITIES,
+    probe=ProbePart(query=probe.probe_query),
+    queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=nodes.queues_query),
+    reasons=ReasonsPart(hint=jobs.hint),
+    history=HistoryPart(
+        jobs=jobs.history_query,
+        native=jobs.native_query,
+        no_history="not known any more: Ray forgets its jobs when its head node restarts",
+    ),
+    detail=DetailPart(native=jobs.native_query, join=jobs.job_detail),
+    logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
+    scripts=ScriptsPart(
+        request_fields=requests.REQUEST_FIELDS,
+        query=jobs.script_query,
+        history_query=jobs.script_query,
+    ),
+    actions=ActionsPart(commands=actions.action_commands),
+    submit=SubmitPart(
+        submission=actions.submission,
+        resubmission=actions.resubmission,
+        request=requests.submitted_request,
+    ),
+)

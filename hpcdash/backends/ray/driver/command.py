@@ -1,0 +1,98 @@
+"""Runs the command of one worker, and leaves nothing behind: neither processes, nor libtpu's lockfile, nor a container.
+
+As a program, `command.py SECONDS WORD…`, it ends the command, with all that it started, when its parent is gone: Ray
+kills the workers that it cancels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+
+LOCKFILE = "/tmp/libtpu_lockfile"
+_PREEMPTED = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"
+_METADATA_SECONDS = 2.0
+_PR_SET_PDEATHSIG = 1
+_GRACE_SECONDS = 10.0
+
+
+def remove_lockfile() -> None:
+    """libtpu takes it for a process that still holds the chips."""
+    with contextlib.suppress(OSError):
+        os.unlink(LOCKFILE)
+
+
+def is_preempted() -> bool:
+    """Whether the cloud says that this machine is being taken away; False where nobody answers."""
+    asked = urllib.request.Request(_PREEMPTED, headers={"Metadata-Flavor": "Google"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(asked, timeout=_METADATA_SECONDS) as answer:
+            return bool(answer.read(16).strip() == b"TRUE")
+    except (OSError, ValueError):
+        return False
+
+
+def container_argv(image: str, name: str, binds: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """docker's words before the command: a sibling of the container that Ray itself may run in.
+
+    Variables are named alone: docker takes their values from its own environment, so none stands in the process list.
+    """
+    words = ["docker", "run", "--rm", "--privileged", "--shm-size=32gb", "--net=host", "--init", "-v", "/tmp:/tmp"]
+    for bind in binds:
+        words += ["-v", bind]
+    for variable in sorted(environment):
+        words += ["-e", variable]
+    return [*words, "--name", name, image]
+
+
+def remove_container(name: str) -> None:
+    """One that an earlier attempt left."""
+    subprocess.run(["docker", "rm", "-f", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
+def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit status of a command with these variables over this process's own; 128 + signal as a shell has it."""
+    remove_lockfile()
+    try:
+        # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
+        words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__), str(_GRACE_SECONDS)]
+        words += argv
+        ended = subprocess.run(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=False)
+    finally:
+        remove_lockfile()
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+
+
+def _supervise(grace_seconds: float, argv: Sequence[str]) -> int:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    command = subprocess.Popen(list(argv), start_new_session=True)
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        # The parent may have gone before it could be waited for.
+        if os.getppid() != parent:
+            raise SystemExit(128 + signal.SIGTERM)
+        code = command.wait()
+        return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(command.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(grace_seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(_supervise(float(sys.argv[1]), sys.argv[2:]))

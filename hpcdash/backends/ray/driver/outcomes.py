@@ -1,0 +1,129 @@
+"""Whether an attempt was preempted or failed, how often it is tried again, and when it grows. Asks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
+# What Ray raises when a node, a worker's process or its actor is lost, by the names of its exceptions.
+_LOST = frozenset(
+    (
+        "NodeDiedError",
+        "WorkerCrashedError",
+        "ActorDiedError",
+        "RayActorError",
+        "ActorUnavailableError",
+        "ActorUnschedulableError",
+        "LocalRayletDiedError",
+        "OwnerDiedError",
+        "ObjectLostError",
+        "GetTimeoutError",
+    )
+)
+_CANCELLED = frozenset(("TaskCancelledError",))
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
+# A larger size is looked for so often, and at the earliest so long after the size last changed.
+GROWS_EVERY_SECONDS = 3 * 3600.0
+GROWS_AFTER_SECONDS = 12 * 3600.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one worker ended: `kind` is one of the four words, `words` says why, `code` is the command's exit status."""
+
+    kind: str
+    worker: str
+    words: str = ""
+    code: int | None = None
+
+
+def outcome_of_error(worker: str, names: Sequence[str], words: str) -> Outcome:
+    """Of what Ray raised for a worker: `names` are the exception's class and its bases.
+
+    A worker that ran out of memory failed: on another slice it would again.
+    """
+    if _CANCELLED & set(names):
+        return Outcome(CANCELLED, worker, words)
+    if "OutOfMemoryError" in names or "RayTaskError" in names:
+        return Outcome(FAILED, worker, words)
+    return Outcome(PREEMPTED if _LOST & set(names) else FAILED, worker, words)
+
+
+def outcome_of_exit(worker: str, code: int, *, is_preempted: bool) -> Outcome:
+    """Of a command that ended; `is_preempted`: the cloud says that its machine is being taken away."""
+    if code == 0:
+        return Outcome(SUCCEEDED, worker, code=code)
+    if is_preempted:
+        return Outcome(PREEMPTED, worker, f"exit {code} on a machine that is being preempted", code)
+    return Outcome(FAILED, worker, f"exit {code}", code)
+
+
+def verdict(outcomes: Sequence[Outcome]) -> Outcome:
+    """Of all workers together: one that was preempted outranks those that failed, cancelled ones count as neither."""
+    for kind in (PREEMPTED, FAILED):
+        for outcome in outcomes:
+            if outcome.kind == kind:
+                return outcome
+    if all(outcome.kind == SUCCEEDED for outcome in outcomes) and outcomes:
+        return outcomes[0]
+    return Outcome(FAILED, outcomes[0].worker if outcomes else "", "its workers were cancelled")
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """What became of the attempts so far, each kind with its own limit."""
+
+    most_preemptions: int
+    most_failures: int
+    preempted: int = 0
+    failed: int = 0
+
+    @property
+    def number(self) -> int:
+        """Of the attempt to come or that runs, from 1 on."""
+        return self.preempted + self.failed + 1
+
+    @property
+    def counts(self) -> str:
+        return f"preempted {self.preempted}×, failed {self.failed}×"
+
+    def after(self, outcome: Outcome) -> Attempts:
+        if outcome.kind == PREEMPTED:
+            return replace(self, preempted=self.preempted + 1)
+        return replace(self, failed=self.failed + 1)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further attempt is made."""
+        return self.preempted > self.most_preemptions or self.failed > self.most_failures
+
+
+def pause_seconds(failures_in_a_row: int) -> float:
+    """How long to wait before an attempt: none after a preemption, doubling with each failure."""
+    if failures_in_a_row == 0:
+        return 0.0
+    return min(_FIRST_PAUSE_SECONDS * 2.0 ** (failures_in_a_row - 1), _LONGEST_PAUSE_SECONDS)
+
+
+def size_to_take(sizes: Sequence[int], available: int) -> int | None:
+    """The largest size that can be had; None where not even the least can."""
+    return max((size for size in sizes if size <= available), default=None)
+
+
+def may_grow(sizes: Sequence[int], size: int, changed_at: float, looked_at: float, now: float) -> bool:
+    """Whether to look for a larger size now."""
+    is_settled = now - changed_at >= GROWS_AFTER_SECONDS
+    return size < max(sizes) and is_settled and now - looked_at >= GROWS_EVERY_SECONDS
+
+
+def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """What several slices need to find each other: `addresses` has the first worker of each slice."""
+    if len(addresses) < 2:
+        return ()
+    return (
+        ("MEGASCALE_COORDINATOR_ADDRESS", f"{addresses[0]}:8081"),
+        ("MEGASCALE_NUM_SLICES", str(len(addresses))),
+        ("MEGASCALE_PORT", "8081"),
+        ("MEGASCALE_SLICE_ID", str(slice_index)),
+    )

@@ -1,0 +1,218 @@
+"""Jobs of a Ray cluster: those submitted by its Jobs API, and the drivers that connected by themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.ray.responses import decode, require_success, seconds, text, unreadable
+from hpcdash.domain import schema
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.errors import NoSuchJob
+
+JOBS_PATH = "/api/jobs/"
+# A log's path as hpcdash names it: LOGS/NODE/FILE.
+LOGS = "/ray-logs/"
+_STATES = {
+    "PENDING": JobState.PENDING,
+    "RUNNING": JobState.RUNNING,
+    "STOPPED": JobState.CANCELLED,
+    "SUCCEEDED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED,
+}
+_DRIVER = "DRIVER"
+# What the Jobs API calls errors, source: ray/job_submission JobErrorType.
+_ERRORS = {
+    "RUNTIME_ENV_SETUP_FAILURE": "its runtime environment could not be set up",
+    "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "no node had room for its driver in time",
+    "JOB_SUPERVISOR_ACTOR_START_FAILURE": "its driver could not be started",
+    "JOB_SUPERVISOR_ACTOR_DIED": "its driver's node or supervisor died",
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "its driver can run on no node",
+    "JOB_ENTRYPOINT_COMMAND_START_ERROR": "its command could not be started",
+    "JOB_ENTRYPOINT_COMMAND_ERROR": "its command failed",
+}
+
+
+def job_path(job_id: str) -> str:
+    return JOBS_PATH + quote(job_id, safe="")
+
+
+def jobs_query(scope: JobScope) -> Query[ParsedTable]:
+    """All jobs are one list there; Ray knows no users."""
+    is_ended_wanted = scope.ended or bool(scope.job_ids)
+    parse = partial(parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted)
+    return Query(("GET", JOBS_PATH), parse)
+
+
+def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
+    """Ended jobs that the head node still lists: it forgets them with a restart."""
+    parse = partial(
+        parse_jobs,
+        job_ids=frozenset(job_ids),
+        active=bool(job_ids),
+        ended=True,
+        since_seconds=None if job_ids else since_seconds,
+    )
+    return Query(("GET", JOBS_PATH), parse)
+
+
+def parse_jobs(
+    answer: Answer,
+    *,
+    job_ids: frozenset[str] = frozenset(),
+    active: bool = True,
+    ended: bool = False,
+    since_seconds: int | None = None,
+) -> ParsedTable:
+    """Rows of domain.schema.JOBS, newest first."""
+    [response] = require_success(answer)
+    listed = decode(answer, response)
+    if not isinstance(listed, list):
+        raise unreadable(answer, "this is not a list of Ray jobs")
+    rows, rejected = [], []
+    for job in listed:
+        row = job_row(job) if isinstance(job, dict) else None
+        if row is None:
+            rejected.append(str(job)[:400])
+        else:
+            rows.append(row)
+    now = response.epoch_seconds
+    kept = [
+        _aged(row, now)
+        for row in rows
+        if (not job_ids or row["id"] in job_ids)
+        and (ended if row["state"] in ENDED else active)
+        and (since_seconds is None or now is None or (row["ends_at"] or now) >= now - since_seconds)
+    ]
+    kept.sort(key=lambda row: row["_number"], reverse=True)
+    return ParsedTable(pa.Table.from_pylist(kept, schema=_PLAIN).cast(schema.JOBS), tuple(rejected))
+
+
+def _arrow(field: pa.Field) -> pa.DataType:
+    """What Python values make a column of: dictionaries come of text, times of whole seconds."""
+    if pa.types.is_timestamp(field.type):
+        return pa.int64()
+    return pa.string() if pa.types.is_dictionary(field.type) else field.type
+
+
+_PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
+
+
+def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
+    """One job in the columns of domain.schema.JOBS; None for what has no id or no state."""
+    driver, metadata, runtime = (_table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
+    job_id, native = text(job.get("submission_id")) or text(job.get("job_id")), text(job.get("status"))
+    if job_id is None or native is None:
+        return None
+    state = _STATES.get(native, JobState.UNKNOWN)
+    begun, ends = seconds(job.get("start_time")), seconds(job.get("end_time"))
+    has_ended = state in ENDED
+    is_waiting = state is JobState.PENDING
+    code = job.get("driver_exit_code")
+    log = text(job.get("driver_node_id"))
+    entrypoint = text(job.get("entrypoint")) or ""
+    row = dict.fromkeys(schema.JOBS.names)
+    return row | {
+        "id": job_id,
+        "name": text(metadata.get("job_name")) or text(metadata.get("name")) or entrypoint or "driver",
+        "state": state.value,
+        "native_state": native,
+        "reason": text(job.get("message")) if is_waiting else text(job.get("error_type")),
+        "submitted_at": begun,
+        "started_at": None if is_waiting else begun,
+        "ends_at": ends if has_ended else None,
+        "elapsed_seconds": None if begun is None or ends is None or is_waiting else max(ends - begun, 0),
+        "node_list": text(driver.get("node_ip_address")),
+        "work_dir": text(runtime.get("working_dir")),
+        "stdout_path": f"{LOGS}{log}/job-driver-{job_id}.log" if log and text(job.get("submission_id")) else None,
+        "exit_code": code if isinstance(code, int) and not isinstance(code, bool) and has_ended else None,
+        "_number": begun or 0,
+        "_tasks": 1,
+    }
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
+    """With how long a running job has run by the server's clock."""
+    if row["state"] == JobState.RUNNING and row["started_at"] is not None and now is not None:
+        return row | {"elapsed_seconds": max(int(now) - row["started_at"], 0)}
+    return row
+
+
+def log_request(path: str) -> str:
+    """The request that streams a log by its path of LOGS, '' for any other path."""
+    node, slash, name = path.removeprefix(LOGS).partition("/")
+    if not path.startswith(LOGS) or not slash or not node or not name:
+        return ""
+    return f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
+
+
+def native_query(job_id: str) -> Query[Mapping[str, str]]:
+    """Everything the Jobs API says of a job."""
+    return Query(("GET", job_path(job_id)), _parse_native, cap_bytes=TEXT_BYTES)
+
+
+def _parse_native(answer: Answer) -> Mapping[str, str]:
+    [response] = require_success(answer)
+    found = decode(answer, response)
+    if not isinstance(found, dict):
+        raise unreadable(answer, "this is not a Ray job")
+    if not found:
+        raise NoSuchJob("Ray does not know this job", argv=answer.argv, status=answer.status)
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
+    """The row as it is: the list says all of it."""
+    return JobDetail(row, native)
+
+
+def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
+    """The driver's log, where both of its streams go."""
+    path = detail.job["stdout_path"][0].as_py()
+    if path:
+        return LogFiles(path, None)
+    if detail.native.get("type") == _DRIVER:
+        return LogFiles(None, None, "This driver connected by itself: its output is where it was started.")
+    return LogFiles(None, None, "Its driver has no node yet.")
+
+
+def script_query(job_id: str) -> Query[Script]:
+    """What stands for a job's script: its entrypoint and runtime environment, in plain words."""
+    return Query(("GET", job_path(job_id)), _parse_script, cap_bytes=TEXT_BYTES)
+
+
+def _parse_script(answer: Answer) -> Script:
+    native = _parse_native(answer)
+    lines = ["# entrypoint", native.get("entrypoint", ""), ""]
+    for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
+        try:
+            found = json.loads(native.get(key, "{}"))
+        except ValueError:
+            found = {}
+        if isinstance(found, dict) and found:
+            lines += [f"# {title}", *(f"{name} = {_shown(value)}" for name, value in sorted(found.items())), ""]
+    return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def hint(state: str, reason: str | None) -> str:
+    """In plain words why a job waits or how it ended."""
+    return _ERRORS.get(reason or "", "")

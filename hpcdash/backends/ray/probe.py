@@ -1,0 +1,38 @@
+"""Whether a Ray dashboard answers, and which version it has."""
+
+from __future__ import annotations
+
+import re
+
+from hpcdash.backends.base import Probe
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.ray.responses import decode, require_success, text, unreadable
+from hpcdash.errors import SchedulerRefused
+
+_OLDEST = (2, 9)
+
+
+def probe_query() -> Query[Probe]:
+    return Query(("GET", "/api/version"), _parse_probe)
+
+
+def _parse_probe(answer: Answer) -> Probe:
+    [response] = require_success(answer)
+    found = decode(answer, response)
+    version = text(found.get("ray_version")) if isinstance(found, dict) else None
+    if version is None:
+        raise unreadable(answer, "this is not a Ray dashboard")
+    numbers = re.match(r"([0-9]+)\.([0-9]+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
+        raise SchedulerRefused(
+            f"Ray {version} is too old", "hpcdash needs Ray 2.9 or later.", argv=answer.argv, status=answer.status
+        )
+    return Probe(
+        # Ray has no accounts: all jobs are everyone's.
+        user="",
+        version=f"Ray {version}",
+        cluster=text(found.get("session_name")) or "",
+        clock_epoch_seconds=response.epoch_seconds,
+        has_accounting=True,
+        controller_answers=True,
+    )

@@ -1,0 +1,189 @@
+"""A request as a Ray job: its package, which Ray unpacks beside the driver, and the job that runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shlex
+import zipfile
+from collections.abc import Mapping
+from functools import cache, partial
+from importlib import resources
+from typing import Any
+
+from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.base import RequestField
+from hpcdash.backends.queries import Answer
+from hpcdash.backends.ray.actions import submit_command
+from hpcdash.backends.ray.responses import read_responses, refusal
+from hpcdash.backends.ray.slices import slice_type
+from hpcdash.backends.script.resume import resume_lines
+from hpcdash.backends.submissions import SubmittedRequest
+from hpcdash.domain.request import Launcher, Request, SlotType
+from hpcdash.errors import HpcdashError, UsageError
+
+_PACKAGES = "/api/packages/gcs/"
+_DRIVER = "slice_driver"
+LIBRARY_NAME = "hpcdash-job.zip"
+_REQUEST_NAME = "request.json"
+_RUN_NAME = "run.sh"
+# The earliest time that a zip can say: the same files give the same bytes.
+_WHEN = (1980, 1, 1, 0, 0, 0)
+_RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
+_MOST_SLICES = 4096
+# What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
+_REFUSED = (
+    *("script", "call", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
+    *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
+)
+_USUAL = Request()
+
+
+def _slice(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("expected a slice type in quotes, such as v4-256")
+    return slice_type(value).name
+
+
+def _num_slices(value: object) -> tuple[int, ...]:
+    sizes = value if isinstance(value, list) else [value]
+    if not sizes or any(type(size) is not int or not 1 <= size <= _MOST_SLICES for size in sizes):
+        raise ValueError("expected a number of slices, or an array of those that fit, as in [2, 4, 8]")
+    return tuple(sorted(set(sizes)))
+
+
+def _retries(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= 1_000_000:
+        raise ValueError("expected how often to try again, a whole number")
+    return value
+
+
+def _chips(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= 64:
+        raise ValueError("expected how much of the resource TPU each worker takes, a whole number")
+    return value
+
+
+REQUEST_FIELDS = (
+    RequestField("slice", _slice, is_text=False),
+    RequestField("num_slices", _num_slices, is_text=False),
+    RequestField("tpus_per_worker", _chips, is_text=False),
+    RequestField("retries_preemption", _retries, is_text=False),
+    RequestField("retries_failure", _retries, is_text=False),
+)
+
+
+def submitted_request(request: Request, library: bytes, mark: str) -> SubmittedRequest:
+    """Upload a request's package, then submit the job that runs it. Raises UsageError, naming a field of no use here.
+
+    Variables of the environment go in the package: what a job is submitted with, everyone sees on the dashboard.
+    """
+    for name in _REFUSED:
+        if getattr(request, name) != getattr(_USUAL, name):
+            key = {"limit_seconds": "time"}.get(name, name)
+            raise UsageError(f"{key}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
+    if request.launcher is not Launcher.PLAIN:
+        raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
+    name = request.name or request.slice or "job"
+    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name)
+    if request.job_library:
+        content[LIBRARY_NAME] = library
+    package = _zip(content)
+    uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
+    body = {
+        "entrypoint": entrypoint,
+        "runtime_env": {"working_dir": f"gcs://{uri}"},
+        "metadata": {"job_name": name, **({"slice": request.slice} if request.slice else {})},
+        **asked,
+    }
+    size = f"{len(package) / 1024:.0f}K"
+    upload = ActionCommand(
+        ("PUT", f"{_PACKAGES}{uri}"),
+        (name,),
+        partial(_read_upload, name=name),
+        package,
+        shown=(f"PUT {_PACKAGES}{uri} ({size}: {', '.join(sorted(content))})",),
+    )
+    return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown)
+
+
+def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+    kind = slice_type(request.slice)
+    container = request.container
+    environment = _environment(request)
+    wanted: dict[str, Any] = {
+        "slice": kind.name,
+        "head_resource": kind.head_resource,
+        "workers": kind.workers,
+        "num_slices": request.num_slices or (1,),
+        "tpus": kind.chips if request.tpus_per_worker is None else request.tpus_per_worker,
+        "retries_preemption": _or(request.retries_preemption, _RETRIES_PREEMPTION),
+        "retries_failure": _or(request.retries_failure, _RETRIES_FAILURE),
+        "argv": ("bash", "-c", _script(request)),
+        "environment": environment,
+        "container": container and {"image": container.image, "binds": container.binds, "name": f"hpcdash-{name}"},
+    }
+    text = json.dumps(wanted, indent=1, sort_keys=True)
+    unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
+    shown = json.dumps(unsaid, indent=1, sort_keys=True, ensure_ascii=False)
+    return {**_driver(), _REQUEST_NAME: text.encode()}, f"python -m {_DRIVER}", {}, shown
+
+
+def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+    """A command on one node, with its slots as resources of the entrypoint."""
+    if request.container is not None:
+        raise UsageError("container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".')
+    if request.num_slices:
+        raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')
+    kind = "entrypoint_num_cpus" if request.slot_type is SlotType.CPU else "entrypoint_num_gpus"
+    asked: dict[str, Any] = {} if request.slot_type is None else {kind: request.slots}
+    if request.memory_bytes is not None:
+        asked["entrypoint_memory"] = request.memory_bytes
+    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items())
+    library = f'export PYTHONPATH="$PWD/{LIBRARY_NAME}${{PYTHONPATH:+:$PYTHONPATH}}"\n' if request.job_library else ""
+    script = f"#!/bin/bash\n{library}{exports}{_script(request)}"
+    shown = f"#!/bin/bash\n{library}{''.join(f'export {key}=…' + chr(10) for key in _environment(request))}"
+    return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request)
+
+
+def _environment(request: Request) -> dict[str, str]:
+    switches = {"HPCDASH_KILL_SWITCH": request.kill_switch, "HPCDASH_SAVE_SWITCH": request.save_switch}
+    return {**request.environment, **{key: value for key, value in switches.items() if value}}
+
+
+def _script(request: Request) -> str:
+    """Bash that one worker runs."""
+    folder = f"cd -- {shlex.quote(request.work_dir)} || exit 1\n" if request.work_dir else ""
+    resume = resume_lines(request.checkpoints, "RANK") if request.checkpoints else ""
+    return f"{folder}{resume}{request.command}\n"
+
+
+def _or(value: int | None, usual: int) -> int:
+    return usual if value is None else value
+
+
+@cache
+def _driver() -> dict[str, bytes]:
+    """The driver's files by their names in the package."""
+    folder = resources.files("hpcdash.backends.ray") / "driver"
+    return {f"{_DRIVER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
+
+
+def _zip(content: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+        for name in sorted(content):
+            entry = zipfile.ZipInfo(name, _WHEN)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o100600 << 16
+            made.writestr(entry, content[name])
+    return out.getvalue()
+
+
+def _read_upload(answer: Answer, *, name: str) -> tuple[Outcome, ...]:
+    try:
+        [response] = read_responses(answer)
+    except HpcdashError as error:
+        return (Outcome(name, False, error.message),)
+    return (Outcome(name, response.is_success, "" if response.is_success else refusal(response.body)),)

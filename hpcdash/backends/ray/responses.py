@@ -1,0 +1,158 @@
+"""Reads what the dashboard answers: JSON bodies behind frames, and its refusals.
+
+Source: the REST API of Ray Jobs and the State API, https://docs.ray.io/en/releases-2.60.0/cluster/running-applications.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hpcdash.backends.queries import Answer
+from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, excerpt
+
+_FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
+_NOT_FOUND = 404
+_LAST_MILLISECOND = 253_402_300_799_999
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One response of several; `epoch_seconds` is the server's clock."""
+
+    status: int
+    body: bytes
+    epoch_seconds: float | None
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+def read_responses(answer: Answer) -> tuple[Response, ...]:
+    """The responses of a command, one a path. Raises UnreadableOutput, or CommandMissing where no server was asked."""
+    if answer.status in (126, 127):
+        raise CommandMissing(
+            "Ray is asked over HTTP, not by commands",
+            "Give its dashboard's URL: hpcdash --ray http://127.0.0.1:8265",
+            argv=answer.argv,
+            status=answer.status,
+        )
+    found, position = [], 0
+    while frame := _FRAME.match(answer.stdout, position):
+        end = frame.end() + int(frame[2])
+        told = None if frame[3] == b"-" else float(frame[3])
+        found.append(Response(int(frame[1]), answer.stdout[frame.end() : end], told))
+        position = end
+    if not found or position != len(answer.stdout):
+        raise unreadable(answer, "the answer was cut short")
+    return tuple(found)
+
+
+def require_success(answer: Answer) -> tuple[Response, ...]:
+    """As read_responses; raises what a refusal means, in Ray's own words."""
+    responses = read_responses(answer)
+    for response in responses:
+        if response.is_success:
+            continue
+        words = refusal(response.body)
+        if response.status == _NOT_FOUND and "does not exist" in words:
+            raise NoSuchJob("Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, words=words)
+        if response.status == _NOT_FOUND:
+            raise UnreadableOutput(
+                "this server has no Ray dashboard, or one that is too old",
+                "Check the URL. hpcdash needs Ray 2.9 or later with its dashboard (ray[default]).",
+                argv=answer.argv,
+                status=_NOT_FOUND,
+                words=words,
+            )
+        if response.status >= 500:
+            raise ControllerDown(
+                "the Ray dashboard failed to answer",
+                "hpcdash asks again by itself. `ray status` on the head node says whether Ray runs.",
+                argv=answer.argv,
+                status=response.status,
+                words=words,
+            )
+        raise SchedulerRefused("Ray refused", argv=answer.argv, status=response.status, words=words)
+    return responses
+
+
+def refusal(body: bytes) -> str:
+    """The words of a refusal: of a traceback its last line that says something."""
+    text = excerpt(body)
+    if "Traceback" not in text:
+        return text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception): ", line)]
+    return (errors or lines or [text])[-1]
+
+
+def decode(answer: Answer, response: Response) -> Any:
+    """The JSON of a body; raises UnreadableOutput."""
+    try:
+        return msgspec.json.decode(response.body.decode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError):
+        raise unreadable(answer, "this is not what a Ray dashboard answers") from None
+
+
+def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:
+    """The rows of a list of the State API; [] where it failed, as it does without its agents."""
+    if not response.is_success:
+        return []
+    found = decode(answer, response)
+    for key in ("data", "result", "result"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+
+
+def unreadable(answer: Answer, why: str) -> UnreadableOutput:
+    return UnreadableOutput(
+        why,
+        "Is this the URL of a Ray dashboard (by default port 8265 of the head node)?",
+        argv=answer.argv,
+        status=answer.status,
+        words=excerpt(answer.stdout[:400]),
+    )
+
+
+def text(value: object) -> str | None:
+    """Text that is one, and not empty."""
+    return value if isinstance(value, str) and value else None
+
+
+def amount(value: object) -> float | None:
+    """A finite number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def seconds(milliseconds: object) -> int | None:
+    """Epoch seconds of epoch milliseconds; None for 0, which Ray writes where there is no time."""
+    found = amount(milliseconds)
+    return int(found // 1000) if found is not None and 0 < found <= _LAST_MILLISECOND else None
+
+
+def resources(value: object) -> Mapping[str, float]:
+    """Names and amounts, without those that only tell nodes apart."""
+    if not isinstance(value, dict):
+        return {}
+    found = ((str(name), amount(held)) for name, held in value.items())
+    return {name: held for name, held in found if held is not None and not name.lower().startswith("node:")}
+
+
+def pairs(value: object) -> Mapping[str, Sequence[float]]:
+    """Resource → (used, total), as the dashboard's cluster status has them."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        str(name): (used, total)
+        for name, both in value.items()
+        if isinstance(both, list) and len(both) == 2
+        if (used := amount(both[0])) is not None and (total := amount(both[1])) is not None
+    }

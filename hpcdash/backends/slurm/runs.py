@@ -1,0 +1,363 @@
+"""Runs of ended jobs with what their steps used, from one sacct a slice of time: rows of domain.schema.RUNS.
+
+sacct prints a run's row and then those of its steps, each with the same fields and one delimiter. The first and the
+last field of a row are Slurm's own, so a row ends at the newline after its last delimiter, whatever the others hold.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from hpcdash.backends.queries import Answer, ParsedTable, Query, noise_lines
+from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.errors import require_success, unreadable
+from hpcdash.backends.slurm.history import limit_seconds, none_to_null, text_or_null
+from hpcdash.backends.slurm.jobs import ID_PATTERN, array_columns, exit_columns, is_any, states
+from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
+from hpcdash.backends.tokens import fresh_token
+from hpcdash.domain import schema
+from hpcdash.domain.columns import as_array, per_distinct, row_numbers
+from hpcdash.domain.schema import UsageSource
+from hpcdash.domain.states import ACTIVE, ENDED
+
+FIELDS = (
+    *("jobid", "user", "account", "partition", "qos", "state", "nnodes", "ncpus", "alloctres", "reqtres"),
+    *("elapsedraw", "timelimitraw", "submit", "eligible", "start", "end", "suspended", "totalcpu"),
+    *("maxrss", "tresusageintot", "nodelist", "jobname", "comment", "admincomment", "workdir"),
+    "exitcode",
+)
+# With states and times sacct lists what came into one of the states within the times, that which was never eligible
+# too. Source: the sql of slurmdbd's as_mysql_job.c; measured on 22.05.
+ENDED_STATES = "BF,CA,CD,DL,F,NF,OOM,PR,RQ,RV,TO"
+_LIMIT_SECONDS = 180.0
+# In a thread, what holds the interpreter holds it for some milliseconds at this size.
+_CHUNK_BYTES = 1 << 22
+_PIECE_BYTES = 1 << 15
+# Bytes that end a line or a field of ours, and the letters of their stand-ins.
+_BREAKING = {b"\n": b"n", b"\r": b"r", b"\x1e": b"e"}
+_MILLISECONDS = 1000
+_STEP_FIELDS = ("maxrss", "tresusageintot")
+_TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
+_STEP_TEXT = pa.schema([("run", pa.int64()), *((name, pa.string()) for name in _STEP_FIELDS)])
+
+
+def runs_query(user: str | None, since: int, until: int) -> Query[ParsedTable]:
+    """As HistoryPart.runs."""
+    # sacct's end is in the span.
+    return _query(user, "-s", ENDED_STATES, "-S", f"uts{since}", "-E", f"uts{max(since, until - 1)}")
+
+
+def runs_at_query(user: str | None, at: int) -> Query[ParsedTable]:
+    """As HistoryPart.runs_at."""
+    # Without states sacct lists what was eligible and had not ended at any time within the times.
+    return _query(user, "-S", f"uts{at}", "-E", f"uts{at + 1}")
+
+
+def _query(user: str | None, *selection: str) -> Query[ParsedTable]:
+    token = fresh_token()
+    # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
+    whose = ("-a",) if user is None else ("-u", user) if user else ()
+    # -D: each run of a job that was put back, not the last alone.
+    argv = slurm("sacct", "-n", "-D", "-P", f"--delimiter={token}", *whose, *selection, "-o", ",".join(FIELDS))
+    return Query(argv, partial(parse_runs, token=token), limit_seconds=_LIMIT_SECONDS)
+
+
+def parse_runs(answer: Answer, *, token: str) -> ParsedTable:
+    """Rows of domain.schema.RUNS that ended, in sacct's order; raises what the answer's failure stands for."""
+    require_success(answer)
+    lines = _Lines(token.encode())
+    lines.read(answer.stdout)
+    if not lines.count and answer.stdout.strip() and lines.delimiter not in answer.stdout:
+        raise unreadable(answer, "jobs of the past")
+    raw, steps = lines.runs(), lines.steps()
+    has_id = pc.match_substring_regex(as_array(raw["jobid"]), ID_PATTERN)
+    table = _in_schema(raw, _used(raw, steps))
+    ended = pc.and_(pc.is_valid(table["ends_at"]), pc.invert(is_any(as_array(table["state"]), frozenset(ACTIVE))))
+    refused = [f"no job's id: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()]
+    table = table.filter(pc.and_(ended, has_id)).combine_chunks()
+    return ParsedTable(table, (*lines.rejected, *refused), is_cut=answer.truncated)
+
+
+class _Lines:
+    """sacct's rows as text columns: those of runs whole, and of steps what they used and the number of their run."""
+
+    def __init__(self, delimiter: bytes) -> None:
+        self.delimiter = delimiter
+        self.rejected: list[str] = []
+        self.count = 0
+        # In front of the letter for a byte that would break a line; made after sacct has printed, it is in no text.
+        self._stand_in = secrets.token_hex(16).encode()
+        self._has_stand_ins = False
+        self._runs: list[pa.Table] = []
+        self._steps: list[pa.Table] = []
+
+    def runs(self) -> pa.Table:
+        return pa.concat_tables([_TEXT.empty_table(), *self._runs]).combine_chunks()
+
+    def steps(self) -> pa.Table:
+        return pa.concat_tables([_STEP_TEXT.empty_table(), *self._steps]).combine_chunks()
+
+    def read(self, raw: bytes) -> None:
+        """All of sacct's output, in pieces of whole lines; a row that goes on after one is read with the next."""
+        position = 0 if self.delimiter in raw else len(raw)
+        rest = b""
+        while position < len(raw):
+            end = raw.find(b"\n", position + _CHUNK_BYTES) + 1 or len(raw)
+            chunk = rest + raw[position:end]
+            rest = b""
+            if not self._read_clean(chunk):
+                clean, rest = self._cleaned(chunk)
+                if not self._read_clean(clean):
+                    self.rejected.append(f"{_count_lines(clean)} rows that are none of sacct's")
+            position = end
+        if rest.strip():
+            is_row = self.delimiter in rest
+            self.rejected += ["the output ended inside a row"] if is_row else noise_lines(rest)
+
+    def _cleaned(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """The rows of a chunk as a line each, without the bytes that would break one; and what is left after them.
+
+        A row that a person's text breaks into lines ends where it has all its delimiters.
+        """
+        between, start = len(FIELDS) - 1, self.delimiter[:1]
+        # Mostly it is newlines alone that break some lines.
+        is_odd = b"\r" in chunk or chunk.count(start) != chunk.count(self.delimiter)
+        rows: list[bytes] = []
+        row, found = b"", 0
+        for piece in _pieces(chunk):
+            if not row and not is_odd and piece.count(self.delimiter) == _count_lines(piece) * between:
+                rows.append(piece)
+                continue
+            for line in _lines(piece):
+                row += line
+                found += line.count(self.delimiter)
+                if found < between or not line.endswith(b"\n"):
+                    continue
+                if row.count(b"\n") == 1 and found == row.count(start) == between and b"\r" not in row:
+                    rows.append(row)
+                else:
+                    rows.append(self._as_line(row))
+                row, found = b"", 0
+        return b"".join(rows), row
+
+    def _as_line(self, row: bytes) -> bytes:
+        """A row with stand-ins for what would break its line."""
+        fields = row[:-1].split(self.delimiter, len(FIELDS) - 1)
+        # What a wrapper or a warning printed before a row ends with a newline; an id holds none.
+        before, _, fields[0] = fields[0].rpartition(b"\n")
+        self.rejected += noise_lines(before, self.delimiter) if before.strip() else []
+        for byte, letter in _BREAKING.items():
+            fields = [field.replace(byte, self._stand_in + letter) for field in fields]
+        self._has_stand_ins = True
+        return self.delimiter.join(fields) + b"\n"
+
+    def _read_clean(self, chunk: bytes) -> bool:
+        """Reads rows that are a line each with all their fields; False, and none is read, where any is not.
+
+        The first of them begins a row. Its delimiters cannot be forged and its last field holds no newline, so where
+        its line has all of them the row ends with the line, and the next line begins a row.
+        """
+        lines = _count_lines(chunk)
+        if chunk.count(self.delimiter) != lines * (len(FIELDS) - 1) or b"\r" in chunk or not chunk.endswith(b"\n"):
+            return not chunk
+        if not chunk.isascii():
+            chunk = chunk.decode("utf-8", "replace").encode()
+        is_whole = True
+
+        def refuse(_row: pa_csv.InvalidRow) -> str:
+            nonlocal is_whole
+            is_whole = False
+            return "skip"
+
+        # Split at the first byte of the delimiter: each field begins with the rest of it, which costs less to cut off
+        # of those that are needed than to replace everywhere. Where a line has more of that byte it has more fields.
+        table = pa_csv.read_csv(
+            pa.py_buffer(chunk),
+            read_options=pa_csv.ReadOptions(column_names=FIELDS, use_threads=False, encoding="utf8"),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=self.delimiter[:1].decode(),
+                quote_char=False,
+                ignore_empty_lines=False,
+                invalid_row_handler=refuse,
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(FIELDS, pa.string()), null_values=[], strings_can_be_null=False
+            ),
+        )
+        if not is_whole or table.num_rows != lines:
+            return False
+        self._add(table)
+        return True
+
+    def _add(self, table: pa.Table) -> None:
+        is_step = pc.match_substring(as_array(table["jobid"]), ".")
+        is_run = pc.invert(is_step)
+        # A step belongs to the last row before it that is none.
+        numbers = pc.add(pc.cumulative_sum(pc.cast(is_run, pa.int64())), pa.scalar(self.count - 1, pa.int64()))
+        runs, steps = table.filter(is_run), table.select(_STEP_FIELDS).filter(is_step)
+        columns = [runs["jobid"], *(self._restored(runs[name]) for name in FIELDS[1:])]
+        self._runs.append(pa.table(columns, schema=_TEXT))
+        used = [numbers.filter(is_step), *(self._restored(steps[name]) for name in _STEP_FIELDS)]
+        self._steps.append(pa.table(used, schema=_STEP_TEXT))
+        self.count += runs.num_rows
+
+    def _restored(self, column: pa.ChunkedArray) -> pa.Array:
+        """A field without the rest of the delimiter before it, and with the bytes that stand-ins stand for."""
+        # pyarrow 26's binary_slice fails for some lengths.
+        texts = pc.utf8_slice_codeunits(as_array(column), len(self.delimiter) - 1)
+        if self._has_stand_ins and pc.any(pc.match_substring(texts, self._stand_in.decode()), min_count=0).as_py():
+            for byte, letter in _BREAKING.items():
+                texts = pc.replace_substring(texts, (self._stand_in + letter).decode(), byte.decode())
+        return texts
+
+
+def _count_lines(text: bytes) -> int:
+    return text.count(b"\n")
+
+
+def _pieces(chunk: bytes) -> Iterator[bytes]:
+    """Whole lines, so many at a time that most pieces have no strange one."""
+    position = 0
+    while position < len(chunk):
+        end = chunk.find(b"\n", position + _PIECE_BYTES) + 1 or len(chunk)
+        yield chunk[position:end]
+        position = end
+
+
+def _lines(chunk: bytes) -> list[bytes]:
+    """The lines with their ends; a carriage return ends none."""
+    lines = [line + b"\n" for line in chunk.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _in_schema(raw: pa.Table, used: dict[str, pa.Array]) -> pa.Table:
+    null_time = pa.scalar(None, schema.TIME)
+    ids = raw["jobid"]
+    native = values.words(raw["state"])
+    state = states(native, values.words(pa.nulls(raw.num_rows, pa.string())))
+    ended = is_any(state, frozenset(ENDED))
+    nodes_at = none_to_null(raw["nodelist"])
+    alloc = none_to_null(raw["alloctres"])
+    tres = pc.if_else(pc.is_valid(alloc), alloc, none_to_null(raw["reqtres"]))
+    gpus, memory_bytes = values.tres_columns(tres)
+    cpus = values.integers(none_to_null(raw["ncpus"]))
+    cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
+    # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
+    started = pc.if_else(pc.is_null(nodes_at), null_time, values.instants(none_to_null(raw["start"])))
+    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    # '11_2'
+    tasks = pc.if_else(
+        pc.match_substring(ids, "_"),
+        pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
+        pa.scalar(None, pa.string()),
+    )
+    is_known = pc.or_(pc.is_valid(used["cpu"]), pc.is_valid(used["memory"]))
+    source = pc.if_else(is_known, pa.scalar(str(UsageSource.ACCOUNTING)), pa.scalar(None, pa.string()))
+    columns = {
+        "id": ids,
+        **array_columns(ids, pc.replace_substring_regex(ids, r"_.*$", ""), tasks),
+        "name": raw["jobname"],
+        **{name: values.words(none_to_null(raw[name])) for name in ("user", "account", "qos")},
+        "queue": values.words(none_to_null(raw["partition"])),
+        "state": state,
+        "native_state": native,
+        "nodes": values.integers(none_to_null(raw["nnodes"])),
+        "cpus": cpus,
+        "gpus": gpus,
+        "memory_bytes": memory_bytes,
+        "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
+        "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),
+        "submitted_at": values.instants(none_to_null(raw["submit"])),
+        "eligible_at": values.instants(none_to_null(raw["eligible"])),
+        "started_at": started,
+        "ends_at": values.instants(none_to_null(raw["end"])),
+        "suspended_seconds": values.durations(none_to_null(raw["suspended"])),
+        "node_list": nodes_at,
+        "work_dir": text_or_null(raw["workdir"]),
+        "exit_code": exit_code,
+        "exit_signal": exit_signal,
+        "cpu_seconds_used": used["cpu"],
+        "memory_peak_bytes": used["memory"],
+        "gpu_use": pc.min_element_wise(
+            pc.divide(used["gpu"].cast(pa.float64()), pc.multiply(100.0, pc.max_element_wise(gpus, 1))),
+            pa.scalar(1.0),
+            skip_nulls=False,
+        ),
+        "gpu_memory_peak_bytes": used["gpu_memory"],
+        "usage_source": values.words(source),
+        "run": pa.repeat(pa.scalar(1, pa.int64()), raw.num_rows),
+        "_task_memory_peak_bytes": used["task_memory"],
+        "_admin_comment": text_or_null(raw["admincomment"]),
+        "_reason": values.words(pa.nulls(raw.num_rows, pa.string())),
+        "_comment": text_or_null(raw["comment"]),
+    }
+    return pa.table([columns[name] for name in schema.RUNS.names], schema=schema.RUNS)
+
+
+def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
+    """What each run used: CPU seconds of all its steps, and of the step that used most the memory of all its tasks.
+
+    Both as seff 2.1 of Slurm's contribs reckons them; `task_memory` is what reportseff takes, the largest MaxRSS.
+    """
+    steps = steps.filter(pc.match_substring(steps["tresusageintot"], "mem="))
+    total = as_array(steps["tresusageintot"])
+    nothing = pa.nulls(len(total), pa.int64())
+    has_gpus = pc.any(pc.match_substring(total, "gres/gpu"), min_count=0).as_py()
+    gpu, gpu_memory = (amounts(total, name) if has_gpus else nothing for name in ("gres/gpuutil", "gres/gpumem"))
+    used = {"memory": amounts(total, "mem"), "task_memory": sizes(as_array(steps["maxrss"]))}
+    steps = pa.table({"run": steps["run"], **used, "gpu": gpu, "gpu_memory": gpu_memory})
+    names = ("memory", "task_memory", "gpu", "gpu_memory")
+    peaks = steps.group_by("run", use_threads=False).aggregate([(name, "max") for name in names])
+    at = pc.index_in(row_numbers(raw.num_rows), value_set=as_array(peaks["run"]))
+    found = {name: as_array(peaks[f"{name}_max"]).take(at) for name in names}
+    # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
+    cpu = cpu_seconds(as_array(raw["totalcpu"]))
+    is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
+    return {**found, "cpu": pc.if_else(pc.fill_null(is_gathered, False), cpu, pa.scalar(None, pa.float64()))}
+
+
+def amounts(tres: pa.Array, name: str) -> pa.Array:
+    """The sizes of a TRES in 'cpu=00:00:27,mem=367864K' as whole numbers; null where there is none."""
+    found = pc.extract_regex(tres, rf"(?:^|,){name}=(?P<size>[0-9.]{{1,18}}[KMGTPE]?)(?:,|$)")
+    return sizes(pc.struct_field(found, "size"))
+
+
+def sizes(texts: pa.Array) -> pa.Array:
+    """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
+    is_kib = pc.ends_with(texts, "K")
+    digits = pc.utf8_rtrim(texts, "K")
+    is_plain = pc.and_(
+        pc.string_is_ascii(digits), pc.and_(pc.utf8_is_digit(digits), pc.less_equal(pc.binary_length(digits), 15))
+    )
+    nothing = pa.scalar(None, pa.string())
+    numbers = pc.cast(pc.if_else(is_plain, digits, nothing), pa.int64())
+    plain = pc.multiply(numbers, pc.if_else(is_kib, 1024, 1))
+    others = pc.if_else(is_plain, nothing, texts)
+    if others.null_count == len(others):
+        return plain
+    return pc.coalesce(plain, as_array(per_distinct(others, size_bytes, pa.int64())))
+
+
+def cpu_seconds(texts: pa.Array) -> pa.Array:
+    """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct text."""
+    clock = pc.extract_regex(texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$")
+
+    def part(name: str) -> pa.Array:
+        found = pc.struct_field(clock, name)
+        return pc.cast(pc.if_else(pc.equal(found, ""), "0", found), pa.int64())
+
+    minutes = pc.add(pc.multiply(part("h"), 60), part("m"))
+    whole = pc.add(pc.multiply(minutes, 60), part("s"))
+    seconds = pc.add(whole.cast(pa.float64()), pc.divide(part("f").cast(pa.float64()), float(_MILLISECONDS)))
+    others = pc.if_else(pc.is_valid(seconds), pa.scalar(None, pa.string()), texts)
+    if others.null_count == len(others):
+        return seconds
+    return pc.coalesce(seconds, as_array(per_distinct(others, clock_seconds, pa.float64())))

@@ -1,0 +1,106 @@
+"""The steps of a job, in the columns of domain.schema.STEPS: from sacct, and what running ones use from sstat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.errors import require_success
+from hpcdash.backends.slurm.history import none_to_null, read_columns, sacct_id
+from hpcdash.backends.slurm.jobs import exit_columns, is_any, states
+from hpcdash.backends.slurm.runs import amounts, cpu_seconds
+from hpcdash.backends.tokens import fresh_token
+from hpcdash.domain import schema
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.states import ENDED, WAITING
+
+FIELDS = (
+    *("jobid", "jobidraw", "state", "nnodes", "ncpus", "ntasks", "elapsedraw", "start", "end", "totalcpu"),
+    *("tresusageintot", "nodelist", "jobname", "exitcode"),
+)
+_SSTAT_FIELDS = "jobid,tresusageintot"
+# sstat takes no '6_1': sacct tells the number that each task has of its own. Of another's job it tells nothing.
+_SCRIPT = """sacct -n -P "--delimiter=$1" -j "$2" -o "$3" || exit
+printf '%s\\n' "$1"
+[ -n "$4" ] || exit 0
+number=$(sacct -n -X -P -j "$2" -o jobidraw) || exit
+sstat -a -n -P -j "${number%%[!0-9]*}" -o "$4" 2>/dev/null
+exit 0
+"""
+
+
+def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    """As DetailPart.steps."""
+    if row["state"] in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
+        return None
+    token = fresh_token()
+    running = "" if row["state"] in ENDED else _SSTAT_FIELDS
+    words = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
+    return Query(slurm("sh", "-c", _SCRIPT, "sh", *words), partial(parse_steps, token=token), cap_bytes=TEXT_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of an answer, read as an answer of its own."""
+
+    argv: tuple[str, ...]
+    stdout: bytes
+    status: int = 0
+    stderr: bytes = b""
+    truncated: bool = False
+
+
+def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
+    """Rows of domain.schema.STEPS in sacct's order."""
+    # What failed is sacct, whatever ran it.
+    require_success(_Part(("sacct",), answer.stdout, answer.status, answer.stderr, answer.truncated))
+    told, _, used = answer.stdout.rpartition(token.encode())
+    columns = read_columns(_Part(("sacct",), told), token, FIELDS)
+    is_step = pc.fill_null(pc.match_substring(columns.table["jobid"], "."), False)
+    return ParsedTable(_in_schema(columns.table.filter(is_step), _running(used)), columns.rejected)
+
+
+def _running(used: bytes) -> dict[str, str]:
+    """Own number and name of each running step → its TRESUsageInTot."""
+    lines = (line.partition("|") for line in used.decode("utf-8", "replace").splitlines())
+    return {step: tres for step, bar, tres in lines if bar}
+
+
+def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
+    native = values.words(raw["state"])
+    state = states(native, values.words(pa.nulls(raw.num_rows, pa.string())))
+    ended = is_any(state, frozenset(ENDED))
+    sampled = pa.array([running.get(step) for step in raw["jobidraw"].to_pylist()], pa.string())
+    tres = pc.coalesce(sampled, as_array(raw["tresusageintot"]))
+    cpu = as_array(cpu_seconds(as_array(raw["totalcpu"])))
+    clocks = pc.struct_field(pc.extract_regex(sampled, r"(?:^|,)cpu=(?P<cpu>[-0-9:.]*)"), "cpu")
+    cpu = pc.if_else(pc.is_valid(sampled), as_array(cpu_seconds(clocks)), cpu)
+    # Of a step that still runs sacct tells no CPU time, but nought.
+    is_told = pc.or_(ended, pc.is_valid(sampled))
+    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    columns = {
+        "id": pc.replace_substring_regex(raw["jobid"], r"^[^.]*\.", ""),
+        "name": raw["jobname"],
+        "state": state,
+        "native_state": native,
+        "nodes": values.integers(none_to_null(raw["nnodes"])),
+        "cpus": values.integers(none_to_null(raw["ncpus"])),
+        "tasks": values.integers(none_to_null(raw["ntasks"])),
+        "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
+        "started_at": values.instants(none_to_null(raw["start"])),
+        "ends_at": values.instants(none_to_null(raw["end"])),
+        "node_list": none_to_null(raw["nodelist"]),
+        "exit_code": exit_code,
+        "exit_signal": exit_signal,
+        "cpu_seconds_used": pc.if_else(is_told, cpu, pa.scalar(None, pa.float64())),
+        "memory_peak_bytes": amounts(tres, "mem"),
+    }
+    return pa.table([columns[name] for name in schema.STEPS.names], schema=schema.STEPS)

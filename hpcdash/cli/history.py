@@ -1,0 +1,137 @@
+"""hpcdash history over any span: from the archive of runs, which asks the cluster only for what is not known here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from hpcdash.cli.jobs import parse_filter, print_table, with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config.problems import did_you_mean
+from hpcdash.domain import query
+from hpcdash.domain.runs import jobs_of_runs
+from hpcdash.domain.spans import LOCAL_ZONE, parse_span
+from hpcdash.domain.states import ENDED
+from hpcdash.domain.text import counted, visible
+from hpcdash.domain.units import format_span
+from hpcdash.errors import UsageError
+from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.archive import FetchedRuns, Progress, RunSelection
+
+DEFAULT_SINCE = "7d"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """What --since, --until and the options that select say; '' where they were not given."""
+
+    since: str = ""
+    until: str = ""
+    user: str = ""
+    account: str = ""
+    queue: str = ""
+    state: str = ""
+    name: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether none was given: the last 7 days, as the dashboard has them."""
+        return self == HistoryOptions()
+
+    def selection(self, *, everyone: bool) -> RunSelection:
+        """Raises UsageError for a state there is not."""
+        states = _words(self.state.lower())
+        if unknown := [state for state in states if state not in ENDED]:
+            raise UsageError(
+                f"--state: {visible(unknown[0])} is no state of an ended job{did_you_mean(unknown[0], sorted(ENDED))}",
+                f"One or more of: {', '.join(sorted(ENDED))}.",
+            )
+        return RunSelection(
+            everyone,
+            users=_words(self.user),
+            accounts=_words(self.account),
+            queues=_words(self.queue),
+            states=states,
+            names=(self.name,) if self.name else (),
+        )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
+
+
+async def fetch_runs(session: ClusterSession, options: HistoryOptions, *, everyone: bool) -> FetchedRuns:
+    """The runs that the options name, with progress on a terminal's stderr. Raises UsageError for a bad span."""
+    zone = session.zone or LOCAL_ZONE
+    selection = options.selection(everyone=everyone)
+    await session.store.open()
+    now = session.store.clock.now()
+    span = parse_span(options.since or DEFAULT_SINCE, options.until, now_epoch=now, zone=zone)
+    bar = _ProgressLine()
+    try:
+        return await session.store.archive.fetch_runs(span, selection, bar.show)
+    finally:
+        bar.clear()
+
+
+def tell_gaps(fetched: FetchedRuns) -> None:
+    """On stderr: what could not be read, and what of the span is not known."""
+    for row in fetched.rejected:
+        print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+    if fetched.missing:
+        seconds = sum(span.seconds for span in fetched.missing)
+        print(f"hpcdash: {format_span(seconds)} of the span could not be asked for", file=sys.stderr)
+
+
+def run_history(common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str) -> None:
+    """Jobs that were there in a span and have ended, as a table, JSON or CSV on stdout.
+
+    Where the cluster stopped answering, what is known is printed, and then the error raised.
+    """
+    wanted = parse_filter(expression, Kind.HISTORY)
+    options.selection(everyone=not mine)
+
+    async def work(session: ClusterSession) -> tuple[FetchedRuns, str, str]:
+        fetched = await fetch_runs(session, options, everyone=not mine)
+        return fetched, session.name, session.store.backend.name
+
+    fetched, cluster, backend = with_session(common, work)
+    jobs = jobs_of_runs(fetched.table)
+    table = query.apply(jobs, wanted, fetched.taken_at)
+    tell_gaps(fetched)
+    snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
+    print_table("history", snapshot, form, cluster=cluster, backend=backend)
+    if form == "table" and not table.num_rows and sys.stderr.isatty():
+        print(_format_nothing(jobs.num_rows, options, mine=mine), file=sys.stderr)
+    if fetched.problem is not None:
+        raise fetched.problem
+
+
+def _format_nothing(all_rows: int, options: HistoryOptions, *, mine: bool) -> str:
+    if all_rows:
+        return f"none of {counted(all_rows, 'row')} matches the filter"
+    whose = "job of yours" if mine and not options.user else "job"
+    return f"no such {whose} in this span" + ("; --all shows everyone's" if mine and not options.user else "")
+
+
+class _ProgressLine:
+    """One line on a terminal's stderr that is written over."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
+        self._has_written = False
+
+    def show(self, progress: Progress) -> None:
+        if not self._is_shown or progress.fraction >= 1:
+            return
+        words = f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c keeps what has come"
+        if progress.wait_seconds:
+            words = f"{words} (next command in {progress.wait_seconds:.0f} s)"
+        print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+        self._has_written = True
+
+    def clear(self) -> None:
+        if self._has_written:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,382 @@
+"""hpcdash efficiency and hpcdash report: what ended runs used, to a terminal, a file or another program."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+from rich.color import ColorSystem
+from rich.style import Style
+
+from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.log import colours_of
+from hpcdash.cli.options import CommonOptions, named_jobs
+from hpcdash.cli.terminal import print_json, stdout
+from hpcdash.domain import query
+from hpcdash.domain.columns import as_array, without_formulas
+from hpcdash.domain.job_ids import array_of
+from hpcdash.domain.job_text import state_word
+from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
+from hpcdash.domain.schema import RUNS, TEXT
+from hpcdash.domain.spans import LOCAL_ZONE, Span
+from hpcdash.domain.states import ENDED
+from hpcdash.domain.text import clip, counted, visible, width_of
+from hpcdash.domain.units import format_duration, format_memory
+from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.archive import FetchedRuns, RunSelection
+from hpcdash.services.usage.efficiency import (
+    EFFICIENCY,
+    FAIR_USE,
+    POOR_USE,
+    USES,
+    Advice,
+    advise,
+    efficiency_of,
+    with_use,
+)
+
+UNKNOWN = "-"
+REPORT_SINCE = "30d"
+_LEAST_WIDTH, _WIDTH = 60, 100
+_NAME_CELLS = 32
+_STYLES = {
+    "title": Style(bold=True),
+    "dim": Style(dim=True),
+    "value": Style(bold=True),
+    "bad": Style(color="red"),
+    "warn": Style(color="yellow"),
+    "good": Style(color="green"),
+    "bar": Style(color="cyan"),
+    "bad-bar": Style(color="red"),
+    "heat-1": Style(color="blue"),
+    "heat-2": Style(color="cyan"),
+    "heat-3": Style(color="yellow"),
+    "heat-4": Style(color="red"),
+}
+
+
+class _Screen:
+    """Lines with roles on stdout, in colours where it is a terminal that wants them."""
+
+    def __init__(self) -> None:
+        is_terminal = sys.stdout.isatty()
+        self._colours: ColorSystem | None = colours_of(os.environ) if is_terminal else None
+        self.encoding = sys.stdout.encoding or "utf-8"
+        self.has_unicode = self.encoding.lower().replace("-", "").startswith("utf")
+        self.width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
+
+    def write(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
+        text = "".join("".join(map(self._painted, line)).rstrip() + "\n" for line in lines)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode(self.encoding, "replace"))
+        sys.stdout.buffer.flush()
+
+    def _painted(self, piece: tuple[str, str]) -> str:
+        text, role = piece
+        style = _STYLES.get(role)
+        return text if self._colours is None or style is None else style.render(text, color_system=self._colours)
+
+
+def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
+    """CSV or Parquet on stdout, or in a file; no cell is a formula to a spreadsheet."""
+    content = io.BytesIO()
+    plain = pa.table(
+        [as_array(column).cast(TEXT) if pa.types.is_dictionary(column.type) else column for column in table.columns],
+        names=table.column_names,
+    )
+    if form == "csv":
+        pa_csv.write_csv(without_formulas(plain), content, pa_csv.WriteOptions(quoting_style="needed"))
+    else:
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(plain, content)
+    if out is not None:
+        _write_file(out, content.getvalue(), "--out")
+        return
+    if form == "parquet" and sys.stdout.isatty():
+        raise UsageError("a Parquet file is not for a terminal", "Name a file: --out usage.parquet")
+    stream = stdout() if form == "csv" else sys.stdout.buffer
+    stream.write(content.getvalue())
+    stream.flush()
+
+
+def _write_file(file: Path, content: bytes, option: str) -> None:
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise HpcdashError(f"{file}: {error.strerror or error}", f"Give {option} another file.") from None
+
+
+# -- efficiency
+
+
+def run_efficiency(
+    common: CommonOptions,
+    jobs: Sequence[str],
+    options: HistoryOptions,
+    *,
+    expression: str,
+    mine: bool,
+    by: str,
+    form: str,
+) -> None:
+    """What runs used of what they asked for: of some jobs, or of all that ended in a span."""
+    wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
+    ids = named_jobs(jobs)
+
+    async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+        if ids:
+            return await _fetch_jobs(session, ids), session
+        return await fetch_runs(session, options, everyone=not mine), session
+
+    fetched, session = with_session(common, work)
+    tell_gaps(fetched)
+    runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
+    advice = advise(with_use(runs))
+    table = efficiency_of(runs, by=by)
+    if form == "json":
+        answer = {
+            **_envelope(fetched, session),
+            "efficiency": table_to_json_rows(table, EFFICIENCY.names),
+            "advice": _advice_rows(advice),
+        }
+        print_json(answer)
+    elif form == "csv":
+        _write_table(table, "csv", None)
+    else:
+        _print_efficiency(table, advice)
+    if fetched.problem is not None:
+        raise fetched.problem
+
+
+async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
+    """The runs of some jobs that ended; says which have not. Raises NoSuchJob where none is known."""
+    store = session.store
+    await store.open()
+    rows = (await store.ask(store.backend.history.jobs(None, 0, ids))).table.to_pylist()
+    if not rows:
+        raise NoSuchJob(
+            f"{', '.join(map(visible, ids))}: not in the accounting", "Is the number right, and the cluster?"
+        )
+    for row in rows:
+        if row["state"] not in ENDED:
+            words = f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has its use so far"
+            print(f"hpcdash: {words}", file=sys.stderr)
+    ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
+    if not ended:
+        raise UsageError("none of these jobs has ended", "Their efficiency is known once they have.")
+    begins = min(int((row["started_at"] or row["ends_at"]).timestamp()) for row in ended)
+    ends = max(int(row["ends_at"].timestamp()) for row in ended)
+    users = tuple({str(row["user"]) for row in ended if row["user"]})
+    # The second in which the last one ended is in the span.
+    fetched = await store.archive.fetch_runs(Span(begins, ends + 1), RunSelection(everyone=True, users=users))
+    named = pa.array([*ids, *(str(row["id"]) for row in ended)], TEXT)
+    arrays = pa.array([array_of(job) for job in ids if "_" not in job and "[" not in job], TEXT)
+    runs = fetched.table
+    is_meant = pc.or_(pc.is_in(runs["id"], named), pc.fill_null(pc.is_in(runs["array_id"], arrays), False))
+    return FetchedRuns(runs.filter(is_meant), fetched.span, fetched.taken_at, (), fetched.problem, fetched.rejected)
+
+
+def _envelope(fetched: FetchedRuns, session: ClusterSession) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "cluster": session.name,
+        "backend": session.store.backend.name,
+        "taken_at": format_utc(fetched.taken_at),
+        "rejected_rows": len(fetched.rejected),
+        "span": _span(fetched.span),
+        "missing": [_span(span) for span in fetched.missing],
+    }
+
+
+def _span(span: Span) -> dict[str, str]:
+    return {"since": format_utc(span.since), "until": format_utc(span.until)}
+
+
+def _advice_rows(advice: Sequence[Advice]) -> list[dict[str, Any]]:
+    return [
+        {"name": one.name, "user": one.user, "runs": one.runs, "jobs": list(one.jobs), "words": list(one.words)}
+        for one in advice
+    ]
+
+
+def _print_efficiency(table: pa.Table, advice: Sequence[Advice]) -> None:
+    rows = table.to_pylist()
+    if not rows:
+        if sys.stderr.isatty():
+            print("no job ended in this span; --since 30d goes further back", file=sys.stderr)
+        return
+    has_gpus = any(row["gpus"] for row in rows)
+    several = any(row["runs"] > 1 for row in rows)
+    heads = ["ID", "NAME", "STATE", *(["RUNS"] if several else []), "ELAPSED", "TIME", "CPUS", "CPU", "ASKED", "MEMORY"]
+    heads += ["GPUS", "GPU", "GPU MEM"] if has_gpus else []
+    lines = [[_efficiency_cell(row, head) for head in heads] for row in rows]
+    are_numbers = {name for name in heads if name not in ("ID", "NAME", "STATE")}
+    out = _aligned(heads, lines, are_numbers)
+    if advice:
+        out += [[], [("Advice", "title")]]
+        for one in advice:
+            out.append([(visible(f"{one.name} ({one.user})"), "value")])
+            out += [[(f"  {words}", "")] for words in one.words]
+    _Screen().write(out)
+
+
+def _efficiency_cell(row: Mapping[str, Any], head: str) -> tuple[str, str]:
+    if head in _USE_OF_HEAD:
+        return use_cell(row[_USE_OF_HEAD[head]])
+    if head == "STATE":
+        return (state_word(row["state"]) if row["state"] else "several", "")
+    if head in ("ASKED", "ELAPSED"):
+        value = row["memory_bytes" if head == "ASKED" else "elapsed_seconds"]
+        if value is None:
+            return UNKNOWN, ""
+        return (format_memory(value) if head == "ASKED" else format_duration(value)), ""
+    value = row[head.lower()]
+    text = UNKNOWN if value is None else visible(str(value))
+    return (clip(text, _NAME_CELLS) if head == "NAME" else text), ""
+
+
+_USE_OF_HEAD = dict(zip(("CPU", "MEMORY", "GPU", "GPU MEM", "TIME"), USES, strict=True))
+
+
+def use_cell(use: float | None) -> tuple[str, str]:
+    """`71.2 %` and its role: poor use is bad, good use good."""
+    if use is None:
+        return UNKNOWN, "dim"
+    role = "bad" if use < POOR_USE else "warn" if use < FAIR_USE else "good"
+    return f"{100 * use:.1f} %", role
+
+
+def _aligned(
+    heads: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], are_numbers: set[str]
+) -> list[list[tuple[str, str]]]:
+    widths = [max(width_of(head), *(width_of(row[at][0]) for row in rows)) for at, head in enumerate(heads)]
+    lines = []
+    for row in [[(head, "dim") for head in heads], *rows]:
+        line = []
+        for head, (text, role), width in zip(heads, row, widths, strict=True):
+            blanks = " " * (width - width_of(text))
+            line.append((f"{blanks}{text}  " if head in are_numbers else f"{text}{blanks}  ", role))
+        lines.append(line)
+    return lines
+
+
+# -- report
+
+
+def run_report(
+    common: CommonOptions,
+    options: HistoryOptions,
+    *,
+    expression: str,
+    mine: bool,
+    by: str,
+    form: str,
+    out: Path | None,
+    page: Path | None,
+) -> None:
+    """A report of a span as a chart, table, JSON, CSV or Parquet on stdout; with `page` as HTML in a file."""
+    if out is not None and form not in ("csv", "parquet"):
+        raise UsageError("--out is for --format csv and parquet", "--html FILE writes a page; > FILE anything else.")
+    wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
+
+    options = replace(options, since=options.since or REPORT_SINCE)
+
+    async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+        return await fetch_runs(session, options, everyone=not mine), session
+
+    fetched, session = with_session(common, work)
+    tell_gaps(fetched)
+    runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
+    # pandas is of no use to what comes before.
+    from hpcdash.services.usage.report import build_report, scope_notes
+
+    is_everyones = not mine or bool(options.user)
+    notes = scope_notes(fetched.table, everyone=is_everyones, user=session.store.user, missing=fetched.missing)
+    report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
+    if page is not None:
+        from hpcdash.services.usage.html_page import report_page
+
+        title = f"Usage of {session.store.title}"
+        written_at = datetime.fromtimestamp(fetched.taken_at, UTC)
+        _write_file(page, report_page(report, title, notes[0], written_at).encode(), "--html")
+        print(f"hpcdash: wrote {visible(str(page))}", file=sys.stderr)
+    elif form == "json":
+        print_json({**_envelope(fetched, session), **_report_json(report)})
+    elif form in ("csv", "parquet"):
+        _write_table(report.groups[by], form, out)
+    elif form == "table":
+        _print_group(report, by)
+    else:
+        _print_chart(report, session, by)
+    if fetched.problem is not None:
+        raise fetched.problem
+
+
+def _report_json(report: Any) -> dict[str, Any]:
+    return {
+        "notes": list(report.notes),
+        "total": dict(report.total),
+        **{f"by_{name}": table_to_json_rows(table, table.column_names) for name, table in report.groups.items()},
+        "waits": table_to_json_rows(report.waits, report.waits.column_names),
+        "load": {
+            "unit": report.load.unit,
+            "held": [[None if held != held else held for held in row] for row in report.load.held.tolist()],
+        },
+        "wasteful": table_to_json_rows(report.wasteful, report.wasteful.column_names),
+        "advice": _advice_rows(report.advice),
+    }
+
+
+def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
+    from hpcdash.services.usage.charts import as_ascii, draw_report, format_span_of
+
+    screen = _Screen()
+    title = f"{visible(session.store.title)}, {format_span_of(report)}"
+    lines = [
+        ((title, "title"),),
+        *(((visible(note), "dim"),) for note in report.notes),
+        (),
+        *draw_report(report, screen.width, by),
+    ]
+    screen.write(lines if screen.has_unicode else as_ascii(lines))
+
+
+def _print_group(report: Any, by: str) -> None:
+    """Every row of a grouping, and the total."""
+    from hpcdash.services.usage.charts import format_hours, format_wait, percent
+
+    heads = [by.upper(), "GPU_H", "CPU_H", "JOBS", "FAILED", "REQUEUED", "LOST_GPU_H", "LOST_CPU_H", "GPU_USE"]
+    heads += ["CPU_USE", "WAITED_H", "MEDIAN", "80%_IN"]
+
+    def cells(key: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
+        uses = [
+            percent(row[f"measured_{unit}_seconds"] - row[f"unused_{unit}_seconds"], row[f"measured_{unit}_seconds"])
+            for unit in ("gpu", "cpu")
+        ]
+        hours = ("gpu_seconds", "cpu_seconds", "failed_gpu_seconds", "failed_cpu_seconds", "wait_seconds")
+        gpu, cpu, lost_gpu, lost_cpu, waited = (format_hours(row[name]) for name in hours)
+        counts = [str(row[name]) for name in ("jobs", "failed", "requeued")]
+        waits = [format_wait(row[name]) for name in ("wait_median_seconds", "wait_p80_seconds")]
+        texts = [clip(visible(key), _NAME_CELLS), gpu, cpu, *counts, lost_gpu, lost_cpu, *uses, waited, *waits]
+        return [(text or UNKNOWN, "") for text in texts]
+
+    rows = [cells(row["key"], row) for row in report.groups[by].to_pylist()]
+    total = [(text, "value") for text, _ in cells("total", report.total)]
+    for note in report.notes:
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+    _Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
+    if report.is_empty and sys.stderr.isatty():
+        print(f"nothing ran in this span ({counted(len(rows), 'row')})", file=sys.stderr)

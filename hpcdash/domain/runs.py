@@ -1,0 +1,116 @@
+"""Tables of runs: made of jobs' rows and turned into them, joined, numbered, and those that were there in a span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import as_array, match_text, row_numbers
+from hpcdash.domain.schema import JOBS, RUNS
+from hpcdash.domain.spans import Span
+from hpcdash.domain.states import ENDED
+
+_NEWEST_FIRST = [("ends_at", "descending"), ("_number", "descending"), ("_task", "descending")]
+# What one run has and no other: ids are used again, and a requeued job keeps its id.
+_KEY = ("id", "submitted_at", "ends_at")
+
+
+def runs_of_jobs(jobs: pa.Table) -> pa.Table:
+    """Rows of RUNS, a run each, of rows of JOBS that ended; what they used is not known."""
+    count = jobs.num_rows
+    known = {name: jobs[name] for name in RUNS.names if name in jobs.column_names}
+    known |= {"_reason": jobs["reason"], "_comment": jobs["comment"], "run": pa.repeat(pa.scalar(1, pa.int64()), count)}
+    columns = [known.get(field.name, pa.nulls(count, field.type)) for field in RUNS]
+    return pa.table(columns, schema=RUNS)
+
+
+def jobs_of_runs(runs: pa.Table) -> pa.Table:
+    """Rows of JOBS: of each job that ended its last run, in the order of the runs; what RUNS does not hold is null.
+
+    Columns of the runs that RUNS has not are kept.
+    """
+    is_ended = match_text(runs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ENDED))))
+    runs = runs.filter(is_ended)
+    # A job number that is used again is another job.
+    runs = runs.filter(_is_first(runs, ("id", "user", "name"))) if has_several(runs) else runs
+    known = {name: runs[name] for name in JOBS.names if name in runs.column_names}
+    known |= {"reason": runs["_reason"], "comment": runs["_comment"]}
+    columns = [known.get(field.name, pa.nulls(runs.num_rows, field.type)) for field in JOBS]
+    table = pa.table(columns, schema=JOBS).unify_dictionaries().combine_chunks()
+    for name in (name for name in runs.column_names if name not in RUNS.names):
+        table = table.append_column(name, runs[name])
+    return table
+
+
+def has_several(runs: pa.Table) -> bool:
+    """Whether any id comes more than once."""
+    return bool(pc.count_distinct(runs["id"]).as_py() < runs.num_rows)
+
+
+def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
+    """All rows of some tables, each run once (as the first of the tables has it) and numbered, the newest end first."""
+    runs = pa.concat_tables([RUNS.empty_table(), *tables]).unify_dictionaries()
+    repeated = _repeated(runs)
+    if repeated is not None and pc.sum(is_first := _is_first(runs.filter(repeated), _KEY)).as_py() < len(is_first):
+        runs = runs.filter(pc.replace_with_mask(pa.repeat(True, runs.num_rows), repeated, is_first))
+        repeated = _repeated(runs)
+    if not _is_newest_first(runs):
+        runs = runs.take(pc.sort_indices(runs, sort_keys=_NEWEST_FIRST))
+        repeated = _repeated(runs)
+    runs = runs.combine_chunks()
+    if repeated is None:
+        return runs
+    return runs.set_column(runs.schema.get_field_index("run"), "run", _run_numbers(runs, repeated))
+
+
+def _repeated(runs: pa.Table) -> pa.Array | None:
+    """Which rows have an id that comes more than once; None where none has."""
+    if not has_several(runs):
+        return None
+    ids = as_array(runs["id"])
+    counts = ids.value_counts()
+    return pc.is_in(ids, value_set=counts.field("values").filter(pc.greater(counts.field("counts"), 1)))
+
+
+def _is_newest_first(runs: pa.Table) -> bool:
+    """Whether they are sorted already, as those of months are that were sorted one by one."""
+    ends = as_array(runs["ends_at"]).cast(pa.int64())
+    if len(ends) < 2:
+        return True
+    return bool(pc.all(pc.greater_equal(ends.slice(0, len(ends) - 1), ends.slice(1)), skip_nulls=False).as_py())
+
+
+def _is_first(runs: pa.Table, names: Sequence[str]) -> pa.Array:
+    """Which rows are the first of those alike in these columns."""
+    numbers = row_numbers(runs.num_rows)
+    keys = pa.table([*(_hashable(runs[name]) for name in names), numbers], names=[*names, "_at"])
+    firsts = as_array(keys.group_by(list(names), use_threads=False).aggregate([("_at", "min")])["_at_min"])
+    return pc.is_in(numbers, value_set=firsts)
+
+
+def _hashable(column: pa.ChunkedArray) -> pa.Array:
+    array = as_array(column)
+    return array.indices if pa.types.is_dictionary(array.type) else array
+
+
+def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
+    """Which run of its job each row is, of rows whose newest end comes first; of a job's only row, what it says."""
+    seen: dict[tuple[str, ...], int] = {}
+    counted = []
+    # A job number that is used again is another job.
+    for key in reversed(runs.select(["id", "user", "name"]).filter(repeated).to_pylist()):
+        job = tuple(key.values())
+        seen[job] = seen.get(job, 0) + 1
+        counted.append(seen[job])
+    return pc.replace_with_mask(as_array(runs["run"]), repeated, pa.array(counted[::-1], pa.int64()))
+
+
+def overlapping(runs: pa.Table, span: Span) -> pa.Table:
+    """The runs that were there during a span: those that never started by when they ended."""
+    ends = as_array(runs["ends_at"]).cast(pa.int64())
+    begins = pc.coalesce(as_array(runs["started_at"]).cast(pa.int64()), ends)
+    is_there = pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until))
+    # All of them are not copied.
+    return runs if pc.all(is_there, min_count=0).as_py() else runs.filter(is_there)

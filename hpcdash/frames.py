@@ -1,0 +1,153 @@
+"""Jobs, nodes, history and metrics as pandas DataFrames, for notebooks and scripts.
+
+    from hpcdash import frames
+
+    runs = frames.history(since="90d")
+    runs.groupby("queue")["elapsed_seconds"].sum()
+
+Each function asks the cluster named in the configuration (by default the first one, else this machine's scheduler) as
+`hpcdash` itself does, and closes the connection. Columns are those of `hpcdash ... --format json`: times have a zone
+(UTC), durations (`*_seconds`) are timedeltas, whole numbers may be `<NA>`, and words that repeat are categories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import TerminalPrompter
+from hpcdash.config.read import load_settings
+from hpcdash.domain import query
+from hpcdash.domain.schema import JOBS, NODES, RUNS, public_names
+from hpcdash.domain.spans import LOCAL_ZONE, parse_span
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.usage.archive import RunSelection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+__all__ = ["history", "jobs", "metrics", "nodes", "to_frame"]
+
+
+def history(
+    cluster: str = "",
+    *,
+    since: str = "7d",
+    until: str = "",
+    everyone: bool = False,
+    users: Sequence[str] = (),
+    accounts: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    states: Sequence[str] = (),
+    names: Sequence[str] = (),
+    filter: str = "",
+) -> pd.DataFrame:
+    """A row a run of a job that was there between `since` and `until` and has ended, the newest end first.
+
+    Times are written as for `hpcdash history`: `90d`, `2026-01-01`. Of your own jobs, of `everyone`'s, or of `users`.
+    What was asked for before is read from this machine. Raises HpcdashError where the span is not known in full.
+    """
+    wanted = query.parse(filter, RUNS, LOCAL_ZONE)
+    selection = RunSelection(
+        everyone, tuple(users), tuple(accounts), tuple(queues), tuple(states), tuple(names), wanted
+    )
+
+    async def work(session: ClusterSession) -> pa.Table:
+        await session.store.open()
+        span = parse_span(since, until, now_epoch=session.store.clock.now(), zone=LOCAL_ZONE)
+        fetched = await session.store.archive.fetch_runs(span, selection)
+        if fetched.problem is not None:
+            raise fetched.problem
+        return fetched.table
+
+    return to_frame(_on(cluster, work).select(public_names(RUNS)))
+
+
+def jobs(cluster: str = "", *, everyone: bool = False, filter: str = "") -> pd.DataFrame:
+    """The jobs in the queue, as `hpcdash jobs` lists them: your own, or everyone's."""
+    return _listed(cluster, Kind.EVERYONE if everyone else Kind.MINE, JOBS, filter)
+
+
+def nodes(cluster: str = "", *, filter: str = "") -> pd.DataFrame:
+    """The nodes, as `hpcdash nodes` lists them."""
+    return _listed(cluster, Kind.NODES, NODES, filter)
+
+
+def metrics(job: str, cluster: str = "", *, names: Sequence[str] = ()) -> pd.DataFrame:
+    """The metrics in a job's log: a row a step, and a column a metric; NaN where it has no value there.
+
+    The index is the step, or what else the log counts by. Of `names` only, where any is given.
+    """
+
+    async def work(session: ClusterSession) -> pa.Table:
+        from hpcdash.cli.metric_output import wide_table
+        from hpcdash.cli.metrics import EXPORTED_POINTS
+        from hpcdash.services.metrics.run import WatchedRun
+
+        patterns = load_settings(None).metrics.patterns
+        run = WatchedRun(session.store, job, patterns=patterns, exact_points=EXPORTED_POINTS)
+        await run.open()
+        await run.read_whole(lambda: None, None)
+        known = run.run.names
+        return wide_table(run.run, [name for name in known if not names or name in names])
+
+    table = _on(cluster, work)
+    return to_frame(table).set_index(table.column_names[0])
+
+
+def to_frame(table: pa.Table) -> pd.DataFrame:
+    """A table with the columns of domain.schema as a DataFrame, with the dtypes that this module promises."""
+    import pandas as pd
+
+    columns = []
+    for field in table.schema:
+        column = table[field.name]
+        if field.name.endswith("_seconds") and pa.types.is_integer(field.type):
+            column = column.cast(pa.duration("s"))
+        columns.append(column)
+    dtypes: dict[pa.DataType, Any] = {
+        pa.int64(): pd.Int64Dtype(),
+        pa.string(): pd.StringDtype(),
+        pa.bool_(): pd.BooleanDtype(),
+    }
+    frame: pd.DataFrame = pa.table(columns, names=table.column_names).to_pandas(types_mapper=dtypes.get)
+    return frame
+
+
+def _listed(cluster: str, kind: Kind, schema: pa.Schema, expression: str) -> pd.DataFrame:
+    wanted = query.parse(expression, schema, LOCAL_ZONE)
+
+    async def work(session: ClusterSession) -> pa.Table:
+        await session.store.resolve_backend()
+        snapshot = await session.store.fetch(kind)
+        return query.apply(snapshot.table, wanted, snapshot.taken_at)
+
+    return to_frame(_on(cluster, work).select(public_names(schema)))
+
+
+def _on(cluster: str, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
+    """What some work on a cluster gives; its connection is closed then."""
+    chosen = chosen_clusters(CommonOptions(cluster=cluster or None), load_settings(None))[0]
+
+    async def run() -> T:
+        session = build_session(chosen, connection_pool(TerminalPrompter()))
+        try:
+            return await work(session)
+        finally:
+            await session.store.close()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    # In a notebook a loop runs already.
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(asyncio.run, run()).result()

@@ -1,0 +1,373 @@
+"""The runs of ended jobs over any span of time: asked for in slices, and kept on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.queries import ParsedTable, Query
+from hpcdash.domain import query
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.query_conditions import All, FilterCondition, Pattern, TextIs
+from hpcdash.domain.runs import joined_runs, overlapping, runs_of_jobs
+from hpcdash.domain.schema import RUNS
+from hpcdash.domain.spans import Span
+from hpcdash.domain.units import DAY, MINUTE, WEEK
+from hpcdash.errors import CommandTimedOut, HpcdashError, RateLimited
+from hpcdash.services.cluster.clock import Clock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.usage.run_files import RunFiles
+from hpcdash.services.usage.waits import waits_of
+
+T = TypeVar("T")
+# How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as the answers allow.
+_FIRST_SECONDS = 4 * WEEK
+_FIRST_OF_EVERYONE_SECONDS = DAY
+_LEAST_SECONDS = 15 * MINUTE
+_MOST_SECONDS = 366 * DAY
+# What a slice is to take, on the cluster and to be read.
+_SLICE_SECONDS = 8.0
+_SLICE_ROWS = 100_000
+# What ended while it was asked for, or was written to the accounting late, is asked for again.
+_OVERLAP_SECONDS = 600
+_SAVE_EVERY_SECONDS = 20.0
+_WAITS_OF_SECONDS = 90 * DAY
+_WAITS_SECONDS = 600.0
+
+
+class AskedCluster(Protocol):
+    """Whose runs they are: hpcdash.services.cluster.store.ClusterStore."""
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def probe(self) -> Probe | None: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def budget(self) -> CommandBudget: ...
+    async def open(self) -> Probe: ...
+    async def poll(self, query: Query[T]) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunSelection:
+    """Which runs: of one's own jobs or of everyone's, and of these users, accounts, queues, states and names.
+
+    Each of the lists is empty (any) or holds what one of has to match, without regard to case; each `*` is any text.
+    `expression` is a filter over domain.schema.RUNS.
+    """
+
+    everyone: bool = False
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    expression: query.Filter | None = None
+
+    def apply(self, runs: pa.Table, now_epoch: float) -> pa.Table:
+        """Those of some runs; ages in the filter count from `now_epoch`."""
+        lists = {"account": self.accounts, "queue": self.queues, "state": self.states, "name": self.names}
+        # An account of the cluster has one spelling.
+        if self.users:
+            runs = runs.filter(pc.is_in(_texts(runs["user"]), value_set=pa.array(self.users, pa.string())))
+        conditions: list[FilterCondition] = [
+            TextIs(column, tuple(Pattern(text, "*" in text) for text in wanted))
+            for column, wanted in lists.items()
+            if wanted
+        ]
+        if conditions:
+            runs = runs.filter(All(tuple(conditions)).mask(runs, now_epoch))
+        return runs if self.expression is None else query.apply(runs, self.expression, now_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a span is: seconds of it that are known, of all; and the runs read so far."""
+
+    known_seconds: float
+    all_seconds: float
+    runs: int
+    # How long until the next command is allowed by our own ceiling; 0 while one runs.
+    wait_seconds: float = 0.0
+
+    @property
+    def fraction(self) -> float:
+        return min(1.0, self.known_seconds / self.all_seconds) if self.all_seconds > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRuns:
+    """Rows of domain.schema.RUNS that overlap a span, the newest end first.
+
+    `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, or
+    `problem` says why they could not be. `rejected` lists, in words, rows that could not be read.
+    """
+
+    table: pa.Table
+    span: Span
+    taken_at: float
+    missing: tuple[Span, ...] = ()
+    problem: HpcdashError | None = None
+    rejected: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.missing
+
+
+class RunArchive:
+    """What is known of a cluster's ended runs. `folder` keeps it between two runs of the program; None: nothing is."""
+
+    def __init__(self, store: AskedCluster, folder: Path | None) -> None:
+        self._store = store
+        self._folder = folder
+        self._files: dict[tuple[str, str], RunFiles] = {}
+        # When they were read (monotonic), and the waits of the runs that were known then.
+        self._waits: tuple[float, pa.Table] | None = None
+        # One span after the other: each asks only for what the one before left out.
+        self._turn = asyncio.Lock()
+
+    def _scope(self, selection: RunSelection) -> tuple[str, str | None]:
+        """What is asked for, and the user whose runs those are; None: everyone's."""
+        if len(selection.users) == 1:
+            return f"user {selection.users[0]}", selection.users[0]
+        return ("everyone", None) if selection.everyone or selection.users else ("mine", self._store.user)
+
+    def _new_files(self, scope: str) -> RunFiles:
+        """What is kept of a scope for the account that is asked as, where that is known."""
+        asker = "" if self._store.probe is None else self._store.probe.user
+        return RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
+
+    def _of(self, scope: str) -> RunFiles:
+        asker = "" if self._store.probe is None else self._store.probe.user
+        if (scope, asker) not in self._files:
+            self._files[scope, asker] = self._new_files(scope)
+        return self._files[scope, asker]
+
+    async def fetch_runs(
+        self,
+        span: Span,
+        selection: RunSelection = RunSelection(),
+        progress: Callable[[Progress], None] | None = None,
+        *,
+        stop: asyncio.Event | None = None,
+    ) -> FetchedRuns:
+        """The runs that overlap `span`; only what is not known yet is asked for.
+
+        `progress` is called after each slice. Once `stop` is set no more is asked for, and what came is returned with
+        what is missing. Where the cluster cannot be asked what is known is returned with the `problem`; raises it
+        where nothing at all is known of the span.
+        """
+        store = self._store
+        problem: HpcdashError | None = None
+        try:
+            await store.open()
+        except HpcdashError as error:
+            problem = error
+        scope, user = self._scope(selection)
+        async with self._turn:
+            files = self._of(scope)
+            await asyncio.to_thread(files.load, span)
+            asking = _Asking(store, files, span, user, progress, stop or asyncio.Event())
+            if problem is None:
+                try:
+                    await asking.run()
+                except asyncio.CancelledError:
+                    # What came is kept, whoever gives up on it.
+                    files.save()
+                    raise
+                await asyncio.to_thread(files.save)
+                problem = asking.problem
+            self._waits = None
+            missing = asking.missing()
+            if problem is not None and missing == [span]:
+                raise problem
+            now = store.clock.now()
+            table = await asyncio.to_thread(_selected, files, asking.extra, span, selection, now)
+            files.release()
+        return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected))
+
+    def known_runs(self, *, everyone: bool = False) -> pa.Table:
+        """All runs on this machine's disk: rows of domain.schema.RUNS, the newest end first. Asks nothing."""
+        files = self._new_files("everyone" if everyone else "mine")
+        files.load(None)
+        return joined_runs(files.tables())
+
+    def known_waits(self) -> pa.Table:
+        """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as far as they are on
+        this machine's disk; read again where that was a while ago. Asks nothing."""
+        if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
+            now = int(self._store.clock.now())
+            span = Span(now - _WAITS_OF_SECONDS, now)
+            waits = waits_of(RUNS.empty_table())
+            for scope in ("everyone", "mine"):
+                # They are not kept in memory for this alone.
+                files = self._new_files(scope)
+                files.load(span)
+                waits = waits_of(overlapping(joined_runs(files.tables(span)), span))
+                if waits.num_rows:
+                    break
+            self._waits = time.monotonic(), waits
+        return self._waits[1]
+
+
+def _selected(files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float) -> pa.Table:
+    runs = joined_runs([*files.tables(span), *extra])
+    return selection.apply(overlapping(runs, span), now).combine_chunks()
+
+
+def _texts(column: pa.ChunkedArray) -> pa.Array:
+    array = as_array(column)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+class _Asking:
+    """Asks for what is not known of a span, the newest first."""
+
+    def __init__(
+        self,
+        store: AskedCluster,
+        files: RunFiles,
+        span: Span,
+        user: str | None,
+        progress: Callable[[Progress], None] | None,
+        stop: asyncio.Event,
+    ) -> None:
+        self.store = store
+        self.files = files
+        self.span = span
+        self.user = user
+        self.progress = progress
+        self.stop = stop
+        self.problem: HpcdashError | None = None
+        self.rejected: list[str] = []
+        # Runs that ended after the span.
+        self.extra: list[pa.Table] = []
+        # The cluster's clock when the last of it was asked for.
+        self.asked_until = int(store.clock.now())
+        # What was asked for too early to be sure of.
+        self._asked: list[Span] = []
+        self._saved_at = time.monotonic()
+        self._rows = 0
+
+    async def run(self) -> None:
+        history = self.store.backend.history
+        self._tell()
+        try:
+            if history.is_sliced:
+                await self._in_slices()
+            else:
+                await self._at_once()
+            if history.runs_at is not None and self.span.until < self.asked_until - MINUTE and not self.stop.is_set():
+                await self._after_the_span(history.runs_at)
+        except HpcdashError as error:
+            # The frames below hold all that a command printed.
+            self.problem = error.with_traceback(None)
+        self._tell()
+
+    def missing(self) -> list[Span]:
+        """What of the span is not known yet, oldest first."""
+        return self.files.missing(self.span, self._asked)
+
+    async def _in_slices(self) -> None:
+        seconds = _FIRST_OF_EVERYONE_SECONDS if self.user is None else _FIRST_SECONDS
+        for gap in reversed(self.missing()):
+            until = gap.until
+            while until > gap.since and not self.stop.is_set():
+                since = max(gap.since, until - seconds)
+                began = time.monotonic()
+                try:
+                    parsed = await self._ask(self._query(since, until))
+                except CommandTimedOut:
+                    if until - since <= _LEAST_SECONDS:
+                        raise
+                    seconds = max(_LEAST_SECONDS, (until - since) // 4)
+                    continue
+                if parsed is None:
+                    return
+                if parsed.is_cut and until - since > _LEAST_SECONDS:
+                    seconds = max(_LEAST_SECONDS, (until - since) // 4)
+                    continue
+                if parsed.is_cut:
+                    self.rejected.append("more jobs ended within a quarter of an hour than can be asked for")
+                await self._keep(parsed, Span(since, until))
+                took = max(time.monotonic() - began, 0.01)
+                room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)
+                # A short slice that was cheap says little of longer ones.
+                longest = (until - since) if room < 1 else max(seconds, until - since)
+                seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(longest * room)))
+                until = since
+
+    async def _at_once(self) -> None:
+        """All that is missing with one command, to this day."""
+        if gaps := self.missing():
+            parsed = await self._ask(self._query(gaps[0].since, self.asked_until))
+            if parsed is not None:
+                await self._keep(parsed, Span(gaps[0].since, self.asked_until))
+
+    async def _after_the_span(self, runs_at: Callable[[str | None, int], Query[ParsedTable]]) -> None:
+        """The runs that were there at its end, where what ended since is not known."""
+        since_then = Span(self.span.until, self.asked_until - _OVERLAP_SECONDS)
+        if since_then.seconds > 0 and not self.files.missing(since_then):
+            return
+        if (parsed := await self._ask(runs_at(self.user, self.span.until))) is not None:
+            self.rejected += parsed.rejected
+            self.extra.append(parsed.table)
+
+    def _query(self, since: int, until: int) -> Query[ParsedTable]:
+        history = self.store.backend.history
+        if history.runs is not None:
+            return history.runs(self.user, since, until, self.asked_until)
+        return history.jobs(self.user, max(0, self.asked_until - since))
+
+    async def _ask(self, wanted: Query[ParsedTable]) -> ParsedTable | None:
+        """The answer; None where it was stopped. Waits where our own ceiling has no room."""
+        while not self.stop.is_set():
+            asking = asyncio.ensure_future(self.store.poll(wanted))
+            stopping = asyncio.ensure_future(self.stop.wait())
+            try:
+                await asyncio.wait({asking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    return None
+                return asking.result()
+            except RateLimited:
+                wait_seconds = self.store.budget.wait_seconds()
+                self._tell(wait_seconds)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.stop.wait(), min(max(wait_seconds, 0.1), 1.0))
+            finally:
+                for task in (asking, stopping):
+                    task.cancel()
+                await asyncio.gather(asking, stopping, return_exceptions=True)
+        return None
+
+    async def _keep(self, parsed: ParsedTable, span: Span) -> None:
+        runs = parsed.table if "run" in parsed.table.column_names else runs_of_jobs(parsed.table)
+        self.rejected += parsed.rejected
+        self._rows += runs.num_rows
+        # What ended a moment ago may not be in the accounting yet.
+        sure = Span(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS))
+        self._asked.append(span)
+        await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
+        self._tell()
+        if time.monotonic() - self._saved_at > _SAVE_EVERY_SECONDS:
+            self._saved_at = time.monotonic()
+            await asyncio.to_thread(self.files.save)
+
+    def _tell(self, wait_seconds: float = 0.0) -> None:
+        if self.progress is not None:
+            gone = sum(gap.seconds for gap in self.missing())
+            self.progress(Progress(self.span.seconds - gone, self.span.seconds, self._rows, wait_seconds))

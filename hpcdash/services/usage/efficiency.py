@@ -1,0 +1,408 @@
+"""What ended runs used of what they asked for: CPUs, memory, GPUs and time, by run, array or name; and advice."""
+
+from __future__ import annotations
+
+import binascii
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.efficiency import enough_memory
+from hpcdash.domain.schema import COUNT, TEXT, WORD, UsageSource
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import counted
+from hpcdash.domain.units import format_duration, format_memory
+
+# A comment of jobstats is "JS1:" and gzipped JSON in base64: about 200 bytes, and 100 for each further node.
+_JOBSTATS = "JS1:"
+_MOST_COMMENT_CHARACTERS = 1 << 20
+_MOST_JSON_BYTES = 1 << 22
+
+# Of one run, of an array or of all runs of a name: `runs` says how many. Uses are parts of what was asked, 1 is all of
+# it, and may be larger; null is not known.
+EFFICIENCY = pa.schema(
+    [
+        ("id", TEXT),
+        ("name", TEXT),
+        ("user", WORD),
+        ("queue", WORD),
+        ("state", WORD),
+        ("runs", COUNT),
+        ("cpus", COUNT),
+        ("gpus", COUNT),
+        ("memory_bytes", COUNT),
+        ("memory_peak_bytes", COUNT),
+        ("elapsed_seconds", COUNT),
+        ("limit_seconds", COUNT),
+        ("cpu_use", pa.float64()),
+        ("memory_use", pa.float64()),
+        ("gpu_use", pa.float64()),
+        ("gpu_memory_use", pa.float64()),
+        ("time_use", pa.float64()),
+        ("usage_source", WORD),
+    ]
+)
+USES = ("cpu_use", "memory_use", "gpu_use", "gpu_memory_use", "time_use")
+# Below this a use is worth a look; below the second, a waste.
+FAIR_USE, POOR_USE = 0.75, 0.25
+# Advice is given on what saves at least this much, to runs that took at least so long.
+_LEAST_SAVED_BYTES = 2 << 30
+_LEAST_SAVED_SECONDS = 3600
+_LEAST_RUN_SECONDS = 300
+_TIME_HEADROOM = 1.25
+_LITTLE_GPU, _LITTLE_USE = 0.1, 0.5
+
+
+class _Node(msgspec.Struct):
+    cpus: float | None = None
+    total_time: float | None = None
+    used_memory: float | None = None
+    total_memory: float | None = None
+    gpu_utilization: dict[str, float] = {}
+    gpu_used_memory: dict[str, float] = {}
+    gpu_total_memory: dict[str, float] = {}
+
+
+class _Summary(msgspec.Struct):
+    nodes: dict[str, _Node]
+    total_time: float | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Summary)
+
+
+@dataclass(frozen=True, slots=True)
+class JobstatsUse:
+    """What jobstats measured of one run, over all its nodes; None is not known.
+
+    Uses are parts of what the run had: CPU time of all CPUs' time, memory of all nodes' memory, GPUs' mean.
+    """
+
+    cpu_seconds: float | None = None
+    cpu_use: float | None = None
+    memory_peak_bytes: int | None = None
+    memory_use: float | None = None
+    gpu_use: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_memory_use: float | None = None
+
+
+def parse_jobstats(comment: str | None) -> JobstatsUse | None:
+    """What a job's AdminComment says, where jobstats wrote it; None for anything else, however it is made.
+
+    No more than a few MiB are unpacked: anyone who may write comments may write a bomb.
+    """
+    if comment is None or not comment.startswith(_JOBSTATS) or len(comment) > _MOST_COMMENT_CHARACTERS:
+        return None
+    try:
+        packed = binascii.a2b_base64(comment[len(_JOBSTATS) :], strict_mode=True)
+        unpacking = zlib.decompressobj(wbits=31)
+        unpacked = unpacking.decompress(packed, _MOST_JSON_BYTES)
+        summary = _DECODER.decode(unpacked) if unpacking.eof else None
+    except (ValueError, zlib.error, msgspec.DecodeError, RecursionError):
+        # jobstats itself writes "JS1:Short" and "JS1:None".
+        return None
+    return None if summary is None else _summed(summary)
+
+
+def _summed(summary: _Summary) -> JobstatsUse | None:
+    nodes = list(summary.nodes.values())
+    cpu_seconds, cpus = _sum(node.total_time for node in nodes), _sum(node.cpus for node in nodes)
+    cpu_time = None if cpus is None or not (seconds := _amount(summary.total_time)) else cpus * seconds
+    memory, all_memory = _sum(node.used_memory for node in nodes), _sum(node.total_memory for node in nodes)
+    gpus = [_amount(value) for node in nodes for value in node.gpu_utilization.values()]
+    gpu_memory = _sum(value for node in nodes for value in node.gpu_used_memory.values())
+    all_gpu_memory = _sum(value for node in nodes for value in node.gpu_total_memory.values())
+    busy = _sum(gpus)
+    found = JobstatsUse(
+        cpu_seconds,
+        _part(cpu_seconds, cpu_time),
+        None if memory is None else int(memory),
+        _part(memory, all_memory),
+        None if busy is None else busy / (100 * len(gpus)),
+        None if gpu_memory is None else int(gpu_memory),
+        _part(gpu_memory, all_gpu_memory),
+    )
+    return None if found == JobstatsUse() else found
+
+
+def _amount(value: float | None) -> float | None:
+    """A number as it is; None for what no meter shows."""
+    return value if value is not None and isfinite(value) and 0 <= value < 2.0**62 else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """The sum; None where there is none, or where one is not known."""
+    total, count = 0.0, 0
+    for value in values:
+        if (amount := _amount(value)) is None:
+            return None
+        total, count = total + amount, count + 1
+    return total if count else None
+
+
+def _part(amount: float | None, whole: float | None) -> float | None:
+    return amount / whole if amount is not None and whole else None
+
+
+def with_use(runs: pa.Table) -> pa.Table:
+    """Rows of domain.schema.RUNS with the columns of USES: parts of what was asked, null where not known.
+
+    What jobstats wrote goes before the accounting: it was measured by the kernel over the whole run, where the
+    accounting has samples. Memory is that of the step that used most, of the whole job's memory, as seff has it.
+    """
+    elapsed = pc.cast(runs["elapsed_seconds"], pa.float64())
+    columns = {
+        "cpu_use": _ratio(runs["cpu_seconds_used"], pc.multiply(pc.cast(runs["cpus"], pa.float64()), elapsed)),
+        "memory_use": _ratio(runs["memory_peak_bytes"], runs["memory_bytes"]),
+        "gpu_use": runs["gpu_use"],
+        "gpu_memory_use": pa.nulls(runs.num_rows, pa.float64()),
+        "time_use": _ratio(elapsed, runs["limit_seconds"]),
+    }
+    measured = {name: runs[name] for name in ("cpu_seconds_used", "memory_peak_bytes", "gpu_memory_peak_bytes")}
+    source = pc.cast(runs["usage_source"], TEXT)
+    comments = as_array(runs["_admin_comment"])
+    has_comment = pc.fill_null(pc.starts_with(comments, _JOBSTATS), False)
+    if pc.any(has_comment).as_py():
+        found = [parse_jobstats(comment) for comment in comments.filter(has_comment).to_pylist()]
+        names = {
+            "cpu_use": "cpu_use",
+            "memory_use": "memory_use",
+            "gpu_use": "gpu_use",
+            "gpu_memory_use": "gpu_memory_use",
+            "cpu_seconds_used": "cpu_seconds",
+            "memory_peak_bytes": "memory_peak_bytes",
+            "gpu_memory_peak_bytes": "gpu_memory_peak_bytes",
+        }
+        for column, name in names.items():
+            before = columns if column in columns else measured
+            values = pa.array([None if use is None else getattr(use, name) for use in found], before[column].type)
+            before[column] = _overlaid(before[column], has_comment, values)
+        said = pa.array([None if use is None else UsageSource.JOBSTATS.value for use in found], TEXT)
+        source = _overlaid(source, has_comment, said)
+    for name, column in {**measured, "usage_source": pc.cast(pc.dictionary_encode(source), WORD)}.items():
+        runs = runs.set_column(runs.column_names.index(name), runs.schema.field(name), column)
+    for name, column in columns.items():
+        if name in runs.column_names:
+            runs = runs.set_column(runs.column_names.index(name), name, column)
+        else:
+            runs = runs.append_column(name, column)
+    return runs
+
+
+def _ratio(amount: pa.ChunkedArray, whole: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floats; null where either is not known, or nothing was asked."""
+    wholes = pc.cast(whole, pa.float64())
+    return pc.divide(pc.cast(amount, pa.float64()), pc.if_else(pc.greater(wholes, 0), wholes, None))
+
+
+def _overlaid(column: pa.ChunkedArray, mask: pa.Array, values: pa.Array) -> pa.Array:
+    """The column with `values` where the mask holds and they are known."""
+    column = as_array(column)
+    return pc.coalesce(pc.replace_with_mask(pa.nulls(len(column), column.type), mask, values), column)
+
+
+def efficiency_of(runs: pa.Table, *, by: str = "run") -> pa.Table:
+    """Rows of EFFICIENCY, `by` run, array (a job that is none stays one), or name (of one user's jobs).
+
+    CPU and GPU use of several runs weigh each by what it had; of memory and time it is the largest part that any used.
+    Runs whose use is not known do not count in it. What they do not share is null. The order is that of the runs.
+    """
+    used = with_use(runs)
+    if by == "run":
+        ones = pa.array(np.ones(used.num_rows, np.int64))
+        return pa.table([ones if name == "runs" else used[name] for name in EFFICIENCY.names], schema=EFFICIENCY)
+    return _grouped(used, by)
+
+
+def _grouped(used: pa.Table, by: str) -> pa.Table:
+    arrays: list[str] = []
+    if by == "array":
+        group, arrays = _codes(pc.coalesce(used["array_id"], used["id"]))
+        count = len(arrays)
+    else:
+        (user, _), (named, names) = _codes(used["user"]), _codes(used["name"])
+        together, group = np.unique(user * (len(names) + 1) + named, return_inverse=True)
+        count = len(together)
+    first = np.full(count, used.num_rows)
+    np.minimum.at(first, group, np.arange(used.num_rows))
+    columns: dict[str, Any] = {name: as_array(used[name]).take(pa.array(first)) for name in ("name", "user")}
+    columns["id"] = pa.array(arrays, TEXT) if by == "array" else as_array(used["id"]).take(pa.array(first))
+    for name in ("queue", "state", "usage_source"):
+        columns[name] = _shared(used[name], group, first)
+    columns["runs"] = np.bincount(group, minlength=count)
+    for name in ("cpus", "gpus", "memory_bytes", "memory_peak_bytes", "elapsed_seconds", "limit_seconds"):
+        columns[name] = _largest(column_floats(used[name]), group, count)
+    cpus, gpus, elapsed = (column_floats(used[name]) for name in ("cpus", "gpus", "elapsed_seconds"))
+    for name, held in (("cpu_use", cpus), ("gpu_use", gpus), ("gpu_memory_use", gpus)):
+        columns[name] = _weighted(column_floats(used[name]), held * elapsed, group, count)
+    for name in ("memory_use", "time_use"):
+        columns[name] = _largest(column_floats(used[name]), group, count)
+    order = np.argsort(first, kind="stable")
+    return pa.table(
+        [_column(columns[field.name], field.type).take(pa.array(order)) for field in EFFICIENCY], schema=EFFICIENCY
+    )
+
+
+def column_floats(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers as floats, nan where null."""
+    array = as_array(column)
+    values: np.ndarray = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return values
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+    """A number for each row's text, and the texts; null is ''."""
+    encoded = pc.dictionary_encode(pc.fill_null(as_array(column).cast(TEXT), ""))
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _shared(column: pa.ChunkedArray, group: np.ndarray, first: np.ndarray) -> pa.Array:
+    """The word that all rows of a group share; null where they do not."""
+    codes, words = _codes(column)
+    differs = np.bincount(group, codes != codes[first[group]], minlength=len(first)) > 0
+    return pa.array(
+        [words[codes[row]] or None if not more else None for row, more in zip(first, differs, strict=True)], TEXT
+    )
+
+
+def _largest(values: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+    largest = np.full(count, -np.inf)
+    known = ~np.isnan(values)
+    np.maximum.at(largest, group[known], values[known])
+    return np.where(np.isinf(largest), np.nan, largest)
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+    known = ~np.isnan(values * weights)
+    whole = np.bincount(group[known], weights[known], minlength=count)
+    parts = np.bincount(group[known], (values * weights)[known], minlength=count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole > 0, parts / whole, np.nan)
+
+
+def _column(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values.cast(TEXT).dictionary_encode().cast(kind) if kind == WORD else values.cast(kind)
+    floats = np.asarray(values, dtype=np.float64)
+    return pa.array(floats, mask=~np.isfinite(floats)).cast(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids, the newest first."""
+
+    user: str
+    name: str
+    runs: int
+    jobs: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
+    """Advice on names of jobs, those first that held the most for nothing. `runs` are as with_use gives them.
+
+    Memory and time are spoken of where runs completed: others might have wanted more.
+    """
+    columns = {name: column_floats(runs[name]) for name in _ADVISED_BY}
+    elapsed = columns["elapsed_seconds"]
+    idle = _idle_hours(columns)
+    rows = np.flatnonzero((elapsed >= _LEAST_RUN_SECONDS) & (idle > 0))
+    if not rows.size:
+        return []
+    (user, _), (name, named) = _codes(runs["user"]), _codes(runs["name"])
+    _, group = np.unique((user * (len(named) + 1) + name)[rows], return_inverse=True)
+    idle_of_group = np.bincount(group, idle[rows])
+    # Some of them turn out to need no words.
+    chosen = np.argsort(-idle_of_group, kind="stable")[: 4 * most]
+    completed = pc.fill_null(pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False)
+    is_completed = completed.to_numpy(zero_copy_only=False)
+    found: list[Advice] = []
+    for number in chosen.tolist():
+        members = rows[group == number]
+        words = _words({name: column[members] for name, column in columns.items()}, is_completed[members])
+        if words:
+            jobs = as_array(runs["id"]).take(pa.array(members[:3])).to_pylist()
+            whose, what = (as_array(runs[column])[int(members[0])].as_py() or "" for column in ("user", "name"))
+            found.append(Advice(whose, what, len(members), tuple(jobs), tuple(words)))
+    return found[:most]
+
+
+_ADVISED_BY = (
+    *("cpus", "gpus", "memory_bytes", "memory_peak_bytes", "elapsed_seconds", "limit_seconds"),
+    *("cpu_use", "gpu_use"),
+)
+# A GPU is worth about so many CPUs, or GiB of memory.
+_CPUS_OF_A_GPU, _GIB_OF_A_GPU = 12, 96
+
+
+def _idle_hours(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """What runs held and did not use, in hours of a GPU; what is not known counts as used."""
+    hours = columns["elapsed_seconds"] / 3600
+    unused = {name: np.nan_to_num(1 - np.clip(columns[name], 0, 1)) for name in ("cpu_use", "gpu_use")}
+    memory = np.nan_to_num(np.clip(columns["memory_bytes"] - columns["memory_peak_bytes"], 0, None)) / (1 << 30)
+    idle: np.ndarray = np.nan_to_num(
+        hours * np.nan_to_num(columns["gpus"]) * unused["gpu_use"]
+        + hours * np.nan_to_num(columns["cpus"]) * unused["cpu_use"] / _CPUS_OF_A_GPU
+        + hours * memory / _GIB_OF_A_GPU
+    )
+    # A limit that is far too long keeps nothing from others, and the job from starting.
+    spare = columns["limit_seconds"] - columns["elapsed_seconds"]
+    return idle + np.where(spare >= _LEAST_SAVED_SECONDS, 1e-6, 0)
+
+
+def _words(columns: dict[str, np.ndarray], is_completed: np.ndarray) -> list[str]:
+    """Sentences on the runs of one name."""
+    words: list[str] = []
+    elapsed = columns["elapsed_seconds"]
+
+    def busy(of: str, least: int) -> tuple[int, float, int]:
+        """How many runs say how busy they were, the part of the time, and the most that a run had."""
+        held = columns[of] * elapsed
+        known = ~np.isnan(columns[f"{of[:-1]}_use"] * held) & (columns[of] >= least)
+        seconds = held[known].sum()
+        use = (columns[f"{of[:-1]}_use"] * held)[known].sum() / seconds if seconds else 1.0
+        return int(known.sum()), float(use), int(columns[of][known].max(initial=0))
+
+    def largest(of: str, other: str) -> tuple[int, int, int]:
+        """How many completed runs say both, and the largest of each."""
+        known = ~np.isnan(columns[of] * columns[other]) & is_completed
+        return int(known.sum()), int(columns[of][known].max(initial=0)), int(columns[other][known].max(initial=0))
+
+    runs, use, _ = busy("gpus", 1)
+    if runs and use < _LITTLE_GPU:
+        words.append(f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: does the program find them?")
+    elif runs and use < _LITTLE_USE:
+        words.append(f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: fewer would do, or feed them faster")
+    runs, asked, peak = largest("memory_bytes", "memory_peak_bytes")
+    enough = enough_memory(peak)
+    if runs and peak < asked / 2 and asked - enough >= _LEAST_SAVED_BYTES:
+        words.append(
+            f"asked {format_memory(asked)}, peak {format_memory(peak)} in {counted(runs, 'run')}: "
+            f"{format_memory(enough)} would do"
+        )
+    runs, use, most = busy("cpus", 2)
+    if runs and use < _LITTLE_USE:
+        cores = f"{use * most:.1f}".removesuffix(".0")
+        words.append(f"{cores} of {most} CPUs busy in {counted(runs, 'run')}: request fewer, or check its thread count")
+    runs, limit, longest = largest("limit_seconds", "elapsed_seconds")
+    enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
+    if runs and longest < limit / 2 and limit - enough >= _LEAST_SAVED_SECONDS:
+        words.append(
+            f"asked {format_duration(limit)}, longest {format_duration(longest)} in {counted(runs, 'run')}: "
+            f"{format_duration(enough)} would do"
+        )
+    return words
+
+
+def _percent(part: float) -> str:
+    percent = 100 * part
+    return f"{percent:.0f} %" if percent >= 1 or not percent else "< 1 %"

@@ -1,0 +1,115 @@
+"""How long jobs like one waited here before they started, from the runs that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.columns import as_array
+from hpcdash.domain.units import DAY, HOUR, format_span
+
+# Fewer say little: then jobs of any time, or of any size, are looked at too.
+FEWEST_RUNS = 10
+# The upper ends of the classes; None: no end.
+_LIMITS: tuple[int | None, ...] = (HOUR, 4 * HOUR, DAY, 3 * DAY, None)
+_SIZES: tuple[int | None, ...] = (1, 4, 16, 64, None)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimes:
+    """Half of `runs` runs waited no longer than the median, four in five no longer than `most`. `like`: which runs."""
+
+    runs: int
+    median_seconds: int
+    most_seconds: int
+    like: str
+
+    def __str__(self) -> str:
+        return (
+            f"half started within {format_span(self.median_seconds)}, 80% within {format_span(self.most_seconds)} "
+            f"({self.runs} {self.like})"
+        )
+
+
+def waits_of(runs: pa.Table) -> pa.Table:
+    """A row a run of domain.schema.RUNS that started: `queue`, `nodes`, `gpus`, `limit_seconds` and `wait_seconds`."""
+    starts, submits, eligible = (
+        as_array(runs[name]).cast(pa.int64()) for name in ("started_at", "submitted_at", "eligible_at")
+    )
+    # A job that was held, or that waited for others, waited for its turn from then on.
+    wait = pc.subtract(starts, pc.max_element_wise(submits, eligible))
+    table = pa.table(
+        {
+            "queue": as_array(runs["queue"]).cast(pa.string()),
+            **{name: as_array(runs[name]) for name in ("nodes", "gpus", "limit_seconds")},
+            "wait_seconds": pc.max_element_wise(wait, pa.scalar(0, pa.int64()), skip_nulls=False),
+        }
+    )
+    return table.filter(pc.is_valid(table["wait_seconds"]))
+
+
+def wait_times(waits: pa.Table, job: Mapping[str, Any]) -> WaitTimes | None:
+    """What `waits_of` tells of jobs like a row of domain.schema.JOBS; None where too few are known.
+
+    Like it are those of its queue, of about its size and with about its time limit; where those are too few, its size
+    alone counts, then its queue alone.
+    """
+    queue = job["queue"]
+    if queue is None:
+        return None
+    unit = "gpus" if job["gpus"] else "nodes"
+    of_queue = pc.equal(waits["queue"], queue)
+    has_gpus = pc.greater(pc.fill_null(waits["gpus"], 0), 0)
+    of_kind = pc.and_(of_queue, has_gpus if job["gpus"] else pc.invert(has_gpus))
+    size, sizes = _class(waits[unit], job[unit], _SIZES)
+    limit, limits = _class(waits["limit_seconds"], job["limit_seconds"], _LIMITS)
+    name = {"gpus": "GPU", "nodes": "node"}[unit]
+    size_words = f"with {_range(sizes, name)}"
+    limit_words = "without a time limit" if job["limit_seconds"] is None else _limit_range(limits)
+    for mask, like in (
+        (pc.and_(pc.and_(of_kind, size), limit), f"jobs in {queue} {size_words} and {limit_words}"),
+        (pc.and_(of_kind, size), f"jobs in {queue} {size_words}"),
+        (of_queue, f"jobs in {queue}"),
+    ):
+        found = waits["wait_seconds"].filter(pc.fill_null(mask, False))
+        if len(found) >= FEWEST_RUNS:
+            median, most = pc.quantile(found, q=[0.5, 0.8]).to_pylist()
+            return WaitTimes(len(found), round(median), round(most), like)
+    return None
+
+
+def _class(
+    column: pa.ChunkedArray, value: int | None, ends: tuple[int | None, ...]
+) -> tuple[pa.ChunkedArray, tuple[int, int | None]]:
+    """Which rows are in the class of a value, and that class: above its first number, up to its second."""
+    if value is None:
+        return pc.is_null(column), (0, None)
+    above = 0
+    for end in ends:
+        if end is None or value <= end:
+            break
+        above = end
+    is_above = pc.greater(column, above)
+    return (is_above if end is None else pc.and_(is_above, pc.less_equal(column, end))), (above, end)
+
+
+def _range(ends: tuple[int, int | None], unit: str) -> str:
+    above, end = ends
+    if end == 1:
+        return f"1 {unit}"
+    return f"more than {above} {unit}s" if end is None else f"{above + 1} to {end} {unit}s"
+
+
+def _limit_range(ends: tuple[int, int | None]) -> str:
+    above, end = ends
+    if end is None:
+        return f"a time limit over {format_span(above)}"
+    return (
+        f"a time limit up to {format_span(end)}"
+        if not above
+        else f"a time limit of {format_span(above)} to {format_span(end)}"
+    )

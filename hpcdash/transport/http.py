@@ -1,0 +1,292 @@
+"""A server that is asked over HTTP: a command is a method and the paths it is for."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import Protocol
+from urllib.parse import quote, urlsplit
+
+import h11
+
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandTimedOut,
+    ConnectionFailed,
+    HpcdashError,
+    UsageError,
+    excerpt,
+    without_env,
+)
+from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
+from hpcdash.transport.local import LocalTransport
+from hpcdash.transport.log_spool import LogSpool
+
+METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
+_READ_BYTES = 1 << 16
+# As many requests at once; a dashboard is one process.
+_REQUESTS = 4
+_CONNECT_SECONDS = 10.0
+_DENIED = (401, 403)
+
+
+class _Reader(Protocol):
+    async def read(self, count: int, /) -> bytes: ...
+
+
+class _Writer(Protocol):
+    def write(self, content: bytes, /) -> None: ...
+    async def drain(self) -> None: ...
+    def close(self) -> None: ...
+
+
+# Opens a connection to a host and port: directly, or through a login node.
+Connect = Callable[[str, int], "asyncio.Future[tuple[_Reader, _Writer]]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response with its body; `epoch_seconds` is what the server's clock said, None where it told no time."""
+
+    status: int
+    reason: str
+    epoch_seconds: float | None
+    body: bytes
+    truncated: bool = False
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+
+class HttpTransport:
+    """Implements hpcdash.transport.base.Transport over one HTTP server.
+
+    A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last two may come as
+    stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-' where unknown) and the body; its exit
+    status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
+    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with which of
+    their arguments are paths, must only read files: they run here on copies of such logs. `connect` opens connections;
+    None: directly.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        connect: Callable[[str, int], object] | None = None,
+        log_request: Callable[[str], str] = lambda path: "",
+        file_readers: Mapping[str, slice] = MappingProxyType({}),
+    ) -> None:
+        parts = urlsplit(url)
+        if connect is not None and parts.scheme == "https":
+            raise UsageError(f"{url}: https is not spoken through ssh", "Write http: ssh encrypts the connection.")
+        self.name = url
+        self.health = Health()
+        self._is_tls = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._is_tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._authority = parts.netloc
+        self._headers = dict(headers or {})
+        self._connect = connect
+        self._slots = asyncio.Semaphore(_REQUESTS)
+        self._log_request = log_request
+        self._file_readers = file_readers
+        self._logs = LogSpool(self._stream_log)
+
+    async def connect(self, *, force: bool = False) -> None:
+        """See that the server takes connections."""
+        if force or self.health.state != "connected":
+            _, writer = await self._open()
+            writer.close()
+
+    async def run(
+        self,
+        argv: tuple[str, ...],
+        *,
+        stdin: bytes | None = None,
+        limit_seconds: float = DEFAULT_LIMIT_SECONDS,
+        cap_bytes: int = DEFAULT_CAP_BYTES,
+        said: Said | None = None,
+    ) -> CommandResult:
+        """Send one request a path, in order; see the class for what comes back."""
+        words = without_env(argv)
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(limit_seconds):
+                if words[:1] and words[0] in METHODS:
+                    result = await self._requests(argv, words, stdin, cap_bytes)
+                elif words[:2] == ("sh", "-c") and words[2] in self._file_readers:
+                    result = await self._run_on_logs(argv, words, limit_seconds, cap_bytes)
+                else:
+                    result = CommandResult(argv, 127, b"", b"no commands can be run behind an HTTP server\n", 0.0)
+        except TimeoutError:
+            raise CommandTimedOut(
+                f"{self.name} gave no answer within {limit_seconds:g} s",
+                "Its dashboard may be busy. hpcdash asks again by itself.",
+                argv=argv,
+            ) from None
+        seconds = time.monotonic() - began
+        self.health.last_seconds = seconds
+        return replace(result, seconds=seconds)
+
+    @asynccontextmanager
+    async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
+        """The body of a GET, as it comes."""
+        async with self._exchange("GET", without_env(argv)[1], b"") as (_, body):
+            yield body
+
+    async def adopt_login_environment(self) -> bool:
+        """False: there is none."""
+        return False
+
+    def prepend_path(self, folder: str) -> None:
+        """No commands are looked for here."""
+
+    def shell_argv(self, folder: str) -> tuple[str, ...]:
+        raise UsageError(f"{self.name} is an HTTP server, and gives no shell")
+
+    async def close(self) -> None:
+        await self._logs.close()
+        self.health.state = "idle"
+
+    async def _requests(
+        self, argv: tuple[str, ...], words: tuple[str, ...], stdin: bytes | None, cap_bytes: int
+    ) -> CommandResult:
+        method, *paths = words
+        body = stdin or b""
+        if method in ("POST", "PUT"):
+            body = paths[1].encode() if len(paths) > 1 else body
+            paths = paths[:1]
+        responses = [await self._request(method, path, body, cap_bytes) for path in paths]
+        bad = next((one for one in responses if not one.is_success), None)
+        return CommandResult(
+            argv,
+            bad.status if bad else 0,
+            b"".join(map(_framed, responses)),
+            f"{bad.status} {bad.reason}\n{excerpt(bad.body)}".encode() if bad else b"",
+            0.0,
+            any(one.truncated for one in responses),
+        )
+
+    async def _request(self, method: str, path: str, body: bytes, cap_bytes: int) -> Response:
+        async with self._slots, self._exchange(method, path, body) as (head, content):
+            received = bytearray()
+            async for piece in content:
+                received += piece
+                if len(received) > cap_bytes:
+                    break
+        status, reason, told = head
+        if status in _DENIED:
+            raise AuthenticationFailed(
+                f"{self.name} refused the request: {status} {reason}",
+                "Set the token: `token_file` in this cluster's table names the file that holds it.",
+            )
+        return Response(status, reason, told, bytes(received[:cap_bytes]), len(received) > cap_bytes)
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, path: str, body: bytes
+    ) -> AsyncIterator[tuple[tuple[int, str, float | None], AsyncIterator[bytes]]]:
+        """Status, reason and clock of a response, and its body piece by piece. No redirect is followed."""
+        reader, writer = await self._open()
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_READ_BYTES)
+        headers = [("Host", self._authority), ("Accept", "*/*"), ("Connection", "close"), *self._headers.items()]
+        if body or method in ("POST", "PUT"):
+            headers.append(("Content-Length", str(len(body))))
+            headers.append(("Content-Type", "application/json" if method == "POST" else "application/octet-stream"))
+        target = quote(f"{self._prefix}{path}", safe="/?&=%:@,+~!$'()*;-._")
+        try:
+            writer.write(connection.send(h11.Request(method=method, target=target, headers=headers)) or b"")
+            for start in range(0, len(body), _READ_BYTES):
+                writer.write(connection.send(h11.Data(data=body[start : start + _READ_BYTES])) or b"")
+                await writer.drain()
+            writer.write(connection.send(h11.EndOfMessage()) or b"")
+            await writer.drain()
+            event = await _next_event(connection, reader)
+            while isinstance(event, h11.InformationalResponse):
+                event = await _next_event(connection, reader)
+            if not isinstance(event, h11.Response):
+                raise self._lost("it closed the connection without an answer")
+            yield (event.status_code, event.reason.decode("latin-1"), _clock(event)), _body(connection, reader)
+        except (OSError, h11.ProtocolError) as error:
+            raise self._lost(str(error) or type(error).__name__) from error
+        finally:
+            writer.close()
+
+    async def _open(self) -> tuple[_Reader, _Writer]:
+        if self.health.state != "connected":
+            self.health.state = "connecting"
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                reader, writer = await self._connected()
+        except HpcdashError as error:
+            self.health.state, self.health.detail = "failed", error.message
+            raise
+        except TimeoutError:
+            raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
+        except OSError as error:
+            raise self._lost(error.strerror or str(error)) from error
+        if self.health.state != "connected":
+            self.health.state, self.health.detail, self.health.connected_at = "connected", "", time.monotonic()
+        return reader, writer
+
+    async def _connected(self) -> tuple[_Reader, _Writer]:
+        if self._connect is not None:
+            found: tuple[_Reader, _Writer] = await self._connect(self._host, self._port)  # type: ignore[misc]
+            return found
+        context = ssl.create_default_context() if self._is_tls else None
+        return await asyncio.open_connection(self._host, self._port, ssl=context)
+
+    def _lost(self, why: str) -> ConnectionFailed:
+        self.health.state, self.health.detail = "lost", why
+        return ConnectionFailed(
+            f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL? hpcdash tries again."
+        )
+
+    @asynccontextmanager
+    async def _stream_log(self, request: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
+        async with self._exchange("GET", request, b"") as ((status, _, _), body):
+            yield status, body
+
+    async def _run_on_logs(
+        self, argv: tuple[str, ...], words: tuple[str, ...], limit_seconds: float, cap_bytes: int
+    ) -> CommandResult:
+        """What a script that reads files prints of copies of the logs it names."""
+        arguments = list(words[4:])
+        for position in range(len(arguments))[self._file_readers[words[2]]]:
+            arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
+        local = (*words[:4], *arguments)
+        return replace(await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv)
+
+
+def _framed(response: Response) -> bytes:
+    told = "-" if response.epoch_seconds is None else f"{response.epoch_seconds:.0f}"
+    return b"%d %d %s\n" % (response.status, len(response.body), told.encode()) + response.body
+
+
+def _clock(response: h11.Response) -> float | None:
+    told = next((value for name, value in response.headers if name == b"date"), b"")
+    try:
+        return parsedate_to_datetime(told.decode("ascii", "replace")).timestamp()
+    except ValueError:
+        return None
+
+
+async def _next_event(connection: h11.Connection, reader: _Reader) -> object:
+    while (event := connection.next_event()) is h11.NEED_DATA:
+        connection.receive_data(await reader.read(_READ_BYTES))
+    return event
+
+
+async def _body(connection: h11.Connection, reader: _Reader) -> AsyncIterator[bytes]:
+    while isinstance(event := await _next_event(connection, reader), h11.Data):
+        yield bytes(event.data)

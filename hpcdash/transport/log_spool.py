@@ -1,0 +1,130 @@
+"""Copies of logs that a server streams and no file system here holds: followed while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
+
+from hpcdash.errors import HpcdashError
+
+# A log that nobody has read for so long is followed no further.
+_IDLE_SECONDS = 30.0
+# A stream that sent nothing for so long has sent all there is for now.
+_QUIET_SECONDS = 0.3
+_FIRST_BYTES_SECONDS = 5.0
+# Gives the HTTP status and the body of a request, piece by piece.
+OpenStream = Callable[[str], AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]]
+
+
+class LogSpool:
+    """Files of this machine, in a folder of their own, with what requests stream."""
+
+    def __init__(self, open_stream: OpenStream) -> None:
+        self._open_stream = open_stream
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._copies: dict[str, _Copy] = {}
+
+    async def copy_of(self, request: str) -> Path:
+        """The file with all that a log holds by now; none is there where the server knows no such log, or for ''.
+
+        Raises what keeps the server from answering.
+        """
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="hpcdash-logs-")
+        if not request:
+            return Path(self._folder.name, "none")
+        copy = self._copies.get(request)
+        if copy is None:
+            copy = _Copy(request, Path(self._folder.name, str(len(self._copies))), self._open_stream)
+            self._copies[request] = copy
+        await copy.catch_up()
+        return copy.file
+
+    async def close(self) -> None:
+        """End all streams and remove the copies."""
+        for copy in self._copies.values():
+            await copy.close()
+        self._copies.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+class _Copy:
+    """One log: its file here, and the task that follows it."""
+
+    def __init__(self, request: str, file: Path, open_stream: OpenStream) -> None:
+        self.file = file
+        self._request = request
+        self._open_stream = open_stream
+        self._task: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()
+        self._read_at = 0.0
+
+    async def catch_up(self) -> None:
+        self._read_at = time.monotonic()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow(), name=f"follow {self._request}")
+            wait = _FIRST_BYTES_SECONDS
+        else:
+            wait = _QUIET_SECONDS
+        while not self._task.done():
+            self._arrived.clear()
+            arriving = asyncio.create_task(self._arrived.wait())
+            try:
+                await asyncio.wait({arriving, self._task}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                arriving.cancel()
+            if not self._arrived.is_set():
+                break
+            wait = _QUIET_SECONDS
+        if self._task.done():
+            self._task.result()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError, HpcdashError):
+                await self._task
+
+    async def _follow(self) -> None:
+        """Write what the log holds, from its start; what is here already is compared and stays."""
+        async with self._open_stream(self._request) as (status, body):
+            if not 200 <= status < 300:
+                self.file.unlink(missing_ok=True)
+                return
+            self.file.touch(mode=0o600)
+            position = 0
+            pieces = aiter(body)
+            arriving: asyncio.Future[bytes | None] | None = None
+            try:
+                with self.file.open("r+b") as target:
+                    while True:
+                        arriving = arriving or asyncio.ensure_future(anext(pieces, None))
+                        await asyncio.wait({arriving}, timeout=_IDLE_SECONDS)
+                        if not arriving.done():
+                            if time.monotonic() - self._read_at >= _IDLE_SECONDS:
+                                break
+                            continue
+                        piece, arriving = arriving.result(), None
+                        if piece is None:
+                            # A log that was emptied is shorter than its copy.
+                            target.truncate(position)
+                            break
+                        target.seek(position)
+                        if target.read(len(piece)) != piece:
+                            target.truncate(position)
+                            target.seek(position)
+                            target.write(piece)
+                            target.flush()
+                        position += len(piece)
+                        self._arrived.set()
+            finally:
+                if arriving is not None:
+                    arriving.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await arriving

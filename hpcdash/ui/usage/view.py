@@ -1,0 +1,268 @@
+"""The usage view: a report of what ended runs used over a span, drawn to the width of the screen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.events import Resize
+from textual.widgets import Static
+
+from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
+from hpcdash.domain.text import counted, visible
+from hpcdash.domain.units import format_span
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.dialogs import Choice, ChoiceDialog
+from hpcdash.ui.jobs.history import SpanDialog
+from hpcdash.ui.view import View
+from hpcdash.ui.widgets import cells
+
+# pandas and plotext come with them, when the first report is made.
+if TYPE_CHECKING:
+    from hpcdash.services.usage.archive import FetchedRuns, Progress
+    from hpcdash.services.usage.charts import Line
+    from hpcdash.services.usage.report import Report
+
+_GROUPINGS = ("queue", "user", "account", "name", "day", "week")
+_SPANS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
+_OTHER = "other"
+_BAR_CELLS = 24
+_ROLES = ("title", "dim", "value", "bad", "warn", "bar", "bad-bar", "heat-1", "heat-2", "heat-3", "heat-4")
+
+
+class UsageView(View):
+    """One's own or everyone's usage. It is asked for when it is opened, and again on ctrl+r."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"usage--{role}" for role in _ROLES}
+    DEFAULT_CSS = """
+    UsageView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    UsageView #report { width: 1fr; height: auto; }
+    UsageView > #progress { dock: top; height: 1; padding: 0 1; color: $table-dim; display: none; }
+    UsageView {
+        & > .usage--title { color: $foreground; text-style: bold; }
+        & > .usage--dim { color: $table-dim; }
+        & > .usage--value { color: $foreground; text-style: bold; }
+        & > .usage--bad { color: $error; }
+        & > .usage--warn { color: $warning; }
+        & > .usage--bar { color: $primary; }
+        & > .usage--bad-bar { color: $error; }
+        & > .usage--heat-1 { color: $primary 40%; }
+        & > .usage--heat-2 { color: $primary 60%; }
+        & > .usage--heat-3 { color: $primary 80%; }
+        & > .usage--heat-4 { color: $primary; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "scroll(1)", "down", show=False, priority=True),
+        Binding("up,k", "scroll(-1)", "up", show=False, priority=True),
+    ]
+
+    def __init__(
+        self, session: ClusterSession, *, everyone: bool = False, since: str = "30d", grouping: str = "queue"
+    ) -> None:
+        super().__init__(session)
+        self.everyone = everyone
+        self.report: Report | None = None
+        self._span = (since, "")
+        self._by = grouping
+        self._fetched: FetchedRuns | None = None
+        self._problem: HpcdashError | None = None
+        self._progress: Progress | None = None
+        self._stop = asyncio.Event()
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="progress", markup=False)
+        with VerticalScroll():
+            yield Static("asking …", id="report", markup=False)
+
+    # -- what it tells the screen
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset()
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._problem
+
+    def taken_at(self) -> float | None:
+        return None if self._fetched is None else self._fetched.taken_at
+
+    def crumbs(self) -> Sequence[str]:
+        since, until = self._span
+        span = f"{since} to {until}" if until else _SPANS.get(since, f"since {since}")
+        return ("usage", "everyone's" if self.everyone else "mine", span, f"by {self._by}")
+
+    def hint(self) -> str:
+        return "  ·  ".join(self.report.notes) if self.report is not None else ""
+
+    def action_scroll(self, lines: int) -> None:
+        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self.query_one(VerticalScroll))
+
+    def on_mount(self) -> None:
+        self.take_focus()
+        self._ask()
+
+    def shown(self) -> None:
+        self.take_focus()
+
+    # -- keys
+
+    def do_mine(self) -> None:
+        self.everyone = not self.everyone
+        self._ask()
+
+    def do_grouping(self) -> None:
+        """The table has a row for each of the next: queue, user, account, name, day, week."""
+        self._by = _GROUPINGS[(_GROUPINGS.index(self._by) + 1) % len(_GROUPINGS)]
+        self._paint()
+        self.post_message(self.CrumbsChanged())
+
+    def do_ask_now(self) -> None:
+        if self._progress is None:
+            self._ask()
+
+    def do_span(self) -> None:
+        choices = [Choice(since, label=label) for since, label in _SPANS.items()]
+        choices.append(Choice(_OTHER, label="other …", words="since and until a time"))
+        present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
+        self.app.push_screen(ChoiceDialog("Usage of how long?", choices, self._take_choice, present))
+
+    def _take_choice(self, value: str) -> None:
+        if value == _OTHER:
+            self.app.push_screen(SpanDialog(self._parse, *self._span), self._take_span)
+        else:
+            self._take_span((value, ""))
+
+    def _take_span(self, span: tuple[str, str] | None) -> None:
+        if span is not None and span != self._span:
+            self._span = span
+            self._ask()
+
+    def do_save_report(self) -> None:
+        """The report as a page of HTML, in the folder that hpcdash was started in."""
+        if self.report is None:
+            self.notify("there is no report yet", severity="warning", timeout=3)
+            return
+        from hpcdash.services.usage.html_page import report_page
+
+        cluster = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in self.session.name)
+        file = Path(f"usage-{cluster}-{datetime.now():%Y%m%d-%H%M%S}.html")
+        title = f"Usage of {self.session.store.title}"
+        written_at = datetime.fromtimestamp(self.session.store.clock.now(), UTC)
+        try:
+            # A file that is there already is somebody's.
+            with file.open("x", encoding="utf-8") as out:
+                out.write(report_page(self.report, title, " · ".join(self.report.notes), written_at))
+        except OSError as error:
+            self.notify(f"{file}: {error.strerror}", severity="error", markup=False)
+        else:
+            self.notify(f"saved {file}", markup=False)
+
+    def do_escape(self) -> bool:
+        if self._progress is not None and not self._stop.is_set():
+            self._stop.set()
+            return True
+        return False
+
+    # -- asking
+
+    def _parse(self, since: str, until: str) -> Span:
+        zone = self.session.zone or LOCAL_ZONE
+        return parse_span(since, until, now_epoch=self.session.store.clock.now(), zone=zone)
+
+    def _ask(self) -> None:
+        """Ask for the span; what is shown of another one stays until there is an answer."""
+        self._stop.set()
+        self._stop = asyncio.Event()
+        self.post_message(self.CrumbsChanged())
+        self.run_worker(self._fetch(self._parse(*self._span), self._stop), group="span", exclusive=True)
+
+    async def _fetch(self, span: Span, stop: asyncio.Event) -> None:
+        from hpcdash.services.usage.archive import Progress, RunSelection
+
+        everyone = self.everyone
+        self._show_progress(Progress(0, span.seconds, 0))
+        try:
+            archive = self.session.store.archive
+            fetched = await archive.fetch_runs(span, RunSelection(everyone), self._show_progress, stop=stop)
+            report = await asyncio.to_thread(self._build, fetched, everyone)
+        except HpcdashError as error:
+            self._problem = error.with_traceback(None)
+        else:
+            self._fetched, self.report, self._problem = fetched, report, fetched.problem
+            if fetched.missing and fetched.problem is None:
+                gone = format_span(sum(part.seconds for part in fetched.missing))
+                self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)
+        finally:
+            if self._stop is stop:
+                self._show_progress(None)
+        self._paint()
+        self.post_message(self.CrumbsChanged())
+
+    def _build(self, fetched: FetchedRuns, everyone: bool) -> Report:
+        from hpcdash.services.usage.report import build_report, scope_notes
+
+        notes = scope_notes(fetched.table, everyone=everyone, user=self.session.store.user, missing=fetched.missing)
+        return build_report(fetched.table, fetched.span, self.session.zone or LOCAL_ZONE, notes)
+
+    def _show_progress(self, progress: Progress | None) -> None:
+        self._progress = progress
+        if not self.is_live:
+            return
+        line = self.query_one("#progress", Static)
+        line.display = progress is not None
+        if progress is not None:
+            bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
+            words = f" {progress.fraction:.0%} of the span, {counted(progress.runs, 'run')}"
+            if progress.wait_seconds:
+                words += f", next command in {progress.wait_seconds:.0f} s"
+            line.update(Text(f"{bar}{words} · esc stops", no_wrap=True, overflow="ellipsis"))
+
+    # -- drawing
+
+    def on_resize(self, event: Resize) -> None:
+        self._paint()
+
+    def _paint(self) -> None:
+        if not self.is_live:
+            return
+        page = self.query_one("#report", Static)
+        if self.report is not None:
+            self.run_worker(self._draw(self.report, page), group="draw", exclusive=True)
+        elif self._problem is not None:
+            page.update("Nothing known of this span. ! shows the error, ctrl+r asks again")
+
+    async def _draw(self, report: Report, page: Static) -> None:
+        width, height = self.query_one(VerticalScroll).scrollable_content_region.size
+        if width <= 2:
+            return
+        lines = await asyncio.to_thread(self._lines, report, width - 2, height, self._by)
+        of_roles = {role: self.get_component_rich_style(f"usage--{role}") for role in _ROLES}
+        styles = {role: Style(color=style.color, bold=style.bold) for role, style in of_roles.items()}
+        text = Text(no_wrap=True, end="")
+        for line in lines:
+            for words, role in line:
+                text.append(words, styles.get(role, Style()))
+            text.append("\n")
+        page.update(text)
+
+    @staticmethod
+    def _lines(report: Report, width: int, height: int, by: str) -> list[Line]:
+        from hpcdash.services.usage.charts import draw_report, format_span_of
+
+        title = visible(format_span_of(report))
+        return [((title, "title"),), (), *draw_report(report, width, by, height)]

@@ -1,0 +1,201 @@
+"""What a Ray dashboard answers is read as the recordings say, and what it refuses is told in its words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
+from hpcdash.backends.queries import JobScope
+from hpcdash.backends.ray.backend import BACKEND
+from hpcdash.backends.submissions import Submission
+from hpcdash.errors import (
+    CommandMissing,
+    ControllerDown,
+    HpcdashError,
+    NoSuchJob,
+    SchedulerRefused,
+    UnreadableOutput,
+    UsageError,
+)
+from hpcdash.transport.replay import ReplayTransport
+from tests.support.play_case import FIXTURES, expected_of, play
+
+CASE = FIXTURES / "ray" / "2.60" / "training"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A command's answer: bodies behind their frames."""
+
+    status: int = 0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    argv: tuple[str, ...] = ("GET", "/api/jobs/")
+    truncated: bool = field(default=False)
+
+
+def told(body: object, status: int = 200) -> Told:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Told(0 if status < 300 else status, b"%d %d 1700000100\n" % (status, len(raw)) + raw)
+
+
+def jobs(*listed: object) -> list[dict[str, Any]]:
+    return BACKEND.queue.jobs(JobScope(ended=True)).parse(told(list(listed))).table.to_pylist()
+
+
+def test_the_recorded_cluster_is_read_as_its_expected_json_says() -> None:
+    assert expected_of(CASE) == json.loads(Path(CASE, "expected.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("native", "state"),
+    [
+        ("PENDING", "pending"),
+        ("RUNNING", "running"),
+        ("STOPPED", "cancelled"),
+        ("SUCCEEDED", "completed"),
+        ("FAILED", "failed"),
+        ("ASLEEP", "unknown"),
+    ],
+)
+def test_each_state_of_ray_has_one_of_ours(native: str, state: str) -> None:
+    [row] = jobs({"submission_id": "a", "status": native})
+    assert (row["state"], row["native_state"]) == (state, native)
+
+
+def test_what_is_not_told_is_unknown_and_not_zero() -> None:
+    [row] = jobs({"submission_id": "a", "status": "RUNNING", "start_time": 0, "driver_exit_code": None})
+    assert [row[name] for name in ("started_at", "elapsed_seconds", "exit_code", "node_list", "user", "cpus")] == (
+        [None] * 6
+    )
+
+
+def test_a_running_job_has_run_by_the_server_s_clock() -> None:
+    [row] = jobs({"submission_id": "a", "status": "RUNNING", "start_time": 1_700_000_000_000})
+    assert row["elapsed_seconds"] == 100
+
+
+def test_a_driver_that_connected_by_itself_goes_by_its_own_id_and_has_no_log_here() -> None:
+    driver = {"type": "DRIVER", "job_id": "02000000", "submission_id": None, "status": "RUNNING", "entrypoint": ""}
+    [row] = jobs(driver | {"driver_node_id": "abc"})
+    assert (row["id"], row["name"], row["stdout_path"]) == ("02000000", "driver", None)
+
+
+def test_one_bad_row_is_counted_and_the_rest_stands() -> None:
+    parsed = BACKEND.queue.jobs(JobScope()).parse(
+        told([{"status": "RUNNING"}, 7, {"submission_id": "a", "status": "RUNNING"}])
+    )
+    assert (parsed.table["id"].to_pylist(), len(parsed.rejected)) == (["a"], 2)
+
+
+def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> None:
+    listed = [
+        {"submission_id": "old", "status": "SUCCEEDED", "start_time": 1_600_000_000_000, "end_time": 1_600_000_001_000},
+        {"submission_id": "new", "status": "FAILED", "start_time": 1_700_000_000_000, "end_time": 1_700_000_050_000},
+        {"submission_id": "now", "status": "RUNNING", "start_time": 1_700_000_000_000},
+    ]
+    assert BACKEND.queue.jobs(JobScope()).parse(told(listed)).table["id"].to_pylist() == ["now"]
+    assert BACKEND.history.jobs("", 3600).parse(told(listed)).table["id"].to_pylist() == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (told(b"Job x does not exist", 404), NoSuchJob, "does not know this job"),
+        (told(b"<html>not found</html>", 404), UnreadableOutput, "no Ray dashboard"),
+        (told(b"Traceback (most recent call last):\n  x\nRuntimeError: GCS died\n", 500), ControllerDown, "GCS died"),
+        (told(b"bad field", 400), SchedulerRefused, "bad field"),
+        (told(b"<html>a login page</html>"), UnreadableOutput, "not what a Ray dashboard answers"),
+        (told({"jobs": 1}), UnreadableOutput, "not a list of Ray jobs"),
+        (Told(0, b"200 400 -\ncut"), UnreadableOutput, "cut short"),
+        (Told(127, b"", b"no commands"), CommandMissing, "--ray http://"),
+        (told(b"[" * 200_000), UnreadableOutput, "not what a Ray dashboard answers"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_with_ray_s_own_words(
+    answer: Told, error: type[HpcdashError], words: str
+) -> None:
+    with pytest.raises(error) as raised:
+        BACKEND.queue.jobs(JobScope()).parse(answer)
+    assert words in str(raised.value)
+
+
+def test_a_ray_that_is_too_old_is_refused_by_its_version() -> None:
+    with pytest.raises(SchedulerRefused, match=r"Ray 2\.8\.1 is too old"):
+        BACKEND.probe.query().parse(told({"ray_version": "2.8.1"}))
+
+
+def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(UsageError, match="no way to hold"):
+        BACKEND.actions.commands(ActionRequest(Verb.HOLD, ("raysubmit_a",)))
+    with pytest.raises(UsageError, match="array: Ray's jobs have none"):
+        BACKEND.submit.submission(Submission(b"true\n", "a.sh", array="1-3"))
+
+
+def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
+    [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
+    assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
+
+
+def test_a_submission_sent_twice_is_one_job() -> None:
+    command = BACKEND.submit.submission(Submission(b"#!/bin/bash\ntrue\n", "a.sh", mark="hpcdash:0123abcd")).command
+    sent = json.loads(command.stdin or b"")
+    assert sent["submission_id"] == "raysubmit_0123abcd"
+    twice = told(b"Traceback\nValueError: Job with submission_id raysubmit_0123abcd already exists. Please use", 500)
+    assert [one.new_job for one in command.read(twice)] == ["raysubmit_0123abcd"]
+    assert [(one.done, one.words) for one in command.read(told(b"no room", 400))] == [(False, "no room")]
+    assert [one.done for one in command.read(Told(0, b""))] == [None]
+
+
+def test_a_script_goes_with_the_request_and_no_argument_is_run() -> None:
+    wanted = Submission(b'echo "$1"\n', "a b.sh", arguments=("$(touch x)",), mark="hpcdash:1")
+    entrypoint = json.loads(BACKEND.submit.submission(wanted).command.stdin or b"")["entrypoint"]
+    assert entrypoint == "bash -c 'echo \"$1\"\n' 'a b.sh' '$(touch x)'"
+
+
+def test_a_script_is_the_entrypoint_and_what_it_runs_in() -> None:
+    transport = ReplayTransport(CASE)
+    query = BACKEND.scripts.query("raysubmit_llama7b")
+    assert query is not None
+    assert play(transport, query).text == (
+        "# entrypoint\ncd /home/maya/llama && python -u train.py --config llama-7b.yaml\n\n"
+        '# runtime environment\nenv_vars = {"WANDB_MODE": "offline"}\n\n'
+        "# metadata\njob_name = llama-7b\nteam = pretrain\n"
+    )
+
+
+def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
+    nodes = {
+        "data": {
+            "result": {
+                "result": [
+                    {"node_id": "a", "node_ip": "10.0.0.1", "state": "ALIVE", "resources_total": {"CPU": 8, "GPU": 4}},
+                    {"node_id": "b", "node_ip": "10.0.0.2", "state": "DEAD", "resources_total": {"CPU": 8}},
+                ]
+            }
+        }
+    }
+    used = {"data": {"clusterStatus": {"loadMetricsReport": {"usageByNode": {"a": {"CPU": [8, 8], "GPU": [1, 4]}}}}}}
+    answer = Told(0, told(nodes).stdout + told(used).stdout)
+    rows = BACKEND.queue.nodes().parse(answer).table.to_pylist()
+    assert [(row["name"], row["state"], row["cpus_used"], row["gpus_used"]) for row in rows] == [
+        ("10.0.0.1", "mixed", 8, 1),
+        ("10.0.0.2", "down", None, None),
+    ]
+    queues = BACKEND.queue.queues().parse(answer).table.to_pylist()
+    assert [(row["name"], row["nodes"], row["_note"]) for row in queues] == [
+        ("CPU", 1, "8 of 8 in use"),
+        ("GPU", 1, "1 of 4 in use"),
+    ]
+
+
+def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
+    offered = BACKEND.capabilities
+    assert {Capability.SUBMIT, Capability.CANCEL, Capability.LOGS} <= offered
+    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.FORM}

@@ -1,0 +1,115 @@
+"""`hpcdash efficiency` and `hpcdash report` on an embedded queue: every format, hostile names, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from tests.support.program import Program, home_with
+
+HOSTILE = "=1+1<img src=x>"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """On an embedded queue of its own, where two jobs have ended, one of them badly."""
+    folder = tmp_path_factory.mktemp("usage")
+    program = Program(
+        home_with(folder / "home"),
+        ("--local", "--backend", "local"),
+        {"HPCDASH_QUEUE": str(folder / "queue"), "HPCDASH_STATE": str(folder / "state"), "TZ": "UTC"},
+    )
+    file = program.home / "job.sh"
+    for name, status in (("train", 0), (HOSTILE, 3)):
+        file.write_text(f"#!/bin/bash\n#SBATCH -J '{name}' -n 2 -t 10\nsleep 1.2\nexit {status}\n")
+        job = program("submit", str(file)).text.strip()
+        # It follows until the job has ended.
+        program("metrics", job, "-f", "--format", "csv")
+    return program
+
+
+def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_path: Path) -> None:
+    answer = program("report", "--format", "json").json
+    assert {name: answer[name] for name in ("schema", "backend", "rejected_rows", "missing")} == {
+        "schema": 1,
+        "backend": "local",
+        "rejected_rows": 0,
+        "missing": [],
+    }
+    assert (answer["total"]["jobs"], answer["total"]["failed"]) == (2, 1)
+    assert answer["notes"] == ["Your own jobs that have ended"]
+    assert sum(row["cpu_seconds"] for row in answer["by_day"]) == answer["total"]["cpu_seconds"] >= 4
+    by_name = {row["key"]: row for row in answer["by_name"]}
+    assert by_name.keys() == {"train", HOSTILE}
+
+    rows = list(csv.DictReader(io.StringIO(program("report", "--by", "name", "--format", "csv").text)))
+    # A spreadsheet would reckon what begins with a sign.
+    assert {row["key"] for row in rows} == {"train", f"'{HOSTILE}"}
+    assert {int(row["failed"]) for row in rows} == {0, 1}
+
+    file = tmp_path / "usage.parquet"
+    assert program("report", "--by", "name", "--format", "parquet", "--out", str(file)).status == 0
+    assert pyarrow.parquet.read_table(file)["failed"].to_pylist() == [by_name[key]["failed"] for key in by_name]
+
+    table = program("report", "--by", "name", "--format", "table").text.splitlines()
+    assert table[0].split()[:4] == ["NAME", "GPU_H", "CPU_H", "JOBS"]
+    assert table[-1].split()[0] == "total"
+
+    chart = program("report").text
+    assert "CPU hours a day" in chart
+    assert "\x1b" not in chart
+
+
+def test_a_page_is_written_whole_and_a_bad_place_is_named(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "usage.html"
+    assert program("report", "--html", str(file)).status == 0
+    page = file.read_text()
+    assert page.startswith("<!doctype html>")
+    assert page.endswith("</html>\n")
+    assert "<img" not in page
+    refused = program("report", "--html", str(tmp_path / "no" / "usage.html"))
+    assert refused.status == 1
+    assert "No such file or directory" in refused.stderr
+
+
+def test_efficiency_of_jobs_and_of_a_span(program: Program) -> None:
+    answer = program("efficiency", "--format", "json").json
+    assert [row["state"] for row in answer["efficiency"]] == ["failed", "completed"]
+    newest = answer["efficiency"][0]
+    # The embedded queue measures memory or it does not; nothing is 0 for not known.
+    assert newest["cpus"] == 2
+    assert newest["time_use"] == pytest.approx(newest["elapsed_seconds"] / 600)
+    one = program("efficiency", newest["id"], "--format", "json").json["efficiency"]
+    assert [row["id"] for row in one] == [newest["id"]]
+    lines = program("efficiency").text.splitlines()
+    assert lines[0].split()[:3] == ["ID", "NAME", "STATE"]
+    assert len(lines) >= 3
+    assert program("efficiency", "--by", "name", "--format", "csv").text.count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("report", "--since", "soon"), 2, "not a time"),
+        (("report", "--since", "2d", "--until", "3d"), 2, "the span is empty"),
+        (("report", "--since", "2999-01-01"), 2, "not in the past"),
+        (("report", "--filter", "nonsense:1"), 2, "nonsense"),
+        (("report", "--out", "x.json", "--format", "json"), 2, "--out is for"),
+        (("efficiency", "no-job"), 2, "is not a job"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_words(
+    program: Program, words: tuple[str, ...], status: int, said: str
+) -> None:
+    refused = program(*words)
+    assert (refused.status, said in refused.stderr) == (status, True), refused.stderr
+
+
+def test_a_span_in_which_nothing_ran_is_a_report_of_nothing(program: Program) -> None:
+    answer = program("report", "--since", "2026-01-01", "--until", "2026-01-02", "--format", "json").json
+    assert (answer["total"]["jobs"], [row["key"] for row in answer["by_day"]]) == (0, ["2026-01-01", "2026-01-02"])
+    assert "Nothing ran in this span." in program("report", "--since", "2026-01-01", "--until", "2026-01-02").text

@@ -1,0 +1,150 @@
+"""hpcdash on a real Ray: jobs, logs, nodes and resources over its dashboard's HTTP API."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.program import Program, home_with
+from tests.support.ray_cluster import RayCluster, until, why_no_ray
+from tests.support.sshd import Sshd, login_user, why_no_sshd
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(why_no_ray() is not None, reason=str(why_no_ray())),
+    pytest.mark.xdist_group("ray"),
+]
+TRAINING = "for i in $(seq 1 1000); do echo step $i loss $((1000 - i)); sleep 0.1; done"
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[RayCluster]:
+    cluster = RayCluster()
+    try:
+        cluster.start(**{"TPU-v4-8-head": 1, "slice-a": 4})
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def program(ray: RayCluster, tmp_path: Path) -> Program:
+    return Program(home_with(tmp_path / "home"), ("--ray", ray.url))
+
+
+def submit(program: Program, script: str, name: str = "job.sh") -> str:
+    file = program.home / name
+    file.write_text(f"#!/bin/bash\n{script}\n")
+    done = program("submit", str(file), seconds=60)
+    assert done.status == 0, done
+    return done.text.split()[-1]
+
+
+def state(program: Program, job_id: str) -> dict[str, object]:
+    found: dict[str, object] = program("show", job_id, "--format", "json").json["job"]
+    return found
+
+
+def until_state(program: Program, job_id: str, *states: str) -> dict[str, object]:
+    until(f"{job_id} to be {states}", lambda: state(program, job_id)["state"] in states, 120)
+    return state(program, job_id)
+
+
+def test_a_training_is_submitted_read_charted_and_cancelled(program: Program) -> None:
+    job_id = submit(program, TRAINING, "train.sh")
+    until("its log", lambda: "step 5 " in program("log", job_id).text, 120)
+    [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
+    assert (row["state"], row["name"]) == ("running", "train.sh")
+    [series] = program("metrics", job_id, "--format", "json").json["series"]
+    assert (series["name"], series["x"][:3], series["y"][:3]) == ("loss", [1, 2, 3], [999, 998, 997])
+    cancelled = program("cancel", "--yes", job_id)
+    assert (cancelled.status, cancelled.text.split()) == (0, [job_id, "cancelled"])
+    assert until_state(program, job_id, "cancelled")["native_state"] == "STOPPED"
+    assert job_id in [row["id"] for row in program.rows("history")]
+
+
+def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(program: Program) -> None:
+    failed, done = submit(program, "echo about to fail; exit 7"), submit(program, "echo '$(touch x)'")
+    row = until_state(program, failed, "failed")
+    assert (row["exit_code"], row["reason"]) == (7, "JOB_ENTRYPOINT_COMMAND_ERROR")
+    assert "about to fail" in program("log", failed).text
+    assert until_state(program, done, "completed")["exit_code"] == 0
+    assert "$(touch x)" in program("log", done).text
+
+
+def test_nodes_and_resources_are_shown_and_a_killed_node_is_down(ray: RayCluster, program: Program) -> None:
+    place = ray.add_node(slice_b=2)
+    assert {queue["name"]: queue["nodes"] for queue in program.rows("queues")} == (
+        {"CPU": 2, "TPU-v4-8-head": 1, "slice-a": 1, "slice_b": 1}
+    )
+    assert sorted(node["cpus"] for node in program.rows("nodes")) == [1, 2]
+    ray.kill_node(place)
+    assert sorted(node["state"] for node in program.rows("nodes")) == ["down", "idle"]
+
+
+def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:
+    assert "no way to hold" in program("hold", "--yes", "raysubmit_x").refused(2)
+    assert "raysubmit_x was not found" in program("show", "raysubmit_x").refused(1)
+
+
+def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(ray: RayCluster, program: Program) -> None:
+    nowhere = Program(program.home, ("--ray", f"http://127.0.0.1:{ray.gcs_port}"))
+    assert nowhere("jobs").refused(3)
+    page = Program(program.home, ("--ray", f"{ray.url}/nothing"))
+    assert "no Ray dashboard" in page("jobs").refused(1)
+
+
+def test_a_dashboard_that_only_the_head_reaches_is_asked_through_ssh(ray: RayCluster, tmp_path: Path) -> None:
+    user = login_user("bash")
+    if user is None or (reason := why_no_sshd()):
+        pytest.skip(reason if user else "no user with bash as login shell")
+    # pytest's own folders are closed to the users who log in.
+    with tempfile.TemporaryDirectory(prefix="hpcdash-sshd-") as folder:
+        sshd = Sshd(Path(folder))
+        sshd.start()
+        try:
+            config = f"Host head\n HostName 127.0.0.1\n Port {sshd.port}\n User {user}\n IdentityFile {sshd.key}\n"
+            home = home_with(tmp_path / "home", config)
+            (home / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {sshd.host_key_line}\n")
+            remote = Program(home, ("--ssh", "head", "--ray", ray.url))
+            assert {node["state"] for node in remote.rows("nodes")} >= {"idle"}
+            remote.config.parent.mkdir(parents=True)
+            remote.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\nssh = "head"\n')
+            assert Program(home, ("--cluster", "tpu"))("jobs", "--format", "json").json["backend"] == "ray"
+        finally:
+            sshd.stop()
+
+
+def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(ray: RayCluster, program: Program) -> None:
+    token = program.home / "token"
+    token.write_text("t0ken\n")
+    token.chmod(0o644)
+    program.config.parent.mkdir(parents=True)
+    program.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\ntoken_file = "~/token"\n')
+    tpu = Program(program.home, ("--cluster", "tpu"))
+    assert "others can read the token" in tpu("jobs").refused(2)
+    token.chmod(0o600)
+    assert tpu("jobs").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ray", "head:8265"), "write one such as http://127.0.0.1:8265"),
+        (("--ray", "http://h", "--backend", "slurm"), "cannot be used together"),
+        (("--ray", "http://h", "--local"), "cannot be used with a URL"),
+    ],
+)
+def test_options_that_contradict_a_url_are_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in Program(home_with(tmp_path / "home"), words)("jobs").refused(2)
+
+
+def test_the_command_that_is_shown_is_the_request_that_is_sent(program: Program) -> None:
+    file = program.home / "a.sh"
+    file.write_text("true\n")
+    shown = program("submit", "--dry-run", str(file)).text
+    assert "POST /api/jobs/ submission_id=raysubmit_" in shown, shlex.quote(shown)

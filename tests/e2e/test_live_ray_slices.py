@@ -1,0 +1,175 @@
+"""Runs on slices of a real Ray: several workers as one job, preemptions, failures, and what is left behind."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.program import Program, home_with
+from tests.support.ray_cluster import RayCluster, until, why_no_ray
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(why_no_ray() is not None, reason=str(why_no_ray())),
+    pytest.mark.xdist_group("ray"),
+]
+SECONDS = 120.0
+# Stands for docker: writes down its words, and runs the command behind the image.
+DOCKER = """#!/bin/bash
+echo "$@" >>"$DOCKER_WORDS"
+[ "$1" = run ] || exit 0
+until [ "$1" = img:1 ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    folder = tmp_path_factory.mktemp("docker")
+    docker = folder / "docker"
+    docker.write_text(DOCKER)
+    docker.chmod(stat.S_IRWXU)
+    cluster = RayCluster(variables={"DOCKER_WORDS": str(folder / "words")}, path=str(folder))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def slice_a(ray: RayCluster) -> list[int]:
+    return ray.add_slice("v4-16", "slice-a")
+
+
+@pytest.fixture
+def program(ray: RayCluster, tmp_path: Path) -> Program:
+    return Program(home_with(tmp_path / "home"), ("--ray", ray.url))
+
+
+def submit(program: Program, command: str, more: str = "", kind: str = "v4-16") -> str:
+    file = program.home / "request.toml"
+    file.write_text(f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n")
+    done = program("submit", str(file), seconds=60)
+    assert done.status == 0, done
+    return done.text.split()[-1]
+
+
+def log(program: Program, job_id: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", program("log", job_id).text)
+
+
+def until_said(program: Program, job_id: str, words: str) -> str:
+    until(words, lambda: words in log(program, job_id), SECONDS)
+    return log(program, job_id)
+
+
+def ended(program: Program, job_id: str) -> tuple[str, int | None]:
+    def row() -> dict[str, object]:
+        found: dict[str, object] = program("show", job_id, "--format", "json").json["job"]
+        return found
+
+    until("the job to end", lambda: row()["state"] not in ("pending", "running"), SECONDS)
+    return row()["state"], row()["exit_code"]  # type: ignore[return-value]
+
+
+@pytest.fixture
+def marker() -> str:
+    """How long a sleep lasts, by which its process is found."""
+    return f"9{secrets.randbelow(10**8):08}"
+
+
+def processes_with(word: str) -> list[int]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(word in part for part in process.info["cmdline"] or ()):
+            found.append(process.pid)
+    return found
+
+
+def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
+    program: Program, slice_a: list[int], tmp_path: Path
+) -> None:
+    job_id = submit(
+        program,
+        f'echo "$WORLD_SIZE $MASTER_PORT $HPCDASH_ATTEMPT" >{tmp_path}/rank-$RANK\n'
+        f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' >>{tmp_path}/rank-$RANK",
+    )
+    assert ended(program, job_id) == ("completed", 0)
+    assert [(tmp_path / f"rank-{rank}").read_text().split() for rank in (0, 1)] == [
+        ["2", "29500", "1", "0"],
+        ["2", "29500", "1", "1"],
+    ]
+    assert "attempt 1: preempted 0×, failed 0×, on slice-a" in log(program, job_id)
+
+
+def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
+    program: Program, slice_a: list[int], marker: str
+) -> None:
+    job_id = submit(program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0")
+    assert ended(program, job_id) == ("failed", 7)
+    assert "attempt 1 failed: slice-a worker 1, exit 7" in log(program, job_id)
+    until("the other worker's command to end", lambda: not processes_with(marker), 30)
+
+
+def test_cancelling_leaves_no_process(program: Program, slice_a: list[int], marker: str) -> None:
+    job_id = submit(program, f"sh -c 'exec sleep {marker}' & exec sleep {marker}")
+    until("the command to run on both workers", lambda: len(processes_with(marker)) >= 4, SECONDS)
+    assert program("cancel", "--yes", job_id).status == 0
+    assert ended(program, job_id)[0] == "cancelled"
+    until("all of it to end", lambda: not processes_with(marker), 60)
+
+
+def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(
+    ray: RayCluster, program: Program, slice_a: list[int]
+) -> None:
+    job_id = submit(
+        program,
+        "echo secret is $TOKEN",
+        '[environment]\nTOKEN = "hunter2"\n[container]\nimage = "img:1"\nbinds = ["/data:/data"]\n',
+    )
+    assert ended(program, job_id) == ("completed", 0)
+    words = Path(ray.variables["DOCKER_WORDS"]).read_text().splitlines()
+    [first] = {line for line in words if line.startswith("run") and "hpcdash-llm-0" in line}
+    assert first.startswith("run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e ")
+    assert " -e TOKEN " in first
+    assert "hunter2" not in "\n".join(words)
+    assert words.index("rm -f hpcdash-llm-0") < words.index(first)
+    assert "secret is hunter2" in log(program, job_id)
+
+
+def test_more_slices_than_there_are_is_said_and_waited_for(program: Program, slice_a: list[int]) -> None:
+    job_id = submit(program, "true", kind="v4-512")
+    until_said(program, job_id, "hpcdash: waiting for 1 slice of v4-512: 0 there after 0 min")
+    program("cancel", "--yes", job_id)
+
+
+def test_two_slices_are_one_run_and_a_lost_node_is_a_preemption_that_goes_on_with_its_replacement(
+    ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
+) -> None:
+    slice_b = ray.add_slice("v4-16", "slice-b", workers=2)
+    job_id = submit(
+        program,
+        f'echo "$MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/$HPCDASH_ATTEMPT-$RANK\n'
+        '[ "$HPCDASH_ATTEMPT" = 2 ] || exec sleep 600',
+        "num_slices = 2",
+    )
+    until("the first attempt", lambda: len(list(tmp_path.glob("1-*"))) == 4, SECONDS)
+    ray.kill_node(slice_b[1])
+    until_said(program, job_id, "attempt 1 preempted: slice-b worker")
+    ray.add_node(**{"slice-b": 1, "TPU": 4})
+    assert ended(program, job_id) == ("completed", 0)
+    assert "attempt 2 succeeded; preempted 1×, failed 0×" in log(program, job_id)
+    assert sorted((tmp_path / f"2-{rank}").read_text().split() for rank in range(4)) == [
+        ["0", "2"],
+        ["0", "2"],
+        ["1", "2"],
+        ["1", "2"],
+    ]

@@ -1,0 +1,145 @@
+"""A real Ray on this machine: a head with its dashboard, and nodes that come and go."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.slurm.layout import free_port
+
+_START_SECONDS = 120.0
+_STOP_SECONDS = 20.0
+
+
+def why_no_ray() -> str | None:
+    """Why no Ray can be started here, None where it can."""
+    if sys.platform != "linux":
+        return "Ray is tried on Linux alone"
+    return None if importlib.util.find_spec("ray") else "Ray is not installed: pip install 'ray[default]'"
+
+
+def until(what: str, is_so: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.2)
+
+
+@dataclass
+class RayCluster:
+    """A head of `cpus`; `start` and `stop` it. Each node is a `ray start --block` with its own process group."""
+
+    cpus: int = 2
+    # Of all nodes: variables, and a folder before the PATH.
+    variables: dict[str, str] = field(default_factory=dict)
+    path: str = ""
+    folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    gcs_port: int = field(default_factory=free_port)
+    dashboard_port: int = field(default_factory=free_port)
+    _nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.dashboard_port}"
+
+    def start(self, **resources: float) -> None:
+        self._ray(
+            "--head",
+            f"--port={self.gcs_port}",
+            f"--dashboard-port={self.dashboard_port}",
+            "--dashboard-host=127.0.0.1",
+            f"--num-cpus={self.cpus}",
+            f"--ray-client-server-port={free_port()}",
+            f"--temp-dir={self.folder}",
+            f"--resources={json.dumps(resources)}",
+        )
+        until("the dashboard", lambda: self.get("/api/version") and self.get("/api/jobs/") is not None, _START_SECONDS)
+
+    def add_slice(self, kind: str, name: str, workers: int = 2) -> list[int]:
+        """The workers of one TPU slice, as Ray names their resources; returns their places, the first one's first."""
+        return [
+            self.add_node(**{name: 1, "TPU": 4, **({f"TPU-{kind}-head": 1} if worker == 0 else {})})
+            for worker in range(workers)
+        ]
+
+    def add_node(self, **resources: float) -> int:
+        """One more node; returns its place, for `kill_node`."""
+        self._ray(f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=1", f"--resources={json.dumps(resources)}")
+        until("a node", self._is_whole, _START_SECONDS)
+        return len(self._nodes) - 1
+
+    def kill_node(self, place: int) -> None:
+        """End a node at once, as a preemption does; returns when the head knows."""
+        os.killpg(self._nodes[place].pid, signal.SIGKILL)
+        self._nodes[place].wait()
+        until("the head to notice", self._is_whole)
+
+    def alive_nodes(self) -> list[str]:
+        found = self.get("/api/v0/nodes") or {}
+        return [node["node_id"] for node in found["data"]["result"]["result"] if node["state"] == "ALIVE"]
+
+    def _is_whole(self) -> bool:
+        """Whether the head counts exactly the nodes that run: its list is some seconds behind."""
+        return len(self.alive_nodes()) == sum(node.poll() is None for node in self._nodes)
+
+    def get(self, path: str) -> Any:
+        """The JSON of a path; None where the dashboard does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
+                return json.load(answer)
+        except (urllib.error.URLError, OSError, ValueError):
+            return None
+
+    def stop(self, *, keep_folder: bool = False) -> None:
+        """End all nodes, the head last, and remove what they wrote."""
+        for node in reversed(self._nodes):
+            if node.poll() is None:
+                os.killpg(node.pid, signal.SIGTERM)
+                try:
+                    node.wait(_STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    os.killpg(node.pid, signal.SIGKILL)
+                    node.wait()
+        self._nodes.clear()
+        if not keep_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _ray(self, *words: str) -> None:
+        folder = Path(sys.executable).parent
+        program = folder / "ray"
+        path = os.pathsep.join(filter(None, (self.path, str(folder), os.environ.get("PATH", os.defpath))))
+        with Path(self.folder, f"start-{len(self._nodes)}.log").open("wb") as log:
+            node = subprocess.Popen(
+                (
+                    program,
+                    "start",
+                    "--block",
+                    "--disable-usage-stats",
+                    "--node-ip-address=127.0.0.1",
+                    f"--dashboard-agent-listen-port={free_port()}",
+                    "--min-worker-port=0",
+                    "--max-worker-port=0",
+                    "--object-store-memory=100000000",
+                    *words,
+                ),
+                # Jobs run the python of the PATH.
+                env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", **self.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._nodes.append(node)

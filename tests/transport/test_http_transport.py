@@ -1,0 +1,226 @@
+"""A server asked over HTTP: what comes back of requests, how logs are followed, and how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, UsageError
+from hpcdash.services.files import FileRange, files_query
+from hpcdash.services.logs.file import FILE_READERS
+from hpcdash.transport.http import HttpTransport
+from tests.support.sshd import Sshd, free_port
+from tests.transport.test_ssh_transport import transport_to
+
+Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def server(handle: Handler) -> AsyncIterator[int]:
+    """An HTTP server on loopback: `handle` gets the request's head and body, and writes what it answers."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
+            )
+            await handle(head + await reader.readexactly(length), writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+
+
+def answering(status: str, body: bytes = b"", headers: str = "") -> Handler:
+    async def handle(request: bytes, writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+        writer.write(head.encode() + body)
+
+    return handle
+
+
+@asynccontextmanager
+async def asked(handle: Handler, **options: object) -> AsyncIterator[HttpTransport]:
+    async with server(handle) as port:
+        transport = HttpTransport(f"http://127.0.0.1:{port}/base", **options)  # type: ignore[arg-type]
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+async def test_each_path_comes_back_with_its_status_length_and_the_server_s_clock() -> None:
+    date = "Date: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
+    async with asked(answering("200 OK", b"{}\n", date)) as transport:
+        done = await transport.run(("GET", "/a", "/b?x=1"))
+    assert (done.status, done.stdout) == (0, b"200 3 1700000000\n{}\n" * 2)
+
+
+async def test_the_method_path_body_and_token_arrive_as_they_were_given() -> None:
+    requests = []
+
+    async def handle(request: bytes, writer: asyncio.StreamWriter) -> None:
+        requests.append(request)
+        await answering("204 No Content")(request, writer)
+
+    async with asked(handle, headers={"Authorization": "Bearer t"}) as transport:
+        await transport.run(("POST", "/x y/\n?a=ü%2F"), stdin=b'{"k": 1}')
+        await transport.run(("DELETE", "/x"))
+    first, second = requests
+    assert first.startswith(b"POST /base/x%20y/%0A?a=%C3%BC%2F HTTP/1.1\r\n")
+    assert b"authorization: bearer t\r\n" in first.lower()
+    assert first.endswith(b'\r\n\r\n{"k": 1}')
+    assert second.startswith(b"DELETE /base/x HTTP/1.1\r\n")
+
+
+async def test_an_unsuccessful_status_is_the_exit_status_with_the_server_s_words() -> None:
+    async with asked(answering("500 Oops", b"Traceback")) as transport:
+        done = await transport.run(("GET", "/a"))
+    assert (done.status, done.stdout, done.stderr) == (500, b"500 9 -\nTraceback", b"500 Oops\nTraceback")
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async with asked(answering("302 Found", b"", "Location: http://127.0.0.1:1/\r\n")) as transport:
+        assert (await transport.run(("GET", "/a"))).status == 302
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+async def test_a_refused_token_says_where_to_set_one(status: str) -> None:
+    async with asked(answering(status)) as transport:
+        with pytest.raises(AuthenticationFailed, match="token_file"):
+            await transport.run(("GET", "/a"))
+
+
+async def test_no_more_than_the_cap_is_kept() -> None:
+    async with asked(answering("200 OK", b"x" * 500_000)) as transport:
+        done = await transport.run(("GET", "/a"), cap_bytes=1000)
+    assert (done.truncated, done.stdout) == (True, b"200 1000 -\n" + b"x" * 1000)
+
+
+async def test_what_is_not_a_method_is_no_command_there() -> None:
+    async with asked(answering("200 OK")) as transport:
+        assert (await transport.run(("sh", "-c", "touch x"))).status == 127
+        with pytest.raises(UsageError, match="gives no shell"):
+            transport.shell_argv("/")
+
+
+async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> None:
+    async with server(answering("200 OK")) as port:
+        pass
+    with pytest.raises(ConnectionFailed, match="cannot be reached"):
+        await HttpTransport(f"http://127.0.0.1:{port}").run(("GET", "/a"))
+
+    async def hang_up(request: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with asked(hang_up) as transport:
+        with pytest.raises(ConnectionFailed):
+            await transport.run(("GET", "/a"))
+        assert transport.health.state == "lost"
+
+    async def cut(request: bytes, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+
+    async with asked(cut) as transport:
+        with pytest.raises(ConnectionFailed):
+            await transport.run(("GET", "/a"))
+
+
+async def test_a_silent_server_is_given_up_on_in_time() -> None:
+    async def say_nothing(request: bytes, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    async with asked(say_nothing) as transport:
+        with pytest.raises(CommandTimedOut):
+            await transport.run(("GET", "/a"), limit_seconds=0.2)
+
+
+class GrowingLog:
+    """Streams a log that grows, as a server does that follows a file; `cut` begins it anew with the next request."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.requests = 0
+        self._grown = asyncio.Event()
+
+    def grow(self, more: bytes) -> None:
+        self.content += more
+        self._grown.set()
+
+    async def __call__(self, request: bytes, writer: asyncio.StreamWriter) -> None:
+        self.requests += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        sent = 0
+        while True:
+            if piece := self.content[sent:]:
+                writer.write(b"%x\r\n" % len(piece) + piece + b"\r\n")
+                await writer.drain()
+                sent += len(piece)
+            self._grown.clear()
+            await self._grown.wait()
+
+
+def log_request(path: str) -> str:
+    return "/stream" if path == "/logs/a" else ""
+
+
+async def read(transport: HttpTransport, path: str = "/logs/a") -> tuple[bytes, str]:
+    query = files_query([FileRange(path, 0, 1 << 20)])
+    [chunk] = query.parse(await transport.run(query.argv))
+    return chunk.content, chunk.look.problem
+
+
+async def test_a_log_is_read_like_a_file_and_followed_by_one_request() -> None:
+    log = GrowingLog(b"first\n")
+    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+        assert await read(transport) == (b"first\n", "")
+        log.grow(b"second\n")
+        async with asyncio.timeout(30):
+            while (await read(transport))[0] != b"first\nsecond\n":
+                pass
+        assert log.requests == 1
+
+
+async def test_a_path_that_is_no_log_is_no_file_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    async with asked(GrowingLog(b""), log_request=log_request, file_readers=FILE_READERS) as transport:
+        content, problem = await read(transport, str(tmp_path / "secret"))
+    assert (content, problem) == (b"", "there is no such file")
+
+
+async def test_a_log_that_the_server_does_not_know_is_missing() -> None:
+    async with asked(
+        answering("500 Oops", b"no file"), log_request=log_request, file_readers=FILE_READERS
+    ) as transport:
+        assert await read(transport) == (b"", "there is no such file")
+
+
+async def test_nothing_of_a_log_stays_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with asked(GrowingLog(b"first\n"), log_request=log_request, file_readers=FILE_READERS) as transport:
+        await read(transport)
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_server_behind_a_login_node_is_asked_through_its_connection(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    async with server(answering("200 OK", b"there")) as port, transport_to(sshd, user, tmp_path) as login:
+        transport = HttpTransport(f"http://127.0.0.1:{port}", connect=login.open_connection)
+        assert (await transport.run(("GET", "/a"))).stdout == b"200 5 -\nthere"
+        closed = HttpTransport(f"http://127.0.0.1:{free_port()}", connect=login.open_connection)
+        with pytest.raises(ConnectionFailed, match="opens no connection"):
+            await closed.run(("GET", "/a"))
