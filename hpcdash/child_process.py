@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -30,10 +32,21 @@ class ChildProcess:
         stdout: _Stream = subprocess.PIPE,
         stderr: _Stream = subprocess.PIPE,
         environment: Mapping[str, str] | None = None,
+        controls_terminal: bool = False,
     ) -> None:
-        """Raises OSError for what cannot be run."""
+        """`controls_terminal`: its stdin is a terminal, whose keys send it signals.
+
+        Raises OSError for what cannot be run.
+        """
         self._process = subprocess.Popen(
-            argv, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, bufsize=0, start_new_session=True
+            argv,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=_take_terminal if controls_terminal else None,
         )
         self._transports: list[asyncio.BaseTransport] = []
         self.pid = self._process.pid
@@ -117,3 +130,7 @@ class ChildProcess:
     def _end(self, returncode: int) -> None:
         self.returncode = returncode
         self._ended.set()
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

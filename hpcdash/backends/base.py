@@ -20,10 +20,11 @@ from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
 from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
-    from hpcdash.backends.stacks import Stacks
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
     from hpcdash.domain.request import Request
@@ -49,6 +50,8 @@ class Capability(StrEnum):
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"
+    # There is a way into its running jobs.
+    CONNECT = "connect"
     # It keeps the scripts of its jobs, and gives them back.
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
@@ -56,6 +59,8 @@ class Capability(StrEnum):
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
+    # Commands can be run on the nodes of a running job.
+    INSIDE = "inside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +349,8 @@ class DetailPart:
     """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
     scheduler knows no steps."""
 
-    stacks: Callable[[Mapping[str, Any]], Query[Stacks] | None] = _none
-    """Where the Python processes of a running job stand, on each of its nodes; None: there is no way onto them."""
+    shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
+    """What runs a shell in a running job; None: there is no way onto its nodes."""
 
     priority: Callable[[str], Query[Mapping[str, str]] | None] = _none
     """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where
@@ -359,6 +364,15 @@ class DetailPart:
 
     variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
     """What of a job's environment its row tells; None where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InsidePart:
+    """A running job from within."""
+
+    step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
+    """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
+    A `row` is one of domain.schema.JOBS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,6 +528,7 @@ class Backend:
     detail: DetailPart
     reasons: ReasonsPart = ReasonsPart()
     history: HistoryPart = HistoryPart()
+    inside: InsidePart = InsidePart()
     logs: LogsPart = LogsPart()
     scripts: ScriptsPart = ScriptsPart()
     policy: PolicyPart = PolicyPart()

@@ -103,6 +103,9 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing as the file grows, until interrupted.")
 @click.option("--path", "path_only", is_flag=True, help="Print only the path of the log.")
+@click.option(
+    "--run", type=click.IntRange(min=1), metavar="N", help="The log of run N in an allocation (hpcdash alloc)."
+)
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
     """Print the last lines of a job's log, unchanged."""
@@ -116,9 +119,62 @@ def log(common: CommonOptions, **given: Any) -> None:
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
     """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps running."""
-    from hpcdash.cli.jobs import run_stacks
+    from hpcdash.cli.inside import run_stacks
 
     run_stacks(common, job)
+
+
+@click.command("exec")
+@click.argument("job")
+@click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1, required=True)
+@click.option("--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once a node; the default.")
+@click.option(
+    "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once for each GPU, with CUDA_VISIBLE_DEVICES set to it."
+)
+@click.option("--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@common_options
+def exec_inside(common: CommonOptions, **given: Any) -> None:
+    """Run a command on each node of a running job: hpcdash exec 41 -- nvidia-smi
+
+    It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal answers are printed
+    once. Exits with 0 if it did so everywhere, else with 1.
+    """
+    from hpcdash.cli.inside import run_exec
+
+    run_exec(common, **given)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--once", is_flag=True, help="Take one measurement (two looks, two seconds apart) and end.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def top(common: CommonOptions, **given: Any) -> None:
+    """Follow what a running job uses on each node: CPU, memory, GPUs and processes, every 10 s.
+
+    JSON has one line for each measurement. Nothing is left running once it ends.
+    """
+    from hpcdash.cli.top import run_top
+
+    run_top(common, **given)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("command", nargs=-1, metavar="[-- COMMAND]")
+@click.option(
+    "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
+)
+@common_options
+def connect(common: CommonOptions, **given: Any) -> None:
+    """Open a shell inside a running job, or run COMMAND there, on this terminal: hpcdash connect 41 -- nvidia-smi
+
+    It ends with the command's exit status. At the start of a line, ~. ends it at once.
+    """
+    from hpcdash.cli.connect import run_connect
+
+    run_connect(common, **given)
 
 
 @click.command()
@@ -250,6 +306,9 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
     show,
     log,
     stacks,
+    connect,
+    exec_inside,
+    top,
     metrics,
     script,
     efficiency,
@@ -416,6 +475,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     metavar="N",
     help="Submit a chain of N jobs, each after the one before it ends.",
 )
+@click.option("--in", "inside", metavar="JOB", help="Run it in this allocation of yours (hpcdash alloc).")
 @click.option("--dry-run", is_flag=True, help="Show the command and the generated script; submit nothing.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
@@ -424,6 +484,40 @@ def submit(common: CommonOptions, **given: Any) -> None:
     from hpcdash.cli.submit import run_submit
 
     run_submit(common, **given)
+
+
+@click.command()
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of GPUs in all.")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes; each has as many GPUs or CPUs."
+)
+@click.option(
+    "--cpus", type=click.IntRange(min=1), metavar="N", help="Number of CPUs in all; beside GPUs, of each GPU."
+)
+@click.option("--memory", metavar="SIZE", help="Memory of each node: 64G.")
+@click.option("--time", "limit", metavar="LIMIT", help="Time limit: 90m, 4h, 1-12:00:00.")
+@click.option("--queue", default="", metavar="NAME", help="Queue (partition).")
+@click.option("--account", default="", metavar="NAME", help="Account to charge.")
+@click.option("--name", default="", metavar="NAME", help="Name of the job.")
+@click.option("--keep", is_flag=True, help="Keep the allocation after this command has ended.")
+@click.option(
+    "--idle-limit", metavar="TIME", help="End it when nothing ran in it and its GPUs were at 0 % for so long: 30m."
+)
+@click.option("--hold", is_flag=True, help="Submit held.")
+@click.option("--list", "listing", is_flag=True, help="List your allocations, with the time that is left.")
+@click.option("--runs", "job", metavar="JOB", help="List the runs in an allocation.")
+@click.option("--dry-run", is_flag=True, help="Show the generated script and the commands; submit nothing.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def alloc(common: CommonOptions, **given: Any) -> None:
+    """Allocate nodes for several runs: hpcdash alloc --gpus 8 --time 4h
+
+    The allocation is a batch job that waits for runs, and runs them one after another: hpcdash submit REQUEST.toml --in
+    JOB. Without --keep it is cancelled when this command ends.
+    """
+    from hpcdash.cli.alloc import run_alloc
+
+    run_alloc(common, **given)
 
 
 @click.command()
@@ -496,6 +590,7 @@ def checkpoints(**given: Any) -> None:
 
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
+    alloc,
     render,
     chain_of,
     stub,

@@ -200,6 +200,7 @@ def run_app(
 ) -> None:
     """The app, until the person leaves it; `notice` is said once it is there, `tour` begins with hints."""
     require_terminal()
+    _import_grouping()
 
     def make(app: type[HpcdashApp]) -> HpcdashApp:
         return app(
@@ -236,6 +237,16 @@ def run_app(
         raise EndedBySignal(app.ended_by)
     if app.crash is not None:
         raise app.crash
+
+
+def _import_grouping() -> None:
+    """What groups rows, without pyarrow.dataset, which it would load if it could: file systems and Parquet, 20 MB."""
+    if "pyarrow.dataset" not in sys.modules:
+        sys.modules["pyarrow.dataset"] = None  # type: ignore[assignment]  # how Python marks what is not there
+        try:
+            import_module("pyarrow.acero")
+        finally:
+            del sys.modules["pyarrow.dataset"]
 
 
 async def _run(first: ClusterSession, make: Callable[[type[HpcdashApp]], HpcdashApp]) -> HpcdashApp:

@@ -1,4 +1,4 @@
-"""Tables, one job, its script and its stacks to stdout, through the same services as the app."""
+"""Tables, one job and its script to stdout, through the same services as the app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.stacks import Stacks
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
@@ -24,14 +23,12 @@ from hpcdash.cli.tables import write_csv, write_json, write_table
 from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
-from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
-from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import counted, visible
-from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.overview import JobPicture, Part
@@ -329,33 +326,3 @@ def _explained(script: Script, session: ClusterSession) -> str:
         if at < len(explained) and explained[at].note:
             shown.append(f"#   ^ {explained[at].note}")
     return "\n".join(shown)
-
-
-def run_stacks(common: CommonOptions, job: str) -> None:
-    """Print what each node tells. Raises UsageError for a whole array, and where the scheduler has no way there."""
-
-    async def work(session: ClusterSession) -> Stacks:
-        store = session.store
-        if holds_many(job):
-            raise UsageError(f"{visible(job)} is many jobs", "Name one task: hpcdash stacks 88_3")
-        row = (await store.fetch_detail(job)).job.to_pylist()[0]
-        if (row["_tasks"] or 1) > 1:
-            raise UsageError(f"{visible(job)} is an array", f"Name one of its tasks: hpcdash stacks {visible(job)}_1")
-        if row["state"] not in ACTIVE:
-            raise UsageError(f"{visible(job)} is not running ({row['state']})", "`hpcdash log` shows its log.")
-        query = store.backend.detail.stacks(row)
-        if query is None:
-            where = f" ({visible(row['node_list'])})" if row["node_list"] else ""
-            raise UsageError(
-                f"{store.backend.title} starts nothing beside a running job",
-                f"Where the site lets you onto the job's nodes{where}: ssh NODE py-spy dump --pid PID",
-            )
-        return await store.ask(query)
-
-    found = with_session(common, work)
-    for node in found.nodes:
-        for line in node.lines:
-            print(f"{visible(node.node)}: {visible(line)}".rstrip())
-    if found.problem:
-        sys.stdout.flush()
-        raise SchedulerRefused("some of the job's nodes may not have answered", "Ask again.", words=found.problem)

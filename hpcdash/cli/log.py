@@ -317,14 +317,19 @@ class LogFollower:
         return None
 
 
-def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: bool, path_only: bool) -> None:
+def run_log(
+    common: CommonOptions, *, job: str, err: bool, lines: int, follow: bool, path_only: bool, run: int | None = None
+) -> None:
     """Print the last `lines` lines of a job's stdout (`err`: stderr), and with `follow` what is added to them.
 
-    stdout gets the file's bytes; where it is a terminal, text that cannot harm it.
+    `run` is that of an allocation. stdout gets the file's bytes; where it is a terminal, text that cannot harm it.
     """
 
     async def work(session: ClusterSession) -> None:
         store = session.store
+        if run is not None:
+            await _show_run(store, job, run, err=err, lines=lines, follow=follow, path_only=path_only)
+            return
         place = await _of_a_task(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
             say(f"of array {job} this is task {place.row['id']}")
@@ -336,6 +341,43 @@ def run_log(common: CommonOptions, *, job: str, err: bool, lines: int, follow: b
 
     with ends_silently() if follow else nullcontext():
         with_session(common, work)
+
+
+async def _show_run(
+    store: ClusterStore, job: str, number: int, *, err: bool, lines: int, follow: bool, path_only: bool
+) -> None:
+    from hpcdash.services.submit.allocations import find_run
+
+    run = await find_run(store, job, number)
+    file = store.log_file(run.stderr if err else run.stdout)
+    if path_only:
+        print_text(f"{file.place}\n")
+        return
+    asked_at = time.monotonic()
+
+    async def is_over() -> bool:
+        nonlocal run, asked_at
+        if run.status is not None:
+            return True
+        if time.monotonic() - asked_at >= _FIRST_STATE_SECONDS:
+            asked_at = time.monotonic()
+            run = await find_run(store, job, number)
+        return False
+
+    chunk = await file.read_end(SMALL_BYTES)
+    if chunk.look.is_missing and run.started_at is None:
+        say(f"run {number} of job {job} has not started")
+        return
+    if chunk.look.problem:
+        raise HpcdashError(f"{file.place}: {visible(chunk.look.problem)}.")
+    tail = LogFollower(file, log_output())
+    try:
+        end = await tail.show_last(chunk, lines)
+        if follow:
+            await tail.follow(end, is_over)
+            say(f"run {number} {run.state}")
+    finally:
+        tail.output.end_line()
 
 
 async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:

@@ -9,13 +9,14 @@ import io
 import os
 import signal
 import sys
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcdash import __version__
-from hpcdash.cli.commands import COMMANDS
 from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_arguments
 from hpcdash.domain.text import visible, visible_text
@@ -36,7 +37,26 @@ class _Interrupted(Exception):
 
 
 class _Commands(click.Group):
-    """Hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it prints a line."""
+    """Loads the commands but those of the dashboard itself when one is named, or help is asked for.
+
+    It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it prints a line.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self._load()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        self._load()
+        return super().get_command(ctx, cmd_name)
+
+    @cache  # noqa: B019  # there is one such group, for as long as the process
+    def _load(self) -> None:
+        from hpcdash.cli.commands import COMMANDS
+
+        for command in COMMANDS:
+            self.add_command(command)
+        refuse_empty_arguments(self)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -61,6 +81,7 @@ def cli(context: click.Context, common: CommonOptions) -> None:
     if context.invoked_subcommand in (None, "replay", "demo"):
         # Collections while all is loaded take a tenth of the start; the app turns them on.
         gc.disable()
+        _import_numpy()
     if context.invoked_subcommand is None:
         from hpcdash.cli.dashboard import run_dashboard
 
@@ -90,9 +111,19 @@ def demo(common: CommonOptions) -> None:
     run_demo(common)
 
 
-for command in COMMANDS:
-    cli.add_command(command)
 refuse_empty_arguments(cli)
+
+
+def _import_numpy() -> None:
+    """Load it without a thread for each core of the login node, which are for matrices that nothing here multiplies."""
+    if "OPENBLAS_NUM_THREADS" in os.environ:
+        return
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        import_module("numpy")
+    finally:
+        # What is started from here has its own matrices.
+        del os.environ["OPENBLAS_NUM_THREADS"]
 
 
 def _complain(words: str) -> None:

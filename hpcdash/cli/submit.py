@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.script.allocation import Waiting
 from hpcdash.backends.script.body import Place, command_of
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import chosen_site
@@ -123,6 +124,8 @@ class RequestSubmitting:
     notes: tuple[str, ...] = ()
     # None where the command line says some of it.
     source: RequestSource | None = None
+    # Of an allocation, which waits for runs.
+    waiting: Waiting | None = None
     planned: LaunchPlan | RequestPlan | None = None
 
     @classmethod
@@ -170,24 +173,24 @@ class RequestSubmitting:
         before, self.planned = self.planned, None
         request, text = self.request, self.text
         try:
-            if session.store.backend.submit.request is not None:
+            if session.store.backend.submit.request is not None and self.waiting is None:
                 self.planned = plan_request(session.store, replace(request, after=after or request.after))
                 return replace(self.planned, notes=(*self.notes, *self.planned.notes))
             if after:
                 # The links of a chain have one name, by which it is found whole.
                 name = request.name or (before.script.job_name if isinstance(before, LaunchPlan) else "")
                 request = replace(request, after=after, name=name)
-                text = request_text(request, site=_launches(session).settings.site)
-            self.planned = await _launches(session).plan(request, text, self.files)
+                text = request_text(request, site=require_launches(session).settings.site)
+            self.planned = await require_launches(session).plan(request, text, self.files, waiting=self.waiting)
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
-        found = await _launches(session).findings(self.planned)
+        found = await require_launches(session).findings(self.planned)
         return replace(self.planned, notes=(*self.notes, *map(format_finding, found), *self.planned.notes))
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
         if not isinstance(self.planned, LaunchPlan):
             return ""
-        return await _launches(session).conclude(self.planned, outcome)
+        return await require_launches(session).conclude(self.planned, outcome)
 
     def shown(self) -> dict[str, Any]:
         if isinstance(self.planned, LaunchPlan):
@@ -204,7 +207,8 @@ def _has_interpreter(request: Request) -> bool:
     return request.launcher in _READING or command_of(replace(request, script=path), Place("")) != shlex.quote(path)
 
 
-def _launches(session: ClusterSession) -> Launches:
+def require_launches(session: ClusterSession) -> Launches:
+    """Raises UsageError where there are none."""
     if session.launches is None:
         raise UsageError("requests are not launched here", "Name a cluster: --cluster NAME or --ssh HOST")
     return session.launches
@@ -255,15 +259,29 @@ def run_submit(
     dry_run: bool,
     form: str,
     chain: int = 1,
+    inside: str | None = None,
 ) -> None:
-    """Submit a script, or the request in a file *.toml; ends the process with 1 where it was refused, with 3 where the
-    scheduler could not be asked, or what became of it is not known."""
+    """Submit a script, or the request in a file *.toml, or run it `inside` an allocation.
+
+    Ends the process with 1 where it was refused, with 3 where the scheduler could not be asked, or what became of it is
+    not known.
+    """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit: nothing is changed here (read-only)", "--dry-run shows the command.")
     options, own = _parted(arguments)
     asked: dict[str, Any] = {"array": _array(array), "after": _ids(after), "held": hold}
     submitting: Submitting
+    if inside is not None:
+        if array or after or hold or chain > 1 or arguments:
+            raise UsageError(
+                "--in runs it in a job that is there: the scheduler's options have no part in it",
+                "Leave --array, --after, --hold, --chain and options out.",
+            )
+        from hpcdash.cli.alloc import run_inside
+
+        run_inside(common, inside, script, dry_run=dry_run, form=form)
+        return
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
         if own:
@@ -277,15 +295,15 @@ def run_submit(
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
-        _say(_format_unsettled(session))
+        say(_format_unsettled(session))
         if dry_run:
             planned = await submitting.plan(session, ())
-            _say(*planned.notes)
+            say(*planned.notes)
             if chain > 1:
-                _say(f"the first of a chain of {chain}: each of the others would wait for the end of the one before it")
+                say(f"the first of a chain of {chain}: each of the others would wait for the end of the one before it")
             _print_dry(planned, submitting.shown(), session, form=form, is_request=is_request, in_full=common.debug)
             return (), session
-        return await _Run(submitting, session, prints=form != "json").outcomes(chain), session
+        return await SubmissionRun(submitting, session, prints=form != "json").outcomes(chain), session
 
     outcomes, session = with_session(common, work)
     if dry_run:
@@ -365,7 +383,7 @@ def format_finding(finding: LintFinding) -> str:
     return f"{finding.field}: {words}" if finding.field else words
 
 
-class _Run:
+class SubmissionRun:
     """Submits, tells each command before it runs and each outcome as it comes."""
 
     def __init__(self, submitting: Submitting, session: ClusterSession, *, prints: bool) -> None:
@@ -382,23 +400,23 @@ class _Run:
             return await self._outcomes(count)
         except asyncio.CancelledError:
             if folder := self._submitting.shown().get("folder"):
-                _say(f"interrupted; what was staged is in {folder}, and the journal tells what was sent")
+                say(f"interrupted; what was staged is in {folder}, and the journal tells what was sent")
             raise
 
     async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
         if count == 1:
             planned = await self._plan(())
-            report = await self._session.actions.run(planned.plan, heard=_say)
-            _say(report.journal_problem)
-            found = await reconcile(self._session.store, planned, report, _say)
+            report = await self._session.actions.run(planned.plan, heard=say)
+            say(report.journal_problem)
+            found = await reconcile(self._session.store, planned, report, say)
             self._report_outcome(0, found[-1])
         else:
             from hpcdash.services.chains import format_chain, submit_chain
 
             found = await submit_chain(
-                self._plan, self._session.actions, self._session.store, count, self._report_outcome, _say
+                self._plan, self._session.actions, self._session.store, count, self._report_outcome, say
             )
-            _say(format_chain(found, count))
+            say(format_chain(found, count))
         await self._conclude()
         return found
 
@@ -406,7 +424,7 @@ class _Run:
         await self._conclude()
         planned = await self._submitting.plan(self._session, after)
         # What is odd about each link of a chain is said once.
-        _say(*(note for note in planned.notes if note not in self._notes))
+        say(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
         for command in planned.plan.commands:
             print(f"submit on {visible(self._session.name)}: {visible(command.words)}", file=sys.stderr)
@@ -417,15 +435,15 @@ class _Run:
         number, said = _parts(outcome)
         if number and self._prints:
             print(visible(number), flush=True)
-        _say(said)
+        say(said)
 
     async def _conclude(self) -> None:
         if self._last is not None:
             outcome, self._last = self._last, None
-            _say(await self._submitting.conclude(self._session, outcome))
+            say(await self._submitting.conclude(self._session, outcome))
             if outcome.done and not self._is_remembered:
                 self._is_remembered = True
-                _say(await self._remember())
+                say(await self._remember())
 
     async def _remember(self) -> str:
         """Keep it among those that the form starts from, as it was submitted; why that was not done, in words."""
@@ -450,7 +468,8 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
     return outcome.new_job, outcome.words.partition("; ")[2] if outcome.new_job else outcome.words
 
 
-def _say(*sentences: str) -> None:
+def say(*sentences: str) -> None:
+    """Each on a line of stderr; '' is none."""
     for words in sentences:
         if words:
             print(f"hpcdash: {visible(words)}", file=sys.stderr)

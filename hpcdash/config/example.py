@@ -72,6 +72,14 @@ _EXAMPLE = """\
 # Variables of your environment that look like secrets (..._TOKEN, ..._API_KEY) are kept from it but for these.
 #secrets = ["WANDB_API_KEY"]
 
+# Commands for the nodes of a running job, offered after X: argv, which no shell reads, once a node or for each GPU.
+#[[exec.commands]]
+#name = "ib counters"
+#command = ["perfquery", "-x"]
+#each = "node"
+#limit_seconds = "60s"
+#description = "InfiniBand counters"
+
 # One table a cluster. `hpcdash clusters add` writes them too.
 #[clusters.juno]
 #title = "Juno (physics)"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from hpcdash.backends.registry import NAMES, OVER_HTTP
 from hpcdash.config import values
 from hpcdash.config.destination import SshDestination
+from hpcdash.config.exec import SiteCommand, read_commands
 from hpcdash.config.model import Key, TableReader, ValidationError, build, record_keys
 from hpcdash.config.plugins import Plugin, read_filters, read_plugins
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
@@ -172,6 +173,7 @@ class Settings:
     aliases: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
     filters: Annotated[Mapping[str, str], Key.APART] = field(default_factory=dict)
     plugins: Annotated[tuple[Plugin, ...], Key.APART] = ()
+    exec: Annotated[tuple[SiteCommand, ...], Key.APART] = ()
     clusters: Annotated[Mapping[str, ClusterSettings], Key.APART] = field(default_factory=dict)
     ui: Annotated[UiSettings, Key.APART] = field(default_factory=UiSettings)
     metrics: Annotated[MetricsSettings, Key.APART] = field(default_factory=MetricsSettings)
@@ -202,6 +204,7 @@ def read_settings(
         aliases=_aliases(reader, document),
         filters=read_filters(reader, document),
         plugins=read_plugins(reader, document),
+        exec=read_commands(reader, document),
         clusters=clusters,
         ui=_ui(reader, document),
         metrics=metrics,

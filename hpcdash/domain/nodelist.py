@@ -83,6 +83,12 @@ def compress(names: Iterable[str]) -> str:
     return ",".join(shown)
 
 
+def natural_order(name: str) -> tuple[tuple[int, str], ...]:
+    """A key to sort names by: n2 before n10, since the longer of two numbers is the larger."""
+    parts = ((part, part.lstrip("0")) for part in re.split(r"([0-9]+)", name))
+    return tuple((len(number), number) if part[:1].isdigit() else (-1, part) for part, number in parts)
+
+
 def _runs(digits: set[str]) -> list[str]:
     """`1-3`, `07-12`: consecutive numbers of one width together, by their first number."""
     plain = {int(text) for text in digits if text == str(int(text))}

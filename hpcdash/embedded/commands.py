@@ -24,6 +24,7 @@ _MODULES = {
         ("cancel", "hold", "release", "requeue", "suspend", "resume", "signal", "alter"),
         "action_commands",
     ),
+    "shell": "shell",
     "supervise": "supervisor",
 }
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hpcdash.transport.terminal import Terminal
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 256 * 1024 * 1024
@@ -153,8 +156,12 @@ class Transport(Protocol):
         """Look for commands in `folder` before the PATH there, from the next command on."""
         ...
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
-        """What a person's terminal runs here for a shell in a folder there; raises UsageError where there is none."""
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+        """Run a command there on a person's terminal until it ends; its status, or None where the person left it.
+
+        The line that is open is used, where there is one, and the terminal is given back as it was. Raises UsageError
+        where nothing can be run so, UnreachableError when the line fails. A missing command ends with status 127.
+        """
         ...
 
     async def close(self) -> None:

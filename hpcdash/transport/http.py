@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
 import h11
@@ -24,9 +24,19 @@ from hpcdash.errors import (
     excerpt,
     without_env,
 )
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
+from hpcdash.transport.base import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_LIMIT_SECONDS,
+    CommandResult,
+    Health,
+    Said,
+    Stream,
+)
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.log_spool import LogSpool
+
+if TYPE_CHECKING:
+    from hpcdash.transport.terminal import Terminal
 
 METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _READ_BYTES = 1 << 16
@@ -151,7 +161,7 @@ class HttpTransport:
     def prepend_path(self, folder: str) -> None:
         """No commands are looked for here."""
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         raise UsageError(f"{self.name} is an HTTP server, and gives no shell")
 
     async def close(self) -> None:

@@ -6,19 +6,26 @@ import asyncio
 import os
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 
+if TYPE_CHECKING:
+    from hpcdash.transport.terminal import Terminal
+
 STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
 # What a shell says of a command ended by SIGTERM.
 STATUS_TERMINATED = 128 + signal.SIGTERM
+# What a program on a terminal wrote last comes within this after its end.
+_LAST_WORDS_SECONDS = 0.3
 # Once the command has ended, whoever else holds its stdout has this long.
 _DRAIN_SECONDS = 1.0
 _STREAM_CHUNK_BYTES = 1 << 18
@@ -250,6 +257,107 @@ async def stream_process(
                 gathering.cancel()
 
 
+class _PtyProcess:
+    """Implements hpcdash.transport.terminal.FarEnd: a program on a pseudo-terminal of its own."""
+
+    def __init__(self, child: ChildProcess, descriptor: int) -> None:
+        """Takes the descriptor of the pseudo-terminal's other end, which `close` closes."""
+        self._child = child
+        self._output = os.fdopen(descriptor, "rb", buffering=0)
+        self._input = os.fdopen(os.dup(descriptor), "wb", buffering=0)
+        self._reader = asyncio.StreamReader(_STREAM_CHUNK_BYTES)
+        self._transports: list[asyncio.BaseTransport] = []
+        self._keys: asyncio.WriteTransport | None = None
+        self.tail = b""
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(self._reader)
+        self._transports.append((await loop.connect_read_pipe(lambda: protocol, self._output))[0])
+        self._keys, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._input)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Until the program has ended; what it left behind may hold the terminal for ever, and is not waited for."""
+        ended = asyncio.ensure_future(self._child.wait())
+        try:
+            while True:
+                reading = asyncio.ensure_future(self._reader.read(_STREAM_CHUNK_BYTES))
+                await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
+                try:
+                    chunk = reading.result() if reading.done() else b""
+                except OSError:
+                    # The end of a pseudo-terminal that nobody has open any more.
+                    chunk = b""
+                if not chunk:
+                    reading.cancel()
+                    await ended
+                    return
+                self.tail = (self.tail + chunk)[-_STDERR_KEPT_BYTES:]
+                yield chunk
+        finally:
+            ended.cancel()
+
+    def write(self, keys: bytes) -> None:
+        if self._keys is not None:
+            self._keys.write(keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        termios.tcsetwinsize(self._output.fileno(), (lines, columns))
+
+    def close(self) -> None:
+        """Hang up: whoever has the terminal still gets SIGHUP."""
+        for transport in self._transports:
+            transport.close()
+        if self._keys is not None:
+            self._keys.abort()
+        self._output.close()
+        self._input.close()
+
+
+async def interact_with_process(
+    argv: tuple[str, ...],
+    terminal: Terminal,
+    *,
+    environment: Mapping[str, str] | None = None,
+    lost: Callable[[int, bytes], HpcdashError | None] | None = None,
+) -> int | None:
+    """Run one program here on a person's terminal; its status, None where they left it.
+
+    All of its session hears of the terminal's end. Raises what `lost` makes of the status and the end of the output.
+    """
+    _refuse_unrunnable(argv)
+    ours, theirs = os.openpty()
+    os.set_blocking(ours, False)
+    columns, lines = terminal.size
+    termios.tcsetwinsize(theirs, (lines, columns))
+    try:
+        # The shell says what cannot be run, and with which status.
+        words = ("/bin/sh", "-c", 'exec "$@"', "sh", *argv)
+        child = ChildProcess(
+            words, stdin=theirs, stdout=theirs, stderr=theirs, environment=environment, controls_terminal=True
+        )
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    with closing(child):
+        far = _PtyProcess(child, ours)
+        try:
+            await far.open()
+            has_ended = await terminal.lend(far)
+        finally:
+            far.close()
+            await child.terminate()
+    if not has_ended or child.returncode is None:
+        return None
+    status = shell_status(child.returncode)
+    if lost is not None and (error := lost(status, far.tail)):
+        raise error
+    return status
+
+
 def _refuse_unrunnable(argv: tuple[str, ...]) -> None:
     if not argv or not argv[0]:
         raise UsageError("There is no command to run.")
@@ -315,11 +423,10 @@ class LocalTransport:
         environment = os.environ if self._environment is None else self._environment
         self._environment = {**environment, "PATH": f"{folder}:{environment.get('PATH', os.defpath)}"}
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
-        """A person's own shell in a folder of this machine."""
-        from hpcdash.transport.shell import shell_in
-
-        return shell_in(folder)
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+        """Run a command of this machine on a person's terminal; see Transport.interact."""
+        await self.connect()
+        return await interact_with_process(argv, terminal, environment=self._environment)
 
     async def close(self) -> None:
         """Nothing is open between commands."""

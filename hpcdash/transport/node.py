@@ -7,10 +7,21 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
+from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said, Stream, Transport
-from hpcdash.transport.shell import REMOTE_GRACE_SECONDS, STDIN_COMPLETE, RemoteCommand, remote_command, said_after
+from hpcdash.transport.shell import (
+    REMOTE_GRACE_SECONDS,
+    STDIN_COMPLETE,
+    RemoteCommand,
+    interactive_command,
+    remote_command,
+    said_after,
+)
+
+if TYPE_CHECKING:
+    from hpcdash.transport.terminal import Terminal
 
 # A node's name comes from the scheduler: no option, no user@, no shell's letters.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -56,6 +67,24 @@ sh -c '
   exit $status
 }
 """
+
+# $1 host, $2 the command as a login shell takes it, then the words of ssh, on a person's terminal.
+_INTERACT_SCRIPT = r"""
+host=$1 command=$2; shift 2
+here=$(uname -n)
+if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]; then exec sh -c "$command"
+else exec "$@" "$host" "$command"
+fi
+"""
+_INTERACT_OPTIONS = (
+    "-tt",
+    "-enone",
+    "-oConnectTimeout=10",
+    "-oControlMaster=no",
+    "-oClearAllForwardings=yes",
+    "-oForwardAgent=no",
+    "-oForwardX11=no",
+)
 
 
 class NodeUnreached(HpcdashError):
@@ -133,19 +162,24 @@ class ThroughNode:
     def prepend_path(self, folder: str) -> None:
         """What is run there is POSIX's own, wherever it is."""
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
-        """Files alone are read through a node."""
-        raise UsageError("no shell is opened on a node")
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+        """Run a command on the node on a person's terminal, who may be asked for a password; see Transport.interact."""
+        self._require_host()
+        words = ("sh", "-c", _INTERACT_SCRIPT, "sh", self._host, interactive_command(argv), "ssh", *_INTERACT_OPTIONS)
+        return await self._transport.interact((*words, "--"), terminal)
 
     async def close(self) -> None:
         """Nothing is open between commands."""
 
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
         """The command for the login node; raises NodeUnreached for a name that no command is given."""
-        if not _HOST.fullmatch(self._host):
-            raise NodeUnreached(ascii(self._host), "it is not a name of a machine")
+        self._require_host()
         seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS)
         return ("sh", "-c", _THROUGH_SCRIPT, "sh", self._host, seconds, command.text, "ssh", *_OPTIONS, "--")
+
+    def _require_host(self) -> None:
+        if not _HOST.fullmatch(self._host):
+            raise NodeUnreached(ascii(self._host), "it is not a name of a machine")
 
 
 class _CutStream:

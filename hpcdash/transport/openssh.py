@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcdash.errors import (
     AuthenticationFailed,
@@ -21,12 +22,19 @@ from hpcdash.errors import (
     program_name,
 )
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
-from hpcdash.transport.local import EmptyStream, ProcessStream, run_process, stream_process, timed_out
+from hpcdash.transport.local import (
+    EmptyStream,
+    ProcessStream,
+    interact_with_process,
+    run_process,
+    stream_process,
+    timed_out,
+)
 from hpcdash.transport.shell import (
     BEGIN_SECONDS,
     STDIN_COMPLETE,
     RemoteCommand,
-    login_shell_over_ssh,
+    interactive_command,
     never_began,
     remote_command,
     said_after,
@@ -35,6 +43,9 @@ from hpcdash.transport.shell import (
 )
 from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
 from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
+
+if TYPE_CHECKING:
+    from hpcdash.transport.terminal import Terminal
 
 # ssh ends with this when it failed itself, not the command (ssh(1), EXIT STATUS).
 _SSH_FAILED = 255
@@ -148,11 +159,21 @@ class OpenSshTransport:
         """Have a folder go before the PATH there."""
         self.path = f"{folder}:{self.path}" if self.path else folder
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
-        """Through a person's master where one is open."""
-        return login_shell_over_ssh(
-            self.name, folder, *(() if self._config_path is None else ("-F", str(self._config_path)))
-        )
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+        """Run a command there on a terminal, through the person's master where one is open; see Transport.interact."""
+        config = () if self._config_path is None else ("-F", str(self._config_path))
+        program, place = ssh_argv(self.name)
+        text = interactive_command(argv, self.environment, self.path)
+        # Its own escapes would stand before ours.
+        options = ("-tt", "-e", "none", "-oClearAllForwardings=yes")
+
+        def lost(status: int, tail: bytes) -> UnreachableError | None:
+            if status != _SSH_FAILED or not (_line_broke(tail) or _never_logged_in(tail)):
+                return None
+            words = tail.strip().rsplit(b"\n", 1)[-1]
+            return self._failed(status, words)
+
+        return await interact_with_process((program, *config, *options, "--", place, text), terminal, lost=lost)
 
     async def close(self) -> None:
         """Nothing of ours is open between commands; a person's master is left alone."""
@@ -214,3 +235,9 @@ def _line_broke(stderr: bytes) -> bool:
     return any(
         words in last for words in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
     )
+
+
+def _never_logged_in(output: bytes) -> bool:
+    """Whether ssh itself said last why it did not log in."""
+    last = output.strip().rsplit(b"\n", 1)[-1]
+    return last.startswith(b"ssh:") or b"Permission denied" in last or b"Host key verification failed" in last

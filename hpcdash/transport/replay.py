@@ -11,12 +11,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
+from typing import TYPE_CHECKING
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, load_case, normalised_argv, token_of
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
 from hpcdash.transport.local import LocalTransport
+
+if TYPE_CHECKING:
+    from hpcdash.transport.terminal import Terminal
 
 # Below it a case has files of the cluster, under the paths they had there.
 FILES_FOLDER = "files"
@@ -101,7 +105,7 @@ class ReplayTransport:
     def prepend_path(self, folder: str) -> None:
         """A recording answers whatever the PATH."""
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         """A recording has no machine."""
         raise UsageError("a recording has no machine that a shell could run on")
 

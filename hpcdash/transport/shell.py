@@ -76,17 +76,13 @@ def ssh_argv(destination: str) -> tuple[str, str]:
     return "ssh", f"ssh://{destination}" if re.fullmatch(r"[^/]+:\d+", destination) else destination
 
 
-def shell_in(folder: str, *options: str) -> tuple[str, ...]:
-    """A person's shell with these options, in a folder; where that cannot be entered `cd` says so."""
-    return "sh", "-c", 'cd -- "$1"; shift; exec "${SHELL:-/bin/sh}" "$@"', "sh", folder, *options
+def interactive_command(argv: tuple[str, ...], environment: Mapping[str, str] | None = None, path: str = "") -> str:
+    """The string for the login shell, whichever it is, that `argv` takes the place of, on a pseudo-terminal.
 
-
-def login_shell_over_ssh(destination: str, folder: str, *options: str) -> tuple[str, ...]:
-    """The ssh program with options of its own, and a login shell in a folder there, under every login shell."""
-    words = encoded(quote_arguments(shell_in(folder, "-l")))
-    program, place = ssh_argv(destination)
-    text = f'exec sh -c \'eval "exec $(printf %b "{words}")"\''
-    return program, *options, "-t", "-oClearAllForwardings=yes", "--", place, text
+    `environment` and `path` are as in `remote_command`; the terminal's end ends the command. Raises UsageError.
+    """
+    words = encoded(_exports(environment, path) + b"exec " + quote_arguments(argv))
+    return _of_sendable_length(f'exec sh -c \'eval "$(printf %b "{words}")"\'')
 
 
 def encoded(raw: bytes) -> str:
@@ -127,25 +123,32 @@ def remote_command(
     STDIN_COMPLETE. Raises UsageError for a command that cannot be sent.
     """
     marker = marker or fresh_marker()
+    script = _START.format(
+        marker=marker,
+        encoded=encoded(_NOTE_PIDS + _exports(environment, path) + b"set -- " + quote_arguments(argv)),
+        limit=math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS,
+    )
+    script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(stdin_bytes=stdin_bytes)
+    return RemoteCommand(_of_sendable_length(f"/bin/sh -c '{script}'"), marker.encode())
+
+
+def _exports(environment: Mapping[str, str] | None, path: str) -> bytes:
     exports = b"".join(
         f"{name}={shlex.quote(value)}; export {name}; ".encode("utf-8", "surrogateescape")
         for name, value in (environment or {}).items()
     )
     if path:
         exports += f"PATH={shlex.quote(path)}:$PATH; export PATH; ".encode("utf-8", "surrogateescape")
-    script = _START.format(
-        marker=marker,
-        encoded=encoded(_NOTE_PIDS + exports + b"set -- " + quote_arguments(argv)),
-        limit=math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS,
-    )
-    script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(stdin_bytes=stdin_bytes)
-    text = f"/bin/sh -c '{script}'"
+    return exports
+
+
+def _of_sendable_length(text: str) -> str:
     if len(text) > LONGEST_COMMAND_BYTES:
         raise UsageError(
             f"The command line is {len(text)} bytes long; a login node takes {LONGEST_COMMAND_BYTES}.",
             "Name fewer jobs at once.",
         )
-    return RemoteCommand(text, marker.encode())
+    return text
 
 
 class MarkedOutput:

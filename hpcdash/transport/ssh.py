@@ -35,8 +35,7 @@ from hpcdash.transport.base import (
 from hpcdash.transport.local import timed_out
 from hpcdash.transport.shell import (
     BEGIN_SECONDS,
-    RemoteCommand,
-    login_shell_over_ssh,
+    interactive_command,
     never_began,
     remote_command,
     shell_failure,
@@ -48,13 +47,16 @@ if TYPE_CHECKING:
 
     from hpcdash.transport.ssh_line import SshLine
     from hpcdash.transport.ssh_login import Login
-    from hpcdash.transport.ssh_session import RunSession, StreamSession
+    from hpcdash.transport.ssh_session import RunSession, StreamSession, TerminalSession
+    from hpcdash.transport.terminal import Terminal
 
 # sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through the same master.
 CHANNELS = 8
 STREAMS = 5
 # Between attempts to open a channel.
 _CHANNEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
+# For a person who waits for it: commands of ours that hold all sessions there end meanwhile.
+_MORE_PAUSES = (1.6, 3.2, 3.2)
 FIRST_RETRY_SECONDS = 1.0
 LONGEST_RETRY_SECONDS = 60.0
 # A stream whose line died unseen ends on the login node after a day at most.
@@ -165,7 +167,7 @@ class SshTransport:
             session = RunSession(command, cap_bytes, said)
             try:
                 async with asyncio.timeout(limit_seconds):
-                    await self._start(line, command, session, f"running {program}", does_read=not is_sent)
+                    await self._start(line, command.text, session, f"running {program}", does_read=not is_sent)
                     async with asyncio.timeout(BEGIN_SECONDS):
                         has_begun = await session.begin()
                     # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
@@ -203,7 +205,7 @@ class SshTransport:
             session = StreamSession(command)
             try:
                 async with asyncio.timeout(DEFAULT_LIMIT_SECONDS):
-                    await self._start(line, command, session, f"starting {program_name(argv)}")
+                    await self._start(line, command.text, session, f"starting {program_name(argv)}")
             except TimeoutError:
                 raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
             try:
@@ -227,12 +229,22 @@ class SshTransport:
         """Have a folder go before the PATH there."""
         self.path = f"{folder}:{self.path}" if self.path else folder
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
-        """Through the ssh program, on a line of its own: it may ask for a password or a code once more."""
-        options = () if self._config_path is None else ("-F", str(self._config_path))
-        if self._known_hosts is not None:
-            options = (*options, f"-oUserKnownHostsFile={self._known_hosts}")
-        return login_shell_over_ssh(self.name, folder, *options)
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+        """Run a command there on a person's terminal, in a channel of the open line; see Transport.interact."""
+        from hpcdash.transport.ssh_session import TerminalSession
+
+        line = await self._open_line()
+        session, program = TerminalSession(), program_name(argv)
+        text = interactive_command(argv, self.environment, self.path)
+        try:
+            await self._start(line, text, session, f"running {program}", terminal=terminal)
+            if not await terminal.lend(session):
+                return None
+        finally:
+            session.abort()
+        if session.status is None:
+            raise self._line_lost(session.lost, f"{program} ran on your terminal")
+        return session.status
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
         """A reader and writer of a connection from the login node on; no port of this machine listens for it."""
@@ -349,22 +361,27 @@ class SshTransport:
     async def _start(
         self,
         line: SshLine,
-        command: RemoteCommand,
-        session: RunSession | StreamSession,
+        command: str,
+        session: RunSession | StreamSession | TerminalSession,
         doing: str,
         *,
         does_read: bool = False,
+        terminal: Terminal | None = None,
     ) -> asyncssh.SSHClientChannel[bytes]:
         """Open a channel and start the command in it; a channel that opens after we gave up is closed again.
 
         A login node frees a session a moment after its command has ended: a refused channel is asked for again.
         A command that `does_read` does nothing before its stdin is whole, so that one that did not start is NotSent.
+        With a `terminal` it has one there, and other commands that run are waited for longer.
         """
         import asyncssh
 
-        for pause in (*_CHANNEL_PAUSES, None):
+        pty: dict[str, Any] = {"request_pty": False}
+        if terminal is not None:
+            pty = {"request_pty": "force", "term_type": terminal.kind, "term_size": terminal.size}
+        for pause in (*_CHANNEL_PAUSES, *(_MORE_PAUSES if terminal else ()), None):
             opening = asyncio.ensure_future(
-                line.connection.create_session(lambda: session, command.text, encoding=None, request_pty=False)
+                line.connection.create_session(lambda: session, command, encoding=None, **pty)
             )
             try:
                 channel, _ = await asyncio.shield(opening)
@@ -375,6 +392,11 @@ class SshTransport:
             except asyncssh.ChannelOpenError as error:
                 if self._line is not line:
                     raise self._line_lost(error, doing, is_sent=not does_read) from error
+                if error.code == asyncssh.OPEN_REQUEST_PTY_FAILED:
+                    raise NotSent(
+                        f"{self.name} gives no terminal: {error.reason}.",
+                        "It may forbid them (PermitTTY no); commands without one still run.",
+                    ) from error
                 if pause is None:
                     raise (NotSent if does_read else ConnectionFailed)(
                         f"{self.name} opened no channel for {doing}: {error.reason}.",

@@ -29,16 +29,13 @@ def _status_of_signal(name: str) -> int:
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
-    """What both kinds share: the channel, the command's own output on each stream, the status."""
+    """What all kinds share: the channel and the status."""
 
-    def __init__(self, command: RemoteCommand) -> None:
+    def __init__(self) -> None:
         self.status: int | None = None
-        self.truncated = False
         self.lost: Exception | None = None
         self.closed = asyncio.Event()
-        self.marked_stdout, self.marked_stderr = command.stdout(), command.stderr()
         self._channel: asyncssh.SSHClientChannel[bytes] | None = None
-        self._marked = {None: self.marked_stdout, asyncssh.EXTENDED_DATA_STDERR: self.marked_stderr}
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._channel = chan
@@ -59,7 +56,17 @@ class _Session(asyncssh.SSHClientSession[bytes]):
             self._channel.abort()
 
 
-class RunSession(_Session):
+class _MarkedSession(_Session):
+    """The command's own output on each stream, without what rc files print around it."""
+
+    def __init__(self, command: RemoteCommand) -> None:
+        super().__init__()
+        self.truncated = False
+        self.marked_stdout, self.marked_stderr = command.stdout(), command.stderr()
+        self._marked = {None: self.marked_stdout, asyncssh.EXTENDED_DATA_STDERR: self.marked_stderr}
+
+
+class RunSession(_MarkedSession):
     """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
 
     def __init__(self, command: RemoteCommand, cap_bytes: int, said: Said | None = None) -> None:
@@ -142,32 +149,76 @@ class RunSession(_Session):
                 continue
 
 
-class StreamSession(_Session):
+class _ChunkQueue:
+    """What has come through a channel, which is held back once nobody takes it."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+
+    def put(self, chunk: bytes, channel: asyncssh.SSHClientChannel[bytes] | None) -> None:
+        """b"" is the end."""
+        self._channel = channel
+        self._queue.put_nowait(chunk)
+        if self._queue.qsize() > _STREAM_QUEUE_CHUNKS and channel is not None:
+            channel.pause_reading()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while chunk := await self._queue.get():
+            if self._queue.qsize() < _STREAM_QUEUE_CHUNKS // 2 and self._channel is not None:
+                self._channel.resume_reading()
+            yield chunk
+
+
+class StreamSession(_MarkedSession):
     """Gives a command's stdout chunk by chunk; the other side is slowed down when nobody reads."""
 
     def __init__(self, command: RemoteCommand) -> None:
         super().__init__(command)
         self.stderr = b""
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._chunks = _ChunkQueue()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         output = self._marked[datatype].feed(data)
         if datatype is not None:
             self.stderr = (self.stderr + output)[-_STDERR_KEPT_BYTES:]
         elif output:
-            self._queue.put_nowait(output)
-            if self._queue.qsize() > _STREAM_QUEUE_CHUNKS and self._channel is not None:
-                self._channel.pause_reading()
+            self._chunks.put(output, self._channel)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.marked_stdout.rest:
-            self._queue.put_nowait(self.marked_stdout.rest)
-        self._queue.put_nowait(b"")
+            self._chunks.put(self.marked_stdout.rest, None)
+        self._chunks.put(b"", None)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """stdout until the command or the line ends."""
-        while chunk := await self._queue.get():
-            if self._queue.qsize() < _STREAM_QUEUE_CHUNKS // 2 and self._channel is not None:
-                self._channel.resume_reading()
-            yield chunk
+        return self._chunks.chunks()
+
+
+class TerminalSession(_Session):
+    """Implements hpcdash.transport.terminal.FarEnd: a command on a pseudo-terminal of the login node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chunks = _ChunkQueue()
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if data:
+            self._chunks.put(data, self._channel)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._chunks.put(b"", None)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks.chunks()
+
+    def write(self, keys: bytes) -> None:
+        # One that is closing takes no more.
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.write(keys)
+
+    def resize(self, columns: int, lines: int) -> None:
+        if self._channel is not None and not self._channel.is_closing():
+            self._channel.change_terminal_size(columns, lines)

@@ -33,9 +33,10 @@ OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
+INSIDE = frozenset({"inside", "stacks", "use"})
 CHART = frozenset({"chart"})
 USAGE = frozenset({"usage"})
-COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output"}
+COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
@@ -181,6 +182,26 @@ ACTIONS: tuple[Action, ...] = (
     Action("open_shell", "W", "shell in the job's work directory, on the cluster", OF_A_JOB, acts=True, short="shell"),
     Action("new", "n", "new submission", TABLES | {"job"}, Capability.FORM, acts=True, shown=5, short="new"),
     Action(
+        "connect",
+        "C",
+        "shell inside the running job",
+        OF_A_LIVING_JOB - {"history"},
+        Capability.CONNECT,
+        acts=True,
+        short="connect",
+    ),
+    Action("use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE, short="use"),
+    Action("stacks", "i", "Python stacks on the job's nodes", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE),
+    Action(
+        "exec",
+        "X",
+        "run a command on the job's nodes",
+        OF_A_LIVING_JOB | INSIDE,
+        Capability.INSIDE,
+        acts=True,
+        short="run",
+    ),
+    Action(
         "submit_form",
         "ctrl+j",
         "review and submit",
@@ -251,19 +272,19 @@ ACTIONS: tuple[Action, ...] = (
         short="in full",
     ),
     Action("stop", "x", "end the command", OUTPUT, shown=1, short="end it"),
-    Action("run_again", "r", "run it again", OUTPUT, acts=True, shown=2, short="run again"),
+    Action("run_again", "r", "run it again", OUTPUT | {"inside"}, acts=True, shown=2, short="run again"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),
     Action("follow", "f", "follow the end, or pause", LOG | CHART, shown=2, short="follow"),
-    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | {"script"}, shown=5, short="wrap"),
+    Action("wrap", "w", "wrap long lines", LOG | OUTPUT | INSIDE | {"script"}, shown=5, short="wrap"),
     Action("to_percent", "percent_sign", "jump by percent", LOG, shown=5, short="jump"),
     Action("to_time", "at", "jump to a time", LOG),
     Action("line_number", "number_sign", "show this line's number", LOG),
     Action("other_stream", "tab", "other stream", LOG, shown=3, short="other stream"),
     Action("side_by_side", "s", "stdout and stderr side by side", LOG),
-    Action("previous_task", "left_square_bracket", "previous array task", LOG),
-    Action("next_task", "right_square_bracket", "next array task", LOG),
+    Action("previous_task", "left_square_bracket", "previous array task, or run of an allocation", LOG),
+    Action("next_task", "right_square_bracket", "next array task, or run of an allocation", LOG),
     Action(
         "diff",
         "D",
@@ -449,7 +470,12 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             configured_here.append(action)
         elif action.views is None:
             everywhere.append(action)
-        elif view != "job" and "job" in action.views and "jobs" in action.views and action.views <= LEADS_TO_A_JOB:
+        elif (
+            view != "job"
+            and "job" in action.views
+            and "jobs" in action.views
+            and action.views <= LEADS_TO_A_JOB | INSIDE
+        ):
             of_a_job.append(action)
         else:
             own.append(action)

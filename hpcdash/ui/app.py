@@ -7,12 +7,11 @@ import base64
 import contextvars
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from rich.color import ColorSystem
 from textual import events
@@ -27,7 +26,7 @@ from textual.widgets import TextArea
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.settings import Settings
 from hpcdash.domain.text import visible, visible_text, without_surrogates
-from hpcdash.errors import ConfigError
+from hpcdash.errors import ConfigError, HpcdashError, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import ACTIONS, Action, configured
@@ -40,15 +39,16 @@ from hpcdash.ui.terminal import TerminalDriver, desktop_notification, through_tm
 from hpcdash.ui.themes import DEFAULT_THEME, DIM_FACTOR, ReadableColors, default_variables, load_themes
 from hpcdash.ui.view import View
 
+if TYPE_CHECKING:
+    from hpcdash.transport.base import Transport
+
 # They stand at the right, below the names of the views.
 MOST_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
 _SETTINGS_STAY = "The settings from before stay."
 # Keys of the configuration's first level that count at once; [watch] is read by the watchdogs themselves.
-_TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "ui", "watch"})
-# ssh(1), EXIT STATUS: of its own failures.
-_SSH_FAILED = 255
+_TAKEN_LIVE = frozenset({"file", "theme", "keys", "aliases", "filters", "plugins", "exec", "ui", "watch"})
 
 
 class HpcdashApp(DashboardApp):
@@ -156,6 +156,7 @@ class HpcdashApp(DashboardApp):
             aliases=aliases,
             filters=filters,
             withheld=withheld,
+            site_commands=lambda: self._settings.exec if self._settings is not None else (),
             view_arguments=self._view_arguments,
             tour_ended=tour_ended,
             typed=choices.typed,
@@ -259,17 +260,37 @@ class HpcdashApp(DashboardApp):
             words += f"; restart hpcdash for {', '.join(waiting)}"
         self.notify(words, severity="warning" if waiting else "information", timeout=8, markup=False)
 
-    def open_shell(self, argv: tuple[str, ...], where: str) -> None:
-        def run() -> str:
-            print(f"{visible(where)}\nexit or ctrl+d goes back to hpcdash", flush=True)
-            try:
-                status = subprocess.call(argv)
-            except OSError as error:
-                return f"{argv[0]}: {error.strerror}"
-            failed = status == _SSH_FAILED and argv[0] == "ssh"
-            return "ssh could not log in, or its connection broke" if failed else ""
+    async def lend_terminal(self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]) -> int | None:
+        """The line to the cluster goes on meanwhile, and with it the polls, as for one who does not look."""
+        from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
-        self.leave_screen(run)
+        try:
+            descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        except OSError:
+            raise UsageError("this terminal cannot be left to another program") from None
+        pollers = [session.poller for session in self.main.sessions]
+        failure: HpcdashError | None = None
+        status: int | None = None
+        try:
+            for poller in pollers:
+                poller.focus(False)
+            # It comes back after no error of its own accord.
+            with self.suspend():
+                for line in (*words, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
+                    print(visible(line), flush=True)
+                try:
+                    status = await transport.interact(argv, Terminal(descriptor))
+                except HpcdashError as error:
+                    failure = error
+        except SuspendNotSupported:
+            raise UsageError("this terminal cannot be left to another program") from None
+        finally:
+            for poller in pollers:
+                poller.focus(self.app_focus)
+            os.close(descriptor)
+        if failure is not None:
+            raise failure
+        return status
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(without_surrogates(text))

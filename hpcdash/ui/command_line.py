@@ -10,7 +10,6 @@ from rich.text import Text
 from textual import events
 from textual.widgets import Static
 
-from hpcdash.domain.query import completions, parse
 from hpcdash.domain.text import visible, width_of
 from hpcdash.errors import QueryError
 from hpcdash.ui.actions import OLD_NAMES
@@ -107,6 +106,8 @@ class CommandLine:
         return [value[: last.start(1)] + name for name in named]
 
     def _completions(self, mode: str, value: str) -> list[str]:
+        from hpcdash.domain.query import completions
+
         view = self._screen.view
         if (mode == "/" or (mode == ":" and " " in value)) and (saved := self._saved_completions(value)):
             return saved
@@ -222,6 +223,8 @@ class CommandLine:
 
 def _is_filter_of(view: TableView, text: str) -> bool:
     try:
+        from hpcdash.domain.query import parse
+
         parse(text, view.schema, view.zone)
     except QueryError:
         return False

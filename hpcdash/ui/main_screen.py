@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -23,14 +23,9 @@ from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import FORM, Action, OfferedActions, is_of_a_form, obeyed_while_typing, ranked
-from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
 from hpcdash.ui.command_line import CommandLine
-from hpcdash.ui.jobs.action_runner import ActionRunner
-from hpcdash.ui.jobs.actions import JobActions
-from hpcdash.ui.plugins.actions import PluginActions
 from hpcdash.ui.screen import DashboardScreen
-from hpcdash.ui.screen_actions import ScreenActions
 from hpcdash.ui.status import (
     announcements,
     beginning,
@@ -41,8 +36,6 @@ from hpcdash.ui.status import (
     shown_snapshot,
     status_parts,
 )
-from hpcdash.ui.submit.actions import SubmitActions
-from hpcdash.ui.switches.actions import SwitchActions
 from hpcdash.ui.view import View
 from hpcdash.ui.views import SPECS
 from hpcdash.ui.watch.announcer import AlertAnnouncer
@@ -51,7 +44,9 @@ from hpcdash.ui.widgets.hints import Notice, Tour
 from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
 
 if TYPE_CHECKING:
+    from hpcdash.config.exec import SiteCommand
     from hpcdash.services.watch.alerts import AlertEvent
+    from hpcdash.ui.handlers import Handlers
     from hpcdash.ui.screen import DashboardApp
 
 _NEWS_SECONDS = 3.0
@@ -79,30 +74,22 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         aliases: Mapping[str, str] | None = None,
         filters: Mapping[str, str] | None = None,
         withheld: frozenset[str] = frozenset(),
+        site_commands: Callable[[], Sequence[SiteCommand]] = tuple,
         view_arguments: Callable[[str], dict[str, object]] = lambda view: {},
         tour_ended: Callable[[], None] = lambda: None,
         typed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`typed` is what was entered in earlier runs after '/' and ':', the newest last."""
+        """`typed` is what was entered in earlier runs after '/' and ':' and to be run in jobs, the newest last."""
         super().__init__()
         self.sessions = sessions
         self.offered = OfferedActions(actions, read_only)
         self.set_actions(actions)
         self.command_line = CommandLine(self, aliases or {}, filters)
-        self._plugin_actions = PluginActions(self, withheld)
+        self._withheld = withheld
+        self._site_commands = site_commands
         for mode, lines in (typed or {}).items():
             for line in lines:
                 self.command_line.bar.remember(mode, line)
-        self.runner = ActionRunner(self)
-        self._submit_actions = SubmitActions(self, self.runner)
-        self.handlers = (
-            ScreenActions(self),
-            JobActions(self, self.runner),
-            ChainActions(self, self.runner),
-            SwitchActions(self),
-            self._submit_actions,
-            self._plugin_actions,
-        )
         self._announcer = AlertAnnouncer(self)
         self._first = first
         self._tour = Tour(self.key_sign_of, tour_ended, self._tour_place)
@@ -166,10 +153,22 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             session.store.listen(partial(self._heard, session))
             if self.offered.read_only:
                 continue
-            self._submit_actions.reconcile_earlier(session)
             if session.launches is not None:
                 session.launches.follow(self.notice)
         self.set_interval(1.0, self._tick)
+        self.call_after_refresh(self._drawn)
+
+    def _drawn(self) -> None:
+        """The first table is on the screen: now is the time for what it does not need."""
+        if not self.offered.read_only:
+            for session in self.sessions:
+                self.handlers.submit.reconcile_earlier(session)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        from hpcdash.ui.handlers import Handlers
+
+        return Handlers(self, self._withheld, self._site_commands)
 
     def on_resize(self) -> None:
         if self.stack:
@@ -187,7 +186,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         for key, earlier in (("columns", before.columns), ("sort", before.sort)):
             unopened = {name: value for name, value in earlier.items() if name not in by_view}
             fields[key] = unopened | {name: chosen[key] for name, chosen in by_view.items() if key in chosen}
-        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":")}
+        from hpcdash.ui.inside.actions import MODE
+
+        fields["typed"] = {mode: tuple(self.command_line.bar.past_of(mode)) for mode in ("/", ":", MODE)}
         return msgspec.convert({**msgspec.structs.asdict(before), **fields, "theme": self.app.theme}, Choices)
 
     def keep_typed(self) -> None:
@@ -420,7 +421,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._tour.performed(name)
         action = self.offered.named(name)
         if action is not None and action.plugin is not None:
-            await self._plugin_actions.run(action.plugin)
+            await self.handlers.plugins.run(action.plugin)
             return
         if action is not None and action.line:
             if complaint := await self.command_line.obey(action.line):

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from textual import on
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.widgets import Input
 
 from hpcdash.domain.text import visible
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.state.notes import LONGEST_NOTE, JobNotes, KeptNotes
-from hpcdash.ui.dialogs import Dialog
+from hpcdash.services.state.notes import JobNotes, KeptNotes
 from hpcdash.ui.screen import DashboardScreen
 
 COLUMNS = (("pinned", pa.bool_()), ("note", pa.string()))
@@ -76,33 +70,6 @@ def pinned_first(rows: pa.Table, kept: KeptNotes) -> pa.Table:
     return pa.concat_tables([rows.filter(is_first), rows.filter(pc.invert(is_first))])
 
 
-class NoteDialog(Dialog[str | None]):
-    """One line on a job; an empty one takes the note away."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+u", "clear", show=False, priority=True)]
-
-    def __init__(self, heading: str, note: str) -> None:
-        super().__init__(heading)
-        self.note = note
-
-    def compose_body(self) -> ComposeResult:
-        yield Input(self.note, max_length=LONGEST_NOTE, compact=True, select_on_focus=False)
-
-    def format_keys(self) -> str:
-        return "enter keep · ctrl+u clear · esc cancel"
-
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
-
-    def action_clear(self) -> None:
-        self.query_one(Input).value = ""
-
-    @on(Input.Submitted)
-    def _entered(self, event: Input.Submitted) -> None:
-        event.stop()
-        self.dismiss(event.value)
-
-
 def toggle_pins(screen: DashboardScreen) -> None:
     """Pin the marked jobs, or the one that is pointed at; where all are pinned let them go."""
     view, notes = screen.view, notes_of(screen.session)
@@ -119,6 +86,8 @@ def toggle_pins(screen: DashboardScreen) -> None:
 
 def write_note(screen: DashboardScreen) -> None:
     """Ask for a note on the job that is pointed at."""
+    from hpcdash.ui.jobs.action_dialogs import NoteDialog
+
     job_id, notes = screen.view.pointed_job(), notes_of(screen.session)
     if job_id is None:
         screen.notify("no job is pointed at", severity="warning", timeout=3)

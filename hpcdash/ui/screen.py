@@ -16,6 +16,7 @@ from hpcdash.ui.view import View
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.watch.alerts import AlertEvent
+    from hpcdash.transport.base import Transport
 
 
 class DashboardApp(App[None]):
@@ -33,8 +34,11 @@ class DashboardApp(App[None]):
         """Leave the screen to `run` until it is done; it gives a complaint, '' where all went well."""
         raise NotImplementedError
 
-    def open_shell(self, argv: tuple[str, ...], where: str) -> None:
-        """Leave the terminal to a shell until it ends; `where` is told first."""
+    async def lend_terminal(self, transport: Transport, argv: tuple[str, ...], words: Sequence[str]) -> int | None:
+        """Leave the terminal to a command until it ends, `words` are told first; its status, None where it was left.
+
+        Raises UsageError where this terminal cannot be left, and what Transport.interact raises.
+        """
         raise NotImplementedError
 
     def notify_desktop(self, words: str) -> None:

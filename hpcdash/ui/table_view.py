@@ -16,10 +16,8 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from hpcdash.domain import query
 from hpcdash.domain.columns import STATE_ORDER, sort_rows
 from hpcdash.domain.job_text import state_word
-from hpcdash.domain.query import keys_of
 from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, QueryError
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
@@ -32,6 +30,7 @@ from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
 
 if TYPE_CHECKING:
+    from hpcdash.domain import query
     from hpcdash.ui.screen import DashboardScreen
 
 # Up to here filtering and sorting take less than a frame and are done at once.
@@ -207,7 +206,11 @@ class TableView(View):
 
     def matched(self, table: pa.Table) -> pa.Table:
         """The rows of a table that the filter leaves."""
-        return table if self._filter is None else query.apply(table, self._filter, self.session.store.clock.now())
+        if self._filter is None:
+            return table
+        from hpcdash.domain import query
+
+        return query.apply(table, self._filter, self.session.store.clock.now())
 
     def _says_nothing(self, column: Column, table: pa.Table) -> bool:
         """Whether a column that nobody chose is of what this scheduler does not tell."""
@@ -273,9 +276,14 @@ class TableView(View):
     def set_filter(self, text: str) -> None:
         """Filter from now on; raises QueryError and keeps the old one where it cannot be read."""
         text = text.strip()
-        self._filter = query.parse(text, self.schema, self.zone) if text else None
+        self._filter = self._parsed(text) if text else None
         self.filter_text = text
         self.reload()
+
+    def _parsed(self, text: str) -> query.Filter:
+        from hpcdash.domain import query
+
+        return query.parse(text, self.schema, self.zone)
 
     def try_filter(self, text: str) -> QueryError | None:
         """As set_filter, giving the error back: one types, and half a filter is often none."""
@@ -303,12 +311,14 @@ class TableView(View):
         return self.try_filter(text)
 
     def _matches_none(self, text: str) -> bool:
+        from hpcdash.domain import query
+
         word = text.split()[-1].lower()
-        if not any(key.startswith(word) for key in keys_of(self.schema)):
+        if not any(key.startswith(word) for key in query.keys_of(self.schema)):
             return False
         table = self.source()
         try:
-            wanted = query.parse(text, self.schema, self.zone)
+            wanted = self._parsed(text)
         except QueryError:
             return False
         return table is not None and query.apply(table, wanted, self.session.store.clock.now()).num_rows == 0

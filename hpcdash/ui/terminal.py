@@ -70,6 +70,11 @@ class TerminalDriver(LinuxDriver):
         if not self._is_left:
             super().stop_application_mode()
 
+    def write(self, data: str) -> None:
+        # While the screen is left to another program nobody takes it, and what is shown then is drawn anew.
+        if self._writer_thread is not None and self._writer_thread.is_alive():
+            super().write(data)
+
     def restore(self) -> None:
         """Give the terminal back at once, from any state; nothing can be shown after that."""
         if self._attributes is None or self._is_left:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from colorsys import rgb_to_hls
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ TEXT_CONTRAST = 4.5
 SHAPE_CONTRAST = 3.0
 # How much of the foreground is left in dimmed text; Textual's half falls below TEXT_CONTRAST.
 DIM_FACTOR = 0.8
+# From red round the circle of hues, the ANSI colours that are no grey; how far the bright ones are; and from what
+# difference between red, green and blue on, of 1, a colour has a hue.
+_ANSI_HUES, _BRIGHT = (1, 3, 2, 6, 4, 5), 8
+_LEAST_CHROMA = 0.18
 
 REQUIRED_COLORS = ("primary", "background", "surface", "foreground", "success", "warning", "error", "accent")
 OPTIONAL_COLORS = ("secondary", "panel", "boost")
@@ -137,11 +142,25 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
     if color is None or color.is_default or behind.is_default:
         return style
     below = Color.from_rich_color(_as_standard(behind.downgrade(system)))
+    for number in _of_its_hue(color) if system is ColorSystem.STANDARD else ():
+        of_hue = RichColor.from_ansi(number)
+        if contrast(Color.from_rich_color(_as_standard(of_hue)), below) >= SHAPE_CONTRAST:
+            return style + Style(color=of_hue)
     if contrast(Color.from_rich_color(_as_standard(color.downgrade(system))), below) >= SHAPE_CONTRAST:
         return style
     # Many terminals show bold black as grey: white comes first.
     white, black = Color(255, 255, 255), Color(0, 0, 0)
     return style + Style(color=(white if contrast(white, below) >= SHAPE_CONTRAST else black).rich_color)
+
+
+def _of_its_hue(color: RichColor) -> tuple[int, ...]:
+    """Of 16 colours the two of a colour's hue; () for one that is nearly grey. The nearest of a pale one is white."""
+    red, green, blue = (part / 255 for part in color.get_truecolor(foreground=True))
+    hue, _, _ = rgb_to_hls(red, green, blue)
+    if max(red, green, blue) - min(red, green, blue) < _LEAST_CHROMA:
+        return ()
+    number = _ANSI_HUES[round(hue * len(_ANSI_HUES)) % len(_ANSI_HUES)]
+    return number, number + _BRIGHT
 
 
 def _as_standard(color: RichColor) -> RichColor:

@@ -21,6 +21,8 @@ from hpcdash.services.session import ClusterSession
 
 # Ranks below 0 are of keys for what is pointed at: they stand before those of the view.
 CHART_RANK = -1
+# A terminal of so many lines has room for frames around what fills a view.
+FRAMED_LINES = 30
 _FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
 
 
@@ -41,8 +43,10 @@ class View(Widget):
 
     DEFAULT_CSS = """
     View { height: 1fr; width: 1fr; layout: vertical; }
-    View .panel { border: round $scrollbar; border-title-color: $table-dim; border-title-style: bold; }
-    View .panel:focus-within, View .panel.-active { border: round $primary; border-title-color: $primary; }
+    View .panel, View.panel { border: round $scrollbar; border-title-color: $table-dim; border-title-style: bold; }
+    View .panel:focus-within, View .panel.-active, View.panel:focus {
+        border: round $primary; border-title-color: $primary;
+    }
     """
 
     class CrumbsChanged(Message):

@@ -55,5 +55,8 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("chain", "chains.view:ChainView"),
         ViewSpec("journal", "jobs.journal:JournalView"),
         ViewSpec("output", "plugins.view:OutputView"),
+        ViewSpec("inside", "inside.view:InsideView"),
+        ViewSpec("stacks", "inside.view:StacksView"),
+        ViewSpec("use", "usage.live:LiveUseView"),
     )
 }

@@ -52,7 +52,6 @@ def test_a_long_run_of_one_pattern_costs_no_more_than_its_bytes(reader: Reader) 
     ("name", "raw"),
     [
         ("slurm probe", "command=squeue=/bin/squeue\nversion=slurm 22.05\nclock=٣²\n".encode()),
-        ("slurm stacks", b"n%b: process 1\nn2: process 2\n" % _NUMBER),
         ("slurm qos offers", b"normal|1-00:00:00|%b|cpu=%b|||||\n" % (_NUMBER, _NUMBER)),
         ("slurm preemption", b"PartitionName=q\n PriorityTier=%b\nPartitionName=r\n PriorityTier=9\n" % _NUMBER),
         ("openpbs probe", b"user=a\ncommand=qstat=/bin/qstat\npbs_version = %b\n" % _NUMBER),

@@ -294,6 +294,7 @@ _COMMANDS = [
     "cron",
     "demo",
     "doctor",
+    "exec",
     "history",
     "hold",
     "images",
@@ -321,6 +322,7 @@ _COMMANDS = [
     "submit",
     "sudoers",
     "suspend",
+    "top",
     "train",
     "watch",
 ]

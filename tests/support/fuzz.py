@@ -166,7 +166,6 @@ def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:
     yield "past script", backend.scripts.history_query(job)
     yield "usage", backend.detail.usage(running)
     yield "past usage", backend.detail.usage({**running, "state": "completed"})
-    yield "stacks", backend.detail.stacks(running)
     yield "priority", backend.detail.priority(job)
     yield "qos", backend.policy.qos("normal")
     yield "queue rules", backend.policy.queue_rules("q")
@@ -374,7 +373,6 @@ _MADE_UP: Mapping[str, Sequence[bytes]] = {
         b"12|||1771200000|1771203600|3600|4|billing=4,cpu=4,mem=8G,node=1|00:10.909||||\n"
         b"12.batch|1|1|1771200000|1771203600|3600|4|cpu=4,mem=8G,node=1|1-02:03:04|cpu=00:00:27|mem=1G|fs/disk=4|1.00M\n",
     ),
-    "slurm stacks": (b"n1: process 12, rank 0: python train.py\nn1:   thread 1\nn10: process 13: python\n",),
     "slurm priority": (b"4294901758|0|cpu=1|0|1|0.5|0|0|2|0.1|3|0.2|4|1|5|0\n",),
     "slurm qos": (
         b"normal|||00:00:00|1-00:00:00|cpu=4|2|3|cpu=10|4|gres/gpu=2\nhigh|normal|requeue|00:05:00|||||||\n",

@@ -90,6 +90,11 @@ class Screen:
         """Press keys; '\\r' is enter, '\\x1b' escape."""
         os.write(self._descriptor, keys.encode())
 
+    def resize(self, columns: int, lines: int) -> None:
+        """The window has another size; whoever has the terminal hears of it."""
+        termios.tcsetwinsize(self._descriptor, (lines, columns))
+        self._screen.resize(lines, columns)
+
     async def until(self, what: Callable[[str], bool] | str, seconds: float = 20.0) -> str:
         """Wait until the screen holds a text, or something is true of it; fails with the screen."""
         holds = what if callable(what) else lambda text: what in text

@@ -17,6 +17,7 @@ from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import token_of
 from hpcdash.transport.base import CommandResult, Health, Stream, Transport
 from hpcdash.transport.local import LocalTransport
+from hpcdash.transport.terminal import Terminal
 from tests.support.slurm_text import NODE, QUEUE, Fields, history_text, printed_row, queue_text
 
 PROBE = """user={user}
@@ -130,6 +131,7 @@ class ScriptedTransport:
         # The folder in which a probe finds the commands that are silent.
         self.elsewhere = ""
         self.prepended: list[str] = []
+        self.interactions: list[tuple[str, ...]] = []
         self.on_run: Callable[[str], None] = lambda word: None
         self.is_closed = False
 
@@ -268,8 +270,9 @@ class ScriptedTransport:
         self.prepended.append(folder)
         self.silent.clear()
 
-    def shell_argv(self, folder: str) -> tuple[str, ...]:
-        return ("true", folder)
+    async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
+        self.interactions.append(argv)
+        return 0
 
     async def close(self) -> None:
         self.is_closed = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed, UsageError
+from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed
 from hpcdash.services.files import FileRange, files_query
 from hpcdash.services.logs.file import FILE_READERS
 from hpcdash.transport.http import HttpTransport
@@ -112,8 +112,6 @@ async def test_no_more_than_the_cap_is_kept() -> None:
 async def test_what_is_not_a_method_is_no_command_there() -> None:
     async with asked(answering("200 OK")) as transport:
         assert (await transport.run(("sh", "-c", "touch x"))).status == 127
-        with pytest.raises(UsageError, match="gives no shell"):
-            transport.shell_argv("/")
 
 
 async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> None:

@@ -226,3 +226,16 @@ def test_a_file_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
 def test_variables_for_foreign_themes_are_those_of_the_default_of_that_brightness() -> None:
     assert default_variables(True) == SHIPPED["hpcdash-dark"].variables
     assert default_variables(False) == SHIPPED["hpcdash-light"].variables
+
+
+def test_states_keep_their_hues_where_there_are_16_colours() -> None:
+    theme = SHIPPED["hpcdash-dark"]
+    ground = Color.parse(theme.background or "")
+    hues = {}
+    for name in ("running", "pending", "failed", "cancelled"):
+        style = Style.from_color(color_of(theme, f"state-{name}", ground).rich_color, ground.rich_color)
+        [shown] = ReadableColors(ColorSystem.STANDARD).apply([Segment("text", style)], ground)
+        assert shown.style
+        assert shown.style.color
+        hues[name] = shown.style.color.downgrade(ColorSystem.STANDARD).number
+    assert hues == {"running": 2, "pending": 3, "failed": 9, "cancelled": 7}

@@ -15,6 +15,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     PolicyPart,
     PolicyReason,
     Probe,
@@ -43,8 +44,9 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
-    from hpcdash.backends.stacks import Stacks
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
 
 # The scheduler whose directives its scripts have.
 SCRIPTS_OF = "slurm"
@@ -85,10 +87,11 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         detail=DetailPart(
             native=native,
             usage=partial(_usage_query, words),
-            stacks=partial(_stacks_query, words),
+            shell=partial(_shell, words),
             requeue_refusal=_requeue_refusal,
             variables=_variables,
         ),
+        inside=InsidePart(step=partial(_inside_step, words)),
         scripts=ScriptsPart(
             writer=_writer,
             reader=_reader,
@@ -223,10 +226,18 @@ def _variables(row: Mapping[str, Any]) -> Mapping[str, str | None]:
     return {**slurm.job_variables(row), **pbs.job_variables(row)}
 
 
-def _stacks_query(program: tuple[str, ...], row: Mapping[str, Any]) -> Query[Stacks]:
-    from hpcdash.backends.embedded.stacks import stacks_query
+def _inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.embedded.inside import inside_step
 
-    return stacks_query(program, row)
+    return inside_step(program, row, command)
+
+
+def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.shell import ShellCommand, in_job
+
+    # The job's variables stand as they are.
+    inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
+    return ShellCommand((*program, "shell", str(row["id"]), *inside))
 
 
 def _cron_parts(job: CronJob) -> CronParts:

@@ -12,6 +12,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     PolicyPart,
     ProbePart,
@@ -41,7 +42,9 @@ from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 from hpcdash.backends.queries import ParsedTable, Query
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
 
 _TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
 _NO_HISTORY = {
@@ -62,6 +65,7 @@ _CAPABILITIES = {
         Capability.EXPECTED_START,
         Capability.HISTORY,
         Capability.LIMITS,
+        Capability.INSIDE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
         Capability.RESERVATIONS,
@@ -112,11 +116,13 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             native=partial(detail.native_query, one),
             join=partial(detail.job_detail, one),
             usage=partial(detail.usage_query, one),
+            shell=_shell_in_slurm if is_slurm else _shell,
             priority=partial(rules.priority_query, one),
             requeue_refusal=detail.requeue_refusal,
             submit_line=detail.submit_line,
             variables=_variables_in_slurm if is_slurm else detail.job_variables,
         ),
+        inside=InsidePart(step=partial(_inside_step, one)),
         logs=LogsPart(files=partial(log_files.log_files, one)),
         scripts=ScriptsPart(
             writer=partial(_writer, one),
@@ -177,6 +183,24 @@ def _reservations(user: str) -> Query[ParsedTable]:
     from hpcdash.backends.pbs.reservations import reservations_query
 
     return reservations_query(user)
+
+
+def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+    from hpcdash.backends.pbs.shell import shell_command
+
+    return shell_command(row, request)
+
+
+def _shell_in_slurm(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.slurm.shell import shell_command
+
+    return shell_command(row, request)
+
+
+def _inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.pbs.inside import inside_step
+
+    return inside_step(dialect, row, command)
 
 
 def _cron_parts(job: CronJob) -> CronParts:

@@ -12,6 +12,7 @@ from hpcdash.backends.pbs import options as qsub
 from hpcdash.backends.pbs.lint import demand_of
 from hpcdash.backends.pbs.options import attribute_options, directive_word, extra_options, range_of_tasks
 from hpcdash.backends.pbs.values import format_walltime
+from hpcdash.backends.script.allocation import BESIDE, NVIDIA, STDERR_NAME, STDOUT_NAME, Waiting, waiting_part
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
@@ -20,6 +21,7 @@ from hpcdash.backends.script.body import (
     accounted_to,
     body_of,
     checked_environment,
+    exports,
     format_request,
     from_now,
     name_of,
@@ -91,7 +93,7 @@ def batch_script(
         resume_part(request, "PBS_ARRAY_INDEX"),
         body.package,
         fanout(
-            body.words,
+            _into_logs(body.words, place.folder) if place.is_run else body.words,
             body.environment,
             passed_on=(
                 *(["PYTHONPATH"] if body.library else []),
@@ -107,9 +109,39 @@ def batch_script(
         probe_step(request.site.node_probe, body.environment, signal_name(request.signal) if request.signal else ""),
         START,
     ]
+    if place.waiting is not None:
+        parts = [parts[0], exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
     said = (*warnings, *resources.warnings, *_unasked(request), *_rerun_warnings(request), *body.notes)
-    asked = format_request(request, slot_type, ENVIRONMENT)
+    asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
     return BatchScript(script_text(asked, (*generated, *resources.options, *limit, *extra), "#PBS", parts), name, said)
+
+
+def _into_logs(words: Sequence[Word], folder: str) -> tuple[Word, ...]:
+    """What PBS starts on a host writes into the job's own logs, and a run of an allocation has others."""
+    into = f'exec >> "$0/{STDOUT_NAME}" 2>> "$0/{STDERR_NAME}"; exec "$@"'
+    return (*map(Word, ("bash", "-c", into, folder)), *words)
+
+
+# What runs beside a job is not PBS's to know: it is looked for among the processes, of one node alone.
+_IN_USE = """\
+in_use() {
+  [ "$(sort -u "$PBS_NODEFILE" | wc -l)" -eq 1 ] || return 2
+  beside "PBS_JOBID=$PBS_JOBID"
+}
+"""
+
+
+def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotType) -> str:
+    counts_gpus = slot_type is not SlotType.CPU and slots_of(request).slots > 0
+    return waiting_part(
+        place.folder,
+        waiting,
+        name="$PBS_JOBID",
+        work_dir=request.work_dir,
+        in_use=f"{BESIDE}{_IN_USE}",
+        gpu_use=f"gpu_use() {{ {NVIDIA}; }}",
+        counts_gpus=counts_gpus,
+    )
 
 
 def _timer(request: Request, limit_seconds: int | None, *, has_package: bool) -> str:

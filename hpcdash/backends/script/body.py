@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hpcdash.backends.script.allocation import Waiting
 from hpcdash.backends.script.call import call_command, call_package
 from hpcdash.backends.script.containers import container_command
 from hpcdash.backends.script.containers.words import Word
@@ -146,13 +147,16 @@ class Place:
 
     `folder` is absolute, '' where it is not known: then the logs are in the folder the script is submitted from.
     `script` is where the request's script is there; '' where the request says it. `login` is a file made of
-    containers.login_file(), '' for none.
+    containers.login_file(), '' for none. `waiting`: its batch shell waits for runs, in place of the request's command.
+    `is_run`: it is one of those runs.
     """
 
     uid: str
     folder: str = ""
     script: str = ""
     login: str = ""
+    waiting: Waiting | None = None
+    is_run: bool = False
 
     def __post_init__(self) -> None:
         if self.folder and (not self.folder.startswith("/") or _NOT_IN_FOLDERS.search(self.folder)):
@@ -315,7 +319,7 @@ def script_text(asked: str, options: Iterable[str], prefix: str, parts: Iterable
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 
-def format_request(request: Request, slot_type: SlotType, environment: JobEnvironment) -> str:
+def format_request(request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False) -> str:
     """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
     slots = slots_of(request)
     if slots.slots == 0:
@@ -325,6 +329,8 @@ def format_request(request: Request, slot_type: SlotType, environment: JobEnviro
         where = f"{slots.slots} {unit}, on as few or many nodes as {environment.scheduler} finds them"
     else:
         where = format_slots(slots, slot_type)
+    if waits:
+        return f"{where}; waits for runs"
     started = {Launcher.PLAIN: "the command once on each node", Launcher.SRUN: "a task of srun for each"}
     return f"{where}; {started.get(request.launcher, f'{request.launcher} on each node')}"
 

@@ -12,6 +12,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     PolicyPart,
     ProbePart,
@@ -27,7 +28,6 @@ from hpcdash.backends.slurm import (
     accounts,
     actions,
     detail,
-    explain,
     history,
     jobs,
     log_files,
@@ -41,8 +41,9 @@ from hpcdash.backends.slurm import (
 )
 
 if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
-    from hpcdash.backends.stacks import Stacks
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
 
 
 # What few commands need is imported by those.
@@ -58,10 +59,16 @@ def _reader() -> ScriptReader:
     return lint
 
 
-def _stacks(row: Mapping[str, Any]) -> Query[Stacks]:
-    from hpcdash.backends.slurm.stacks import stacks_query
+def _explain(line: str) -> str:
+    from hpcdash.backends.slurm.explain import explain
 
-    return stacks_query(row)
+    return explain(line)
+
+
+def _inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    from hpcdash.backends.slurm.inside import inside_step
+
+    return inside_step(row, command)
 
 
 def _shares(user: str) -> Query[ParsedTable]:
@@ -100,6 +107,12 @@ def _steps(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
     return steps_query(row)
 
 
+def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    from hpcdash.backends.slurm.shell import shell_command
+
+    return shell_command(row, request)
+
+
 def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.slurm.cron import cron_parts
 
@@ -130,17 +143,18 @@ BACKEND = Backend(
         join=detail.job_detail,
         usage=usage.usage_query,
         steps=_steps,
-        stacks=_stacks,
+        shell=_shell,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
         submit_line=detail.submit_line,
         variables=detail.job_variables,
     ),
+    inside=InsidePart(step=_inside_step),
     logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script),
     scripts=ScriptsPart(
         writer=_writer,
         reader=_reader,
-        explain=explain.explain,
+        explain=_explain,
         query=detail.script_query,
         history_query=detail.history_script_query,
         submitted_file=log_files.submitted_file,

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from hpcdash.backends.options import Directives, said_twice
+from hpcdash.backends.script.allocation import BESIDE, NVIDIA, Waiting, waiting_part
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
@@ -147,6 +148,8 @@ def batch_script(
         ]
     else:
         parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options))
+    if place.waiting is not None:
+        parts = [exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
     others = [name for name in ("place", "attributes", "keep_files") if getattr(request, name)]
     said = (
         *warnings,
@@ -155,8 +158,37 @@ def batch_script(
         *(early.warnings if early else ()),
         *body.notes,
     )
-    asked = format_request(request, slot_type, ENVIRONMENT)
+    asked = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
     return BatchScript(script_text(asked, (*generated, *extra, *excluded), "#SBATCH", parts), name, said)
+
+
+# On the embedded queue, which has srun and no list of steps, what runs beside a job has its mark.
+_IN_USE = """\
+in_use() {
+  if [ -n "${HPCDASH_ATTEMPT:-}" ]; then beside "HPCDASH_ATTEMPT=$HPCDASH_ATTEMPT"; return; fi
+  steps=$(squeue -h -s -j "$SLURM_JOB_ID" -o %i) || return 2
+  printf '%s\\n' "$steps" | grep -Eq '\\.([0-9]+|interactive)$'
+}
+"""
+_GPU_USE = f"""\
+gpu_use() {{
+  srun --overlap --immediate=30 --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\
+    --mem=0 --mpi=none --input=none {NVIDIA}
+}}
+"""
+
+
+def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotType) -> str:
+    counts_gpus = slot_type is not SlotType.CPU and slots_of(request).slots > 0
+    return waiting_part(
+        place.folder,
+        waiting,
+        name="$SLURM_JOB_ID",
+        work_dir=request.work_dir,
+        in_use=f"{BESIDE}{_IN_USE}",
+        gpu_use=_GPU_USE,
+        counts_gpus=counts_gpus,
+    )
 
 
 def _files(request: Request, place: Place) -> list[str]:

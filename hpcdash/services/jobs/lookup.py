@@ -15,7 +15,7 @@ from hpcdash.services.cluster.store import ClusterStore
 _LISTS = (Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
 
 
-def _tables(store: ClusterStore) -> Iterator[pa.Table]:
+def known_tables(store: ClusterStore) -> Iterator[pa.Table]:
     """The lists of jobs there are, one's own first, which has the newest rows."""
     own = store.table(Kind.MINE)
     if own is not None:
@@ -33,7 +33,7 @@ def known_row(store: ClusterStore, job_id: str) -> dict[str, Any] | None:
 
 def known_table(store: ClusterStore, job_id: str) -> pa.Table | None:
     """As `known_row`, a table of that row."""
-    for table in _tables(store):
+    for table in known_tables(store):
         position = pc.index(table["id"], job_id).as_py()
         if position >= 0:
             return table.slice(position, 1)
@@ -43,7 +43,7 @@ def known_table(store: ClusterStore, job_id: str) -> pa.Table | None:
 def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
     """The ids of an array's single tasks that any list has, by their numbers."""
     found: dict[int, str] = {}
-    for table in _tables(store):
+    for table in known_tables(store):
         rows = table.filter(pc.equal(table["array_id"], array_id)).select(["id", "_task", "_tasks"]).to_pylist()
         found |= {row["_task"]: row["id"] for row in rows if row["_task"] is not None and row["_tasks"] == 1}
     return found
@@ -51,7 +51,7 @@ def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
 
 def task_with_log(store: ClusterStore, array_id: str) -> str | None:
     """As `telling_task`, of the lists there are."""
-    return telling_task(_tables(store), array_id)
+    return telling_task(known_tables(store), array_id)
 
 
 def telling_task(tables: Iterable[pa.Table], array_id: str) -> str | None:

@@ -29,6 +29,7 @@ from hpcdash.services.logs.locate import files_of
 from hpcdash.services.usage.limits import policy_lines, policy_reason_of, with_counted_use
 
 if TYPE_CHECKING:
+    from hpcdash.services.submit.allocations import Run
     from hpcdash.services.submit.launched_job import LaunchedJob
     from hpcdash.services.usage.waits import WaitTimes
 
@@ -198,6 +199,7 @@ class Part(StrEnum):
     CONTAINERS = "its containers"
     LIMITS = "limits"
     STEPS = "steps"
+    RUNS = "its runs"
 
 
 class JobPicture:
@@ -243,6 +245,8 @@ class JobPicture:
         self.up: int | None = None
         # What is remembered here of the launch it is; None: nothing.
         self.launched: LaunchedJob | None = None
+        # What was run in it, where it is an allocation.
+        self.runs: tuple[Run, ...] = ()
         self.errors: dict[Part, HpcdashError] = {}
         self.asking: set[Part] = set()
         self.taken_at: float | None = None
@@ -314,6 +318,8 @@ class JobPicture:
         if not self.is_whole_array:
             parts += [self._take(Part.USAGE, self._fetch_usage), self._take(Part.STEPS, self._fetch_steps)]
             parts += self._log_parts(row)
+        if self.launched is not None and self.launched.is_allocation and row["started_at"] is not None:
+            parts.append(self._take(Part.RUNS, self._fetch_runs))
         if row["state"] in WAITING:
             parts += [self._take(Part.PRIORITY, self._fetch_priority), self._recall_waits(row)]
         else:
@@ -393,6 +399,14 @@ class JobPicture:
                 known = waits_of(table)
         self.waits = await asyncio.to_thread(wait_times, known, row)
         self._changed()
+
+    async def _fetch_runs(self) -> None:
+        from hpcdash.services.submit.allocations import Allocation, fetch_runs
+
+        assert self.row is not None
+        assert self.launched is not None
+        allocation = Allocation(self.job_id, self.row, self.launched.folder)
+        self.runs = await fetch_runs(self.store, allocation)
 
     async def _fetch_usage(self) -> None:
         assert self.row is not None

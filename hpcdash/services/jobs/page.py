@@ -31,6 +31,7 @@ _PERCENT = re.compile(r"\((?:< )?([0-9]{1,3}) %")
 TOTAL = "priority"
 PREEMPTED_BY = "may be preempted by"
 # As many runs of tasks as one still takes in at a glance.
+_MOST_RUNS_SHOWN = 20
 _MOST_RUNS = 12
 _MOST_EVENTS = 30
 _MOST_STEPS = 12
@@ -111,6 +112,7 @@ def job_groups(
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
         Group("Files", tuple(own.get("files", ())), is_broad=True),
         Group("Launched from here", _launched(picture), is_broad=True),
+        Group("Runs", _runs(picture), is_broad=True),
         Group("What happened", _events(picture, now, zone)),
     ]
     return [group for group in groups if group.entries]
@@ -127,6 +129,18 @@ def _policy(picture: JobPicture) -> list[Entry]:
     if not lines:
         return []
     return [*(Entry("limit", line) for line in lines[:-1]), Entry("→", lines[-1]), *_remarks(picture, Part.LIMITS)]
+
+
+def _runs(picture: JobPicture) -> tuple[Entry, ...]:
+    """The newest of an allocation's runs, in their order."""
+    entries = [Entry(str(run.number), run.words) for run in picture.runs[-_MOST_RUNS_SHOWN:]]
+    if picture.runs:
+        entries.append(
+            Entry("their logs", f"l, then ]; or hpcdash log {picture.job_id} --run {picture.runs[-1].number}")
+        )
+    elif picture.launched is not None and picture.launched.is_allocation and Part.RUNS not in picture.errors:
+        entries.append(Entry("none yet", f"hpcdash submit REQUEST.toml --in {picture.job_id}"))
+    return (*entries, *_remarks(picture, Part.RUNS))
 
 
 def _pulling(picture: JobPicture) -> list[Entry]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from hpcdash.domain.states import ENDED, ENDED_BADLY
 from hpcdash.domain.triage import EndedTask, TaskGroup, groups_of, last_meaningful, node_names
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, RateLimited, UsageError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.lookup import known_tables
 from hpcdash.services.logs.ends import FILES_A_COMMAND, LogEnd, ends_query
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 
@@ -30,6 +32,7 @@ _Lines = dict[tuple[str, object], tuple[str | None, str]]
 MOST_LOGS = 200
 # Where paths cannot be told from those of two tasks, each is asked for: two or three commands a task.
 MOST_LOCATED = 8
+_OF_FAILURES = ["id", "array_id", "array_task", "state", "exit_code", "exit_signal", "node_list", "ends_at"]
 _DIGITS = re.compile(r"([0-9]+)")
 
 
@@ -121,6 +124,26 @@ class Triage:
         return tuple(row for row in self.tasks.ended if row["id"] in failed)
 
 
+# What was read of the logs of a cluster's tasks, for as long as its store is there.
+_read: WeakKeyDictionary[ClusterStore, _Lines] = WeakKeyDictionary()
+
+
+def known_failures(store: ClusterStore, array_id: str, lines: Mapping[str, str]) -> tuple[TaskGroup, ...]:
+    """The failed tasks of an array that the lists have, by how they ended. Asks nothing of the cluster.
+
+    `lines` are the last words of tasks whose logs were read, by id; those that a TriageReader has read are known too.
+    """
+    tables = [table.select([*_OF_FAILURES, "_task", "_tasks"]) for table in known_tables(store)]
+    rows = [row for row in _rows_of_array(tables, array_id) if row["state"] in ENDED_BADLY]
+    found = {(row["id"], row["ends_at"]): (lines[row["id"]], "") for row in rows if row["id"] in lines}
+    return _groups(rows, {**_read.get(store, {}), **found})
+
+
+def lines_read(store: ClusterStore) -> int:
+    """Of how many tasks known_failures has read the logs: more is known when it is another number."""
+    return len(_read.get(store, ()))
+
+
 class TriageReader:
     """Reads one array, again and again: a log that was read is not read a second time.
 
@@ -197,6 +220,7 @@ class TriageReader:
             problem = "where its log is, is not known" if place.stdout is None else end.problem
             line = None if problem else last_meaningful(end.lines)
             self._lines[(row["id"], row["ends_at"])] = (line, problem)
+        _read.setdefault(self.store, {}).update(self._lines)
 
 
 def _groups(rows: Sequence[Row], lines: _Lines) -> tuple[TaskGroup, ...]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, RateLimited, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
@@ -59,6 +59,8 @@ class LossTails:
         self._chosen = chosen
         self._patterns = tuple(patterns)
         self._files: dict[str, tuple[str, ...]] = {}
+        # Of jobs that had to be located, what the scheduler said of them.
+        self.details: dict[str, JobDetail] = {}
         self._looks: dict[tuple[str, str], FileStat] = {}
         # By job, then by file.
         self._tails: dict[str, dict[str, LossTail]] = {}
@@ -69,11 +71,15 @@ class LossTails:
 
     def tail(self, job_id: str) -> LossTail | None:
         """What is known of a job; None where its log was not read yet."""
-        return max(self.tails(job_id), key=lambda one: len(one.values), default=None)
+        return max(self.by_file(job_id).values(), key=lambda one: len(one.values), default=None)
 
-    def tails(self, job_id: str) -> tuple[LossTail, ...]:
-        """What is known of each of a job's files; none where its log was not read yet."""
-        return tuple(self._tails.get(job_id, {}).values())
+    def by_file(self, job_id: str) -> Mapping[str, LossTail]:
+        """What is known of each of a job's files, by path; none where its log was not read yet."""
+        return self._tails.get(job_id, {})
+
+    def files(self, job_id: str) -> tuple[str, ...]:
+        """Where a job writes, stdout first; () where that is not known."""
+        return self._files.get(job_id, ())
 
     def is_located(self, job_id: str) -> bool:
         """Whether it is known where a job writes; what is not is asked for before its log is read."""
@@ -125,6 +131,7 @@ class LossTails:
             try:
                 place = await locate_logs(self._store, job_id, known_table(self._store, job_id))
                 self._files[job_id] = _paths(place.files)
+                self.details[job_id] = place.detail
             except (RateLimited, UnreachableError):
                 raise
             except HpcdashError:
@@ -183,6 +190,7 @@ class LossTails:
             for path in self._files.pop(job_id):
                 self._looks.pop((job_id, path), None)
             self._tails.pop(job_id, None)
+            self.details.pop(job_id, None)
 
 
 def _paths(files: LogFiles) -> tuple[str, ...]:

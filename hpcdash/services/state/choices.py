@@ -17,7 +17,8 @@ class Choices(msgspec.Struct, frozen=True, omit_defaults=True):
     """By view the columns and the sort ('-' first: largest first); None and '' where nothing was chosen.
 
     `filter` is the jobs view's; `folds` are arrays there that are open where all are folded, or the other way round.
-    `overview_share` is in percent of the view. `typed` has by '/' and ':' what was entered, the newest last.
+    `overview_share` is in percent of the view. `typed` has by '/', ':' and 'X' (run in jobs)
+    what was entered, the newest last.
     """
 
     theme: str = ""

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from hpcdash.backends.script.allocation import KIND
 from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import number_of, task_of
 from hpcdash.domain.switches import absolute_path
@@ -114,6 +117,13 @@ class LaunchedCheckpoints:
         path = absolute_path(absolute_path(path, str(request.get("work_dir", "")) or None), row["work_dir"])
         return path if path.startswith("/") else ""
 
+    def allocations(self, jobs: pa.Table) -> tuple[str, ...]:
+        """The ids of those of the jobs that were launched from here to wait for runs."""
+        self._read_again()
+        waiting = {record.job_id: record.name for record in self._by_number.values() if is_allocation(record)}
+        names = zip(jobs["id"].to_pylist(), jobs["name"].to_pylist(), strict=True) if waiting else ()
+        return tuple(job_id for job_id, name in names if waiting.get(job_id, name) == name and job_id in waiting)
+
     def _read_again(self) -> None:
         stamp = self._records.stamp()
         if stamp is not None and stamp == self._read:
@@ -125,3 +135,13 @@ class LaunchedCheckpoints:
             records, stamp = (), None
         self._by_number = {number: one for one in records if (number := number_of(one.job_id))}
         self._read = stamp
+
+
+def is_allocation(record: LaunchRecord) -> bool:
+    """Whether a launch waits for runs."""
+    if KIND not in record.request:
+        return False
+    try:
+        return tomllib.loads(record.request).get("kind") == KIND
+    except tomllib.TOMLDecodeError:
+        return False

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcdash.backends.script.allocation import KIND
 from hpcdash.backends.script.call import format_items, result_path
 from hpcdash.backends.script.resume import folder_of
 from hpcdash.domain.job_ids import task_of
@@ -46,6 +47,8 @@ class LaunchedJob:
     result_path: str = ""
     error_path: str = ""
     is_of_many: bool = False
+    # It waits for runs, or did.
+    is_allocation: bool = False
 
     def for_json(self) -> dict[str, Any]:
         """The same by name; null for what there is none of, and for paths in which something stands for the task."""
@@ -127,7 +130,8 @@ def _build_launched_job(record: LaunchRecord, row: Row, task: str) -> LaunchedJo
     request = request_of(record)
     checkpoints = "" if request is None else checkpoints_of(request, row, task)
     if request is None or request.call is None:
-        return LaunchedJob(record.folder, checkpoints, kill, save)
+        is_allocation = request is not None and request.kind == KIND
+        return LaunchedJob(record.folder, checkpoints, kill, save, is_allocation=is_allocation)
     call, path = request.call, result_path(request, record.folder, task)
     index = int(task) if task and int(task) < len(call.items) else None
     return LaunchedJob(

@@ -29,6 +29,7 @@ from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
+    from hpcdash.backends.script.allocation import Waiting
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.domain.demand import LintFinding
     from hpcdash.services.submit.launch_records import LaunchRecords
@@ -136,12 +137,17 @@ class Launches:
         return self._script(request, self._place(request, uid, root, staged=staged), aside)
 
     async def plan(
-        self, asked: Request, text: str = "", files: Mapping[str, bytes] = MappingProxyType({})
+        self,
+        asked: Request,
+        text: str = "",
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        *,
+        waiting: Waiting | None = None,
     ) -> LaunchPlan:
         """What launching would run; nothing is staged. Raises UsageError, and what keeps the cluster from answering.
 
         `text` is the request as a person wrote it, `files` (name → content) are staged with it: its `script` that is
-        among them, by its last part, is run from there.
+        among them, by its last part, is run from there. With `waiting` it is an allocation that waits for runs.
         `Actions.run` runs it, `recovery.reconcile` finds out what became of one whose answer was lost, and
         `conclude` then remembers it, or removes its folder.
         """
@@ -165,11 +171,38 @@ class Launches:
         if request.site.run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
+        if waiting is not None:
+            place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
         return build_launch_plan(
             self.store, request, place, script, text=text, files=files, launch_program=self.settings.launch_program
+        )
+
+    async def plan_run(
+        self, asked: Request, folder: str, title: bytes, text: str, files: Mapping[str, bytes]
+    ) -> tuple[BatchScript, Staged]:
+        """The script of a request that is run in an allocation, and what its `folder` in there will hold.
+
+        Nothing is staged. Raises UsageError.
+        """
+        if asked.array is not None or asked.after or asked.hold:
+            raise UsageError(
+                "array, after and hold are the scheduler's, which takes no part in a run",
+                "Runs follow one another in the order they come; submit one for each task.",
+            )
+        from hpcdash.backends.script.body import Place, staged_name
+        from hpcdash.services.submit.allocations import TITLE_NAME
+
+        await self.queues.learn()
+        request, aside = self._in_its_queue(asked)
+        name = request.script.rpartition("/")[2]
+        script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
+        place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
+        made = self._script(request, place, aside)
+        return made, launch_files(
+            request, place, made, text=text, files=files, more={TITLE_NAME: title}, at=self.store.clock.now()
         )
 
     async def _trust(self, root: str) -> None:
@@ -401,18 +434,14 @@ def build_launch_plan(
 
     Raises UsageError for what cannot be staged or submitted.
     """
-    from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, has_library
-    from hpcdash.backends.script.call import call_files
-    from hpcdash.services.submit.staging import staged_files, staging_command
+    from hpcdash.backends.script.body import SCRIPT_NAME
+    from hpcdash.services.submit.staging import staging_command
 
     run_as = request.site.run_as
     content = script.text.encode("utf-8", "surrogateescape")
-    own = {SCRIPT_NAME: content, **({REQUEST_NAME: text.encode("utf-8", "surrogateescape")} if text else {})}
-    if has_library(request, place):
-        own[LIBRARY_NAME] = _library()
-    if request.call is not None:
-        own |= call_files(request.call)
-    staged = staged_files(place.folder, own, files, run_as=run_as, launch_program=launch_program, at=store.clock.now())
+    staged = launch_files(
+        request, place, script, text=text, files=files, launch_program=launch_program, at=store.clock.now()
+    )
     submission = Submission(
         script=content,
         name=script.job_name,
@@ -429,6 +458,35 @@ def build_launch_plan(
     name = submit.command.job_ids[0]
     plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (staging_command(staged, name), submit.named_command))
     return LaunchPlan(plan, submit.notes, {name: search}, script, place, request, staged, text)
+
+
+def launch_files(
+    request: Request,
+    place: Place,
+    script: BatchScript,
+    *,
+    text: str,
+    files: Mapping[str, bytes],
+    more: Mapping[str, bytes] = MappingProxyType({}),
+    launch_program: str = "",
+    at: float = 0.0,
+) -> Staged:
+    """What a launch's folder is to hold: its script, its request, what its command imports, and a person's `files`."""
+    from hpcdash.backends.script.allocation import MARKER_NAME
+    from hpcdash.backends.script.body import LIBRARY_NAME, REQUEST_NAME, SCRIPT_NAME, has_library
+    from hpcdash.backends.script.call import call_files
+    from hpcdash.services.submit.staging import staged_files
+
+    own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
+    if text:
+        own[REQUEST_NAME] = text.encode("utf-8", "surrogateescape")
+    if place.waiting is not None:
+        own[MARKER_NAME] = b"waits for runs\n"
+    elif has_library(request, place):
+        own[LIBRARY_NAME] = _library()
+    if request.call is not None:
+        own |= call_files(request.call)
+    return staged_files(place.folder, own, files, run_as=request.site.run_as, launch_program=launch_program, at=at)
 
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:

@@ -21,7 +21,6 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
-from hpcdash.services.jobs.triage import tasks_of
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 Row = Mapping[str, Any]
@@ -102,6 +101,8 @@ class Resubmission:
 
 def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     """What rows stand for, an array's tasks together."""
+    from hpcdash.services.jobs.triage import tasks_of
+
     arrays: dict[str, list[Row]] = {}
     wanted: list[Resubmission] = []
     for row in rows:

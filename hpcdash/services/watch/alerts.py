@@ -32,7 +32,10 @@ _OF_ASPECTS = {
 }
 # Whose subject is a job's id, or an array's.
 _OF_JOBS = frozenset(
-    ("is-hanging", "no-successor", "never-starts", "end-before-save", "no-save", "grace-too-short", "loss", "ends-late")
+    (
+        *("is-hanging", "no-successor", "never-starts", "end-before-save", "no-save", "grace-too-short", "loss"),
+        *("ends-late", "allocation-ends"),
+    )
 )
 
 
@@ -315,6 +318,7 @@ _TITLES = {
     "loss": "its loss is not as it should be",
     "ends-late": "it needs more than its time",
     "unreachable": "the cluster does not answer",
+    "allocation-ends": "an allocation is soon over",
     "cannot-look": "it cannot be looked at",
 }
 

@@ -19,6 +19,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.watch.alerts import Ending
 from hpcdash.services.watch.judge import UNREACHABLE, Judge
 from hpcdash.services.watch.rules import (
+    allocations,
     deadlines,
     failures,
     hanging,
@@ -60,6 +61,7 @@ class Endings(Judge):
             deadlines.NO_SAVE: self._of_saves,
             deadlines.GRACE: self._of_saves,
             waiting.RULE: self._of_waiting,
+            allocations.RULE: self._of_allocation,
             successors.RULE: self._of_chain,
             unseen.RULE: self._of_place,
         }
@@ -148,6 +150,9 @@ class Endings(Judge):
             return Ending(f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}")
         hint = self.store.backend.reasons.hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
         return Ending(f"{who} may start after all" + (f": {shown(hint)}" if hint else ""))
+
+    def _of_allocation(self, finding: Finding, jobs: pa.Table) -> Ending:
+        return self._of_job(finding, jobs, True, "its time limit is later now")
 
     def _of_chain(self, finding: Finding, jobs: pa.Table) -> Ending:
         rules = self._here(self.settings.chains)

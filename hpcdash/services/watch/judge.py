@@ -34,6 +34,7 @@ from hpcdash.services.submit.launch_records import LaunchedCheckpoints
 from hpcdash.services.watch.disks import DiskUsage
 from hpcdash.services.watch.facts import DiskLook, Facts
 from hpcdash.services.watch.rules import (
+    allocations,
     deadlines,
     failures,
     hanging,
@@ -57,6 +58,7 @@ ALL_RULES = tuple(
     finding_key(rule)
     for rule in (
         *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
+        allocations.RULE,
         *(deadlines.END, deadlines.NO_SAVE, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE, unseen.RULE),
     )
 )
@@ -229,8 +231,9 @@ class Judge:
             look.findings += running.is_running(jobs, watch)
             look.pulses.append(format_pulse(rule.meant.name, running.living_rows(jobs, watch), zoned, reasons))
         if settings.never_starts:
-            own = self._own(jobs)
-            look.findings += waiting.waits_for_ever(own, reasons)
+            look.findings += waiting.waits_for_ever(self._own(jobs), reasons)
+        own = self._own(jobs)
+        look.findings += allocations.ends_soon(own, self._launched.allocations(own), now)
         for rule in self._here(settings.chains):
             seen: set[str] = set()
             for row in self._rows(jobs, rule.meant, JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED):

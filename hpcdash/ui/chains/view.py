@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -27,7 +29,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import elapsed_cell, job_hint
 from hpcdash.ui.table_view import ReadTableView
-from hpcdash.ui.view import Targets
+from hpcdash.ui.view import FRAMED_LINES, Targets
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -64,8 +66,9 @@ class ChainView(ReadTableView):
     IDENTITY = "_row_id"
     DEFAULT_COLUMNS = ("id", "name", "state", "started", "ended", "elapsed", "how", "waits")
     DEFAULT_CSS = """
-    ChainView > Static { width: 1fr; height: auto; padding: 0 1; }
-    ChainView > .notes { color: $text-muted; }
+    ChainView > #about { height: auto; }
+    ChainView > #about > Static { width: 1fr; height: auto; padding: 0 1; }
+    ChainView > #about > .notes { color: $text-muted; }
     """
 
     reader: ChainReader
@@ -79,8 +82,10 @@ class ChainView(ReadTableView):
         super().__init__(session, **rest)
 
     def compose(self) -> ComposeResult:
-        yield Static("asking …", classes="picture", markup=False)
-        yield Static("", classes="notes", markup=False)
+        with Vertical(id="about") as about:
+            about.border_title = Content(f"Chain of {visible(self.job_id)}")
+            yield Static("asking …", classes="picture", markup=False)
+            yield Static("", classes="notes", markup=False)
         yield from super().compose()
 
     # -- what the table is made of
@@ -174,6 +179,7 @@ class ChainView(ReadTableView):
         self.read()
 
     def on_resize(self) -> None:
+        self.query_one("#about").set_class(self.app.size.height >= FRAMED_LINES, "panel")
         self._show_picture()
 
     def states_in_lists(self) -> object:
@@ -209,9 +215,9 @@ class ChainView(ReadTableView):
             if self._error is not None:
                 head.update("no chain to show; ! tells more")
             return
-        head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 2)))
+        head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 4)))
         lines = [visible(line) for line in self._note_lines(chain)]
-        notes.update("\n".join(clip(line, max(20, self.size.width - 2)) for line in lines[:_MOST_NOTES]))
+        notes.update("\n".join(clip(line, max(20, self.size.width - 4)) for line in lines[:_MOST_NOTES]))
         notes.display = bool(lines)
 
     def _note_lines(self, chain: JobChain) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import TYPE_CHECKING, cast
 
 from textual.content import Content
@@ -39,6 +40,9 @@ class ClusterHeader(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
         self._shown = ""
+        # What it was drawn of: it is asked to show itself with each key.
+        self._tables: tuple[object, ...] = ()
+        self._room = (0, 0)
 
     async def on_click(self) -> None:
         await cast("DashboardScreen", self.screen).act("show_queues")
@@ -48,10 +52,14 @@ class ClusterHeader(Static):
         queues = store.snapshots.get(Kind.QUEUES)
         mine = store.snapshots.get(Kind.MINE)
         if not is_wanted or queues is None:
-            self.display = False
+            self.display, self._tables = False, ()
             return
         room = self.size.width or self.app.size.width - 2
         lines = 2 if self.app.size.height >= _TALL_LINES else 1
+        tables = (queues.table, mine and mine.table)
+        if self._tables and all(map(is_, tables, self._tables)) and self._room == (room, lines):
+            return
+        self._tables, self._room = tables, (room, lines)
         notes = queues.table["_server_note"].unique().to_pylist()
         shares = store.snapshots.get(Kind.SHARES)
         content = header_content(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.content import Content
 from textual.widgets import Static
 
 from hpcdash.domain import schema
@@ -21,6 +22,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import JobsView
+from hpcdash.ui.view import FRAMED_LINES
 
 _VNODE = re.compile(r"\[[0-9]+\]$")
 
@@ -29,7 +31,7 @@ class NodeView(JobsView):
     """Everyone's jobs on one node, under what sinfo says of it."""
 
     DEFAULT_CSS = """
-    NodeView > #about { height: auto; max-height: 10; padding: 0 1 1 1; }
+    NodeView > #about { height: auto; max-height: 12; padding: 0 1; }
     """
 
     def __init__(self, session: ClusterSession, *, name: str) -> None:
@@ -41,8 +43,14 @@ class NodeView(JobsView):
         return frozenset({Kind.NODES, Kind.EVERYONE})
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="about", markup=False)
+        about = Static("", id="about", markup=False)
+        about.border_title = Content(f"Node {visible(self.node_name)}")
+        yield about
         yield from super().compose()
+
+    def on_resize(self) -> None:
+        self.query_one("#about").set_class(self.app.size.height >= FRAMED_LINES, "panel")
+        super().on_resize()
 
     def source(self) -> pa.Table | None:
         table = super().source()

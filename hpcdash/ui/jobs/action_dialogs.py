@@ -1,4 +1,4 @@
-"""The dialogs of an action on jobs: what to change, which signal, whether to do it, how it went for each job."""
+"""The dialogs of an action on jobs: what to change or note, which signal, whether to do it, how each job fared."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.errors import UsageError
 from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
+from hpcdash.services.state.notes import LONGEST_NOTE
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.widgets.cells import signs
 
@@ -430,3 +431,30 @@ def _clipped_ids(ids: Sequence[str]) -> str:
             return f"{' '.join(shown)} … and {len(ids) - len(shown)} more"
         shown.append(visible(job_id))
     return " ".join(shown)
+
+
+class NoteDialog(Dialog[str | None]):
+    """One line on a job; an empty one takes the note away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+u", "clear", show=False, priority=True)]
+
+    def __init__(self, heading: str, note: str) -> None:
+        super().__init__(heading)
+        self.note = note
+
+    def compose_body(self) -> ComposeResult:
+        yield Input(self.note, max_length=LONGEST_NOTE, compact=True, select_on_focus=False)
+
+    def format_keys(self) -> str:
+        return "enter keep · ctrl+u clear · esc cancel"
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def action_clear(self) -> None:
+        self.query_one(Input).value = ""
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.dismiss(event.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.shell import in_folder
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
 from hpcdash.domain.job_ids import is_task
@@ -183,28 +184,57 @@ class JobActions:
         write_note(self.screen)
 
     def do_open_shell(self) -> None:
-        self.screen.run_worker(self._open_shell(self.screen.view, self.screen.session), group="shell", exclusive=True)
+        self._lend(self._open_shell(self.screen.view, self.screen.session))
 
-    async def _open_shell(self, view: View, session: ClusterSession) -> None:
-        """Leaves the terminal to a shell in the folder of the job one points at, until that ends."""
+    def do_connect(self) -> None:
+        self._lend(self._connect(self.screen.view, self.screen.session))
+
+    def _lend(self, work: Coroutine[Any, Any, str]) -> None:
+        """Leave the terminal to what `work` runs, then show what it has to say."""
+
+        async def run() -> None:
+            session = self.screen.session
+            try:
+                words = await work
+            except HpcdashError as error:
+                words = format_error(error)
+            if words:
+                self.screen.notify(words, severity="warning", timeout=12, markup=False)
+            session.poller.ask_now()
+
+        self.screen.run_worker(run(), group="shell", exclusive=True)
+
+    async def _open_shell(self, view: View, session: ClusterSession) -> str:
+        """A shell in the folder of the job one points at, on the login node."""
         job_id = view.pointed_job()
         if job_id is None:
-            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
-            return
+            return "no job is pointed at"
         row = known_row(session.store, job_id) or next(iter(view.targets().rows), None)
         folder = row["work_dir"] if row is not None else None
-        try:
-            if not folder:
-                folder = (await session.store.fetch_detail(job_id)).job["work_dir"][0].as_py()
-            if not folder:
-                raise UsageError(f"the folder of job {visible(job_id)} is not known")
-            argv = session.store.transport.shell_argv(folder)
-        except HpcdashError as error:
-            self.screen.notify(f"no shell: {format_error(error)}", severity="warning", timeout=8, markup=False)
-            return
-        if self.screen.view is view:
-            cast("DashboardApp", self.screen.app).open_shell(argv, f"{session.store.title}: {folder}")
-            session.poller.ask_now()
+        if not folder:
+            folder = (await session.store.fetch_detail(job_id)).job["work_dir"][0].as_py()
+        if not folder:
+            return f"no shell: the folder of job {visible(job_id)} is not known"
+        if self.screen.view is not view:
+            return ""
+        app = cast("DashboardApp", self.screen.app)
+        await app.lend_terminal(session.store.transport, in_folder(folder), [f"{session.store.title}: {folder}"])
+        return ""
+
+    async def _connect(self, view: View, session: ClusterSession) -> str:
+        """A shell in the job one points at, of an array in a task of it."""
+        from hpcdash.services.jobs.connect import explain_end, plan_shell
+
+        job_id = view.pointed_job()
+        if job_id is None:
+            return "no job is pointed at"
+        task = await asyncio.to_thread(task_with_log, session.store, job_id)
+        plan = await plan_shell(session.store, task or job_id, state_folder=session.actions.journal.path.parent)
+        if self.screen.view is not view:
+            return ""
+        app = cast("DashboardApp", self.screen.app)
+        words = [f"{plan.title} of {session.store.title}", *plan.notes]
+        return await explain_end(session.store, plan, await app.lend_terminal(plan.transport, plan.argv, words))
 
     # -- acting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -13,13 +14,14 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from hpcdash.domain.job_text import format_end, state_word
+from hpcdash.domain.job_text import format_end, format_exit, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip, clip_path, visible
 from hpcdash.domain.units import format_duration, format_memory, format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.lookup import known_row, task_with_log
@@ -33,6 +35,7 @@ from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_instant, signs, u
 if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Usage
     from hpcdash.domain.root_cause import RootCause
+    from hpcdash.domain.triage import TaskGroup
     from hpcdash.services.metrics.loss_tails import LossTail, LossTails
 
 Row = Mapping[str, Any]
@@ -48,6 +51,46 @@ _BAR_CELLS = 10
 # A pane of so many lines has a chart in the place of a line of blocks.
 _LINES_FOR_CHART = 22
 _CHART_LINES = 5
+# A pane of so many lines says where the log is and what was submitted.
+_LINES_FOR_FILES = 14
+# Of so many failed tasks whose paths the list tells, the logs are read with the same command; so many groups are shown.
+_MOST_FAILED_LOGS = 8
+_MOST_GROUPS = 4
+
+
+class LogHeading(Static):
+    """Whose log stands below and where it is; where there are two streams, a click shows the other one."""
+
+    class Chosen(Message):
+        """A stream was clicked on: the path of its file."""
+
+        def __init__(self, path: str) -> None:
+            super().__init__()
+            self.path = path
+
+    def __init__(self) -> None:
+        super().__init__("", id="heading", markup=False)
+        self._places: list[tuple[int, int, str]] = []
+
+    def show(self, head: str, files: Sequence[str], shown: str, room: int) -> None:
+        """`files` are stdout's and stderr's, or one that has both; `shown` is the one below, whose path takes what is
+        left of so many cells."""
+        line, self._places = Content.styled(head, "bold"), []
+        for name, path in zip(("stdout", "stderr"), files, strict=False) if len(files) > 1 else ():
+            line += Content("  ")
+            self._places.append((line.cell_length, line.cell_length + len(name), path))
+            line += Content.styled(name, "bold underline" if path == shown else "$text-muted")
+        gap = "  " if self._places else " "
+        if shown and room > line.cell_length + len(gap):
+            line += Content(gap + clip_path(visible(shown), room - line.cell_length - len(gap)))
+        self.display = bool(line)
+        self.update(line)
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset(self)
+        for start, end, path in self._places:
+            if at is not None and start <= at.x < end:
+                self.post_message(self.Chosen(path))
 
 
 class JobOverview(Vertical):
@@ -56,6 +99,7 @@ class JobOverview(Vertical):
     DEFAULT_CSS = """
     JobOverview { display: none; padding: 0 1; }
     JobOverview > #facts { height: auto; }
+    JobOverview > #heading { height: 1; display: none; }
     JobOverview > #log { height: 1fr; scrollbar-size-vertical: 1; }
     JobOverview > #log > Static { height: auto; }
     """
@@ -75,8 +119,11 @@ class JobOverview(Vertical):
         # Of those, where reading it went wrong, which is said once.
         self._failed: set[str] = set()
         self._shown = ("", "")
+        # The file that was chosen in the place of the one that says most.
+        self._chosen_file = ""
         # The task of an array whose log is shown, as the lists of these times have it.
         self._task_of: tuple[tuple[object, ...], Row | None] = (), None
+        self._failures_of: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
 
     @cached_property
     def _tails(self) -> LossTails:
@@ -87,6 +134,7 @@ class JobOverview(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="facts", markup=False)
+        yield LogHeading()
         with VerticalScroll(id="log"):
             yield Static("", markup=False)
 
@@ -124,6 +172,7 @@ class JobOverview(Vertical):
         if self._row is None or self._resting is not None:
             return
         self._draw()
+        self._look_at_failures()
         # The log of a job that has ended is read once, as soon as the pane is seen and commands have room.
         logged = self._logged
         if logged is None:
@@ -137,16 +186,65 @@ class JobOverview(Vertical):
 
     @property
     def _logged(self) -> Row | None:
-        """The job whose log is shown: of an array the first task that runs, else the last that ended."""
+        """The job whose log is shown: of an array the first task that failed or that runs, else the last that ended."""
         row = self._row
         if row is None or not _is_whole_array(row):
             return row
-        store, array_id = self._session.store, str(row["array_id"])
-        lists = (array_id, *(snapshot.taken_at for snapshot in store.snapshots.values()))
+        store, lists = self._session.store, (*self._lists_of(row), self._failures_of)
         if self._task_of[0] != lists:
-            job_id = task_with_log(store, array_id)
+            failed = [member for group in self._failures for member in group.members if member.nodes]
+            first = min(failed, key=lambda one: one.tasks.first or 0, default=None)
+            job_id = task_with_log(store, str(row["array_id"])) if first is None else first.job_id
             self._task_of = lists, None if job_id is None else known_row(store, job_id)
         return self._task_of[1]
+
+    def _lists_of(self, row: Row) -> tuple[object, ...]:
+        """An array, and the times of the lists that know its tasks."""
+        return (str(row["array_id"]), *(snapshot.taken_at for snapshot in self._session.store.snapshots.values()))
+
+    @property
+    def _failures(self) -> tuple[TaskGroup, ...]:
+        """How tasks of the array ended that failed, by cause as far as their logs were read."""
+        row = self._row
+        is_of_row = row is not None and _is_whole_array(row) and self._failures_of[0][:1] == (str(row["array_id"]),)
+        return self._failures_of[1] if is_of_row else ()
+
+    def _look_at_failures(self) -> None:
+        if self._row is not None and _is_whole_array(self._row):
+            self.run_worker(self._group_failures(self._row), group="failures", exclusive=True)
+
+    async def _group_failures(self, row: Row) -> None:
+        """Group them anew where more is known of them than before. Asks nothing."""
+        if not _is_whole_array(row):
+            return
+        from hpcdash.services.jobs.triage import known_failures, lines_read
+
+        store, array_id = self._session.store, str(row["array_id"])
+        known = (*self._lists_of(row), len(self._asked), lines_read(store))
+        if self._failures_of[0] != known:
+            groups = await asyncio.to_thread(known_failures, store, array_id, self._last_words())
+            is_new = groups != self._failures_of[1]
+            self._failures_of = known, groups
+            if is_new and self.is_attached:
+                self._draw()
+
+    def _last_words(self) -> dict[str, str]:
+        from hpcdash.domain.triage import last_meaningful
+
+        words: dict[str, str] = {}
+        for job_id in self._asked:
+            tails = self._tails.by_file(job_id).values()
+            said = [last_meaningful(tail.lines) for tail in tails if any(map(str.strip, tail.lines))]
+            if said:
+                words[job_id] = said[-1]
+        return words
+
+    def _unread_failures(self) -> list[Row]:
+        """Failed tasks of the array whose paths the list tells: their logs cost no command of their own."""
+        store = self._session.store
+        ids = [member.job_id for group in self._failures for member in group.members if member.line is None]
+        rows = (known_row(store, job_id) for job_id in ids[:_MOST_FAILED_LOGS] if job_id not in self._asked)
+        return [row for row in rows if row is not None and row["stdout_path"]]
 
     @property
     def _is_seen(self) -> bool:
@@ -154,6 +252,17 @@ class JobOverview(Vertical):
 
     def _rested(self) -> None:
         self._resting = None
+        if self._row is not None and _is_whole_array(self._row):
+            self.run_worker(self._rested_on_array(self._row), group="failures", exclusive=True)
+        else:
+            self._look()
+
+    async def _rested_on_array(self, row: Row) -> None:
+        await self._group_failures(row)
+        if row is self._row and self._resting is None and self.is_attached:
+            self._look()
+
+    def _look(self) -> None:
         self._draw()
         logged = self._logged
         if logged is not None and logged["state"] not in WAITING and self._tail is None:
@@ -180,7 +289,9 @@ class JobOverview(Vertical):
                 self._resting = self.set_timer(LOCATED_SECONDS, self._rested)
             return
         try:
-            await self._tails.refresh([row])
+            if self._row is not None:
+                await self._group_failures(self._row)
+            await self._tails.refresh([row, *self._unread_failures()])
         except Exception as error:  # a log may hold anything; it ends nothing
             self._tails.failures[str(row["id"])] = error
         for job_id, failure in self._tails.failures.items():
@@ -189,6 +300,7 @@ class JobOverview(Vertical):
                 self.notify(f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False)
         self._asked |= self._tails.looked_at | self._tails.failures.keys()
         self._draw_again(row)
+        self._look_at_failures()
 
     async def _ask_usage(self, row: Row) -> None:
         job_id, store = str(row["id"]), self._session.store
@@ -218,14 +330,21 @@ class JobOverview(Vertical):
     @property
     def _tail(self) -> LossTail | None:
         """Of stdout and stderr what says more: why a job failed, else its loss; None: not read yet."""
+        return self._file_shown[1]
+
+    @property
+    def _file_shown(self) -> tuple[str, LossTail | None]:
+        """The path of that file, and its end; '' and None."""
         row = self._logged
         if row is None or row["id"] not in self._asked:
-            return None
-        state = row["state"]
+            return "", None
+        state, tails = row["state"], self._tails.by_file(str(row["id"]))
+        if self._chosen_file in tails:
+            return self._chosen_file, tails[self._chosen_file]
         return max(
-            self._tails.tails(str(row["id"])),
-            key=lambda one: (_strength(state, one), len(one.values), any(map(str.strip, one.lines))),
-            default=None,
+            tails.items(),
+            key=lambda one: (_strength(state, one[1]), len(one[1].values), any(map(str.strip, one[1].lines))),
+            default=("", None),
         )
 
     def _draw(self) -> None:
@@ -238,22 +357,59 @@ class JobOverview(Vertical):
             return
         tail = self._tail
         usage, _ = self._usages.get(str(row["id"]), (None, 0.0))
-        facts = job_facts(
-            self._session, row, self._now(), tail, usage, width=width, has_room=self.size.height >= _LINES_FOR_CHART
-        )
+        has_room = self.size.height >= _LINES_FOR_CHART
+        facts = job_facts(self._session, row, self._now(), tail, usage, width=width, has_room=has_room)
         shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
         log = self._log_content(self._logged or row, tail, width)
-        self._show(title, Content("\n").join([facts, self._array_keys()]) if _is_whole_array(row) else facts, log)
+        parts = [facts, *self._array_lines(width)] if _is_whole_array(row) else [facts]
+        self._show(title, Content("\n").join([*parts, *self._command_line(width)]), log)
+        self._show_heading(row)
+
+    def _array_lines(self, width: int) -> list[Content]:
+        """How tasks of an array failed, and the keys that show more of them."""
+        groups = self._failures
+        lines = [_group_line(group, width) for group in groups[:_MOST_GROUPS]]
+        if len(groups) > _MOST_GROUPS:
+            lines.append(Content.styled(f"and {len(groups) - _MOST_GROUPS} more causes", "$text-muted"))
+        return [*lines, self._array_keys()]
+
+    def _command_line(self, width: int) -> list[Content]:
+        """What was submitted, where that was told and a high pane has room for it."""
+        task = self._logged
+        command = self._command_of(task) if task is not None and self.size.height >= _LINES_FOR_FILES else ""
+        words = clip(visible(command), max(20, width - 10))
+        return [Content.assemble(("command ", "$text-muted"), words)] if words else []
+
+    def _show_heading(self, row: Row) -> None:
+        """Above the end of the log whose it is and where: in a low pane only of an array, or of two streams."""
+        task, (path, _), is_whole = self._logged, self._file_shown, _is_whole_array(row)
+        has_room = self.size.height >= _LINES_FOR_FILES
+        files = () if task is None else self._tails.files(str(task["id"]))
+        if task is None or not (is_whole or (path and (has_room or len(files) > 1))):
+            head, path, files = "", "", ()
+        else:
+            head = f"Log of {visible(str(task['id']))}" if is_whole else "Log"
+        self.query_one(LogHeading).show(head, files if path else (), path, self.size.width if has_room else 0)
+
+    def on_log_heading_chosen(self, event: LogHeading.Chosen) -> None:
+        event.stop()
+        self._chosen_file = event.path
+        self._draw()
+
+    def _command_of(self, row: Row) -> str:
+        """The command that submitted a job, else the file its script was read from; '' where that was not told."""
+        detail, backend = self._tails.details.get(str(row["id"])), self._session.store.backend
+        if detail is None:
+            return ""
+        return backend.detail.submit_line(detail.native) or backend.scripts.submitted_file(detail) or ""
 
     def _array_keys(self) -> Content:
         """What shows an array's tasks, and how those ended that did."""
         sign_of = cast("DashboardScreen", self.screen).key_sign_of
         known = (("fold", "fold or unfold arrays"), ("triage", "group failures by cause"), ("detail", "full details"))
         keys = [Content.assemble((sign_of(name), "bold"), f" {words}") for name, words in known if sign_of(name)]
-        task = self._logged
-        under = Content.styled(f"\nLog of {visible(str(task['id']))}", "bold") if task is not None else Content()
-        return Content.styled(" · ", "$text-muted").join(keys) + under
+        return Content.styled(" · ", "$text-muted").join(keys)
 
     def _log_content(self, row: Row, tail: LossTail | None, width: int) -> Content:
         if row["state"] in WAITING:
@@ -284,6 +440,19 @@ def _is_whole_array(row: Row) -> bool:
     return bool(row.get("_states"))
 
 
+def _group_line(group: TaskGroup, width: int) -> Content:
+    """`✗ 3 failed, exit 1 · tasks 3,7-8 · most on n03 · ValueError: batch of 7`."""
+    ending = format_exit(group.state, group.exit_code, group.exit_signal).partition(":")[0]
+    told = f", {ending}" if group.state == JobState.FAILED and ending else ""
+    sign = signs().states.get(group.state, "?")
+    parts = [f"{'tasks' if group.count > 1 else 'task'} {clip(str(group.tasks), 24)}"]
+    if group.node:
+        parts.append(f"{group.on_node} on {visible(group.node)}")
+    head = f"{sign} {group.count} {state_word(group.state)}{told}"
+    rest = " · ".join(["", *parts, *([visible(group.line)] if group.line else [])])
+    return Content.assemble((head, f"$state-{style_name(group.state)}"), clip(rest, max(10, width - len(head) - 2)))
+
+
 def job_facts(
     session: ClusterSession,
     row: Row,
@@ -301,7 +470,8 @@ def job_facts(
     if usage is not None and row["state"] == JobState.RUNNING:
         lines.append(_usage(usage, row))
     if tail is not None:
-        lines += [_loss(tail, width, has_room=has_room), _cause(row, tail)]
+        # Of an array the groups of its failures say why.
+        lines += [_loss(tail, width, has_room=has_room), Content() if _is_whole_array(row) else _cause(row, tail)]
     return Content("\n").join(line for line in lines if line)
 
 
@@ -402,9 +572,12 @@ def _root_cause(state: str, tail: LossTail) -> RootCause | None:
 
 
 def _cause(row: Row, tail: LossTail) -> Content:
-    """The line of the log that tells why a job failed."""
+    """The line of the log that tells why a job failed; what just happened to be its last stands below anyway."""
+    from hpcdash.domain.root_cause import Strength
+
     cause = _root_cause(row["state"], tail)
-    return Content() if cause is None else Content.styled(cause.words, "$text-error")
+    says_why = cause is not None and cause.strength > Strength.WORDS
+    return Content.styled(cause.words, "$text-error") if cause is not None and says_why else Content()
 
 
 def _strength(state: str, tail: LossTail) -> int:

@@ -36,7 +36,7 @@ PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
 _ID_CELLS = 12
 # As wide a terminal has the overview beside the table.
-_BESIDE_COLUMNS = 200
+_BESIDE_COLUMNS = 160
 _OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
 # No column of the list: what is in it comes from logs.
 if TYPE_CHECKING:

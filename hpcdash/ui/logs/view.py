@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -17,23 +18,23 @@ from hpcdash.backends.job_detail import LogFiles
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import HpcdashError
+from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.lookup import known_row, known_tasks
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.pane import LogPane
-from hpcdash.ui.view import CHART_RANK, Targets, View, row_ranks
+from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
 
 if TYPE_CHECKING:
+    from hpcdash.services.submit.allocations import Run
     from hpcdash.ui.screen import DashboardApp
 
 
 SIDE_BY_SIDE_COLUMNS = 140
 # A frame takes two rows: lower screens have none.
-_FRAMED_ROWS = 30
 _SAID_SECONDS = 5.0
 _ASKED_AGAIN_SECONDS = 60.0
 _PERCENTAGE = "a percentage: 0 to 100"
@@ -58,6 +59,8 @@ class LogView(View):
     def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
         super().__init__(session)
         self.job_id = job_id
+        # Of an allocation the run whose log is shown; 0: its own.
+        self.run = 0
         self.place: LogPlace | None = None
         self._error: HpcdashError | None = None
         self._streams = LogStreams(session, stream, self._row)
@@ -95,6 +98,10 @@ class LogView(View):
     async def _locate(self) -> None:
         try:
             place = await locate_logs(self.session.store, self.job_id)
+            if self.run:
+                runs = await self._fetch_runs(place)
+                run = runs[min(self.run, len(runs)) - 1]
+                place = replace(place, files=LogFiles(run.stdout, run.stderr))
         except HpcdashError as error:
             self._error = error
             self._streams.say_unknown()
@@ -185,7 +192,8 @@ class LogView(View):
         return self.pane.window.looked_at if self.pane is not None else None
 
     def crumbs(self) -> Sequence[str]:
-        return ("log", self.job_id, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
+        which = (f"run {self.run}",) if self.run else ()
+        return ("log", self.job_id, *which, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
 
     def hint(self) -> str:
         if self._said:
@@ -331,11 +339,35 @@ class LogView(View):
     async def do_next_task(self) -> None:
         await self._go_task(1)
 
+    async def _fetch_runs(self, place: LogPlace) -> tuple[Run, ...]:
+        from hpcdash.services.submit.allocations import allocation_of, fetch_runs
+
+        return await fetch_runs(self.session.store, allocation_of(place.detail.job.to_pylist()[0]))
+
+    async def _go_run(self, step: int) -> None:
+        """To another run of an allocation; before the first is the allocation's own log."""
+        if self.place is None:
+            return
+        try:
+            count = len(await self._fetch_runs(self.place))
+        except UsageError:
+            self._say("this job is not an array task, and no allocation for runs")
+            return
+        except HpcdashError as error:
+            self._say(error.message)
+            return
+        if not 0 <= self.run + step <= count:
+            self._say("the last run of the allocation" if step > 0 else "the allocation's own log")
+            return
+        self.run += step
+        self._said = ""
+        self._ask()
+
     async def _go_task(self, step: int) -> None:
         row = self._row()
         array_id = row["array_id"] if row is not None else None
         if row is None or array_id is None:
-            self._say("this job is not an array task")
+            await self._go_run(step)
             return
         tasks = await asyncio.to_thread(known_tasks, self.session.store, str(array_id))
         tasks.setdefault(row["_task"] or 0, self.job_id)
@@ -512,10 +544,9 @@ class LogStreams(Horizontal):
         self._frame()
 
     def _frame(self) -> None:
-        """Frames around both streams, where there is room for the rows they take."""
-        is_framed = self.is_beside and self.app.size.height >= _FRAMED_ROWS
+        """Frames around the streams, where there is room for the rows they take."""
         for pane in self._panes.values():
-            pane.set_class(is_framed, "panel")
+            pane.set_class(self.app.size.height >= FRAMED_LINES, "panel")
 
     def _made(self, stream: str, files: LogFiles) -> LogPane:
         path = files.stdout if stream == "stdout" else files.stderr

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
@@ -31,7 +32,7 @@ from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, SEVERAL, S
 from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
-from hpcdash.ui.view import Targets, View
+from hpcdash.ui.view import FRAMED_LINES, Targets, View
 from hpcdash.ui.widgets.lines import Line
 
 if TYPE_CHECKING:
@@ -102,6 +103,10 @@ class ChartView(ChartFollowing, can_focus=True):
         self.query_one("#legend", Line).say(self._legend(legend(request.runs)))
         self.set_class(not self.picture.panels, "-empty")
         self.set_class(self.size.height < _ROOMY, "-cramped")
+        row = self._row()
+        name = visible(str(row["name"] or "")) if row is not None else ""
+        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        self.border_title = Content(f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip() + more)
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())
@@ -110,6 +115,10 @@ class ChartView(ChartFollowing, can_focus=True):
         self.query_one("#meaning", Line).say(Text(clip(visible(" · ".join(meaning)), max(self.size.width - 2, 1))))
         self.query_one("#found", Line).say(self._found_line())
         self.post_message(self.CrumbsChanged())
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height >= FRAMED_LINES, "panel")
+        super().on_resize()
 
     def tell_problem(self, words: str) -> None:
         self.query_one("#found", Line).say(Text(visible(words)))

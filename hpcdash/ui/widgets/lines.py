@@ -51,7 +51,8 @@ class Line(Static):
     def say(self, text: Text) -> None:
         if self._shown is None or text.markup != self._shown.markup:
             self._shown = text
-            self.update(text)
+            # It stays one line of the whole width: nothing else moves.
+            self.update(text, layout=False)
 
 
 class ActionLine(Line):

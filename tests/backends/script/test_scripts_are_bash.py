@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcdash.backends.script.allocation import KIND, Waiting
 from hpcdash.backends.script.body import Place
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime
@@ -57,6 +59,15 @@ def scripts(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
         yield name, batch_script(scheduler, request, PLACE).text
     for name, fields in CALLS.items():
         yield f"call-{name}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
+    allocation = Request(kind=KIND, command=":", slots=8, work_dir="/home/ann/my work", job_library=False)
+    for name, seconds in (("kept", None), ("idle", 1800)):
+        waits = replace(PLACE, waiting=Waiting(seconds))
+        yield f"allocation-{name}", batch_script(scheduler, allocation, waits).text
+    run = replace(PLACE, folder=f"{PLACE.folder}/runs/1.a", is_run=True)
+    yield (
+        "run",
+        batch_script(scheduler, Request(command="train.py", slots=8, slots_per_node=4, limit_seconds=7200), run).text,
+    )
 
 
 @pytest.fixture(params=Scheduler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +24,11 @@ from hpcdash.config.watch_settings import (
 from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.schema import NODES
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
 from hpcdash.services.watch.alerts import title_of
 from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
+from hpcdash.services.watch.rules.allocations import ends_soon
 from hpcdash.services.watch.rules.deadlines import GraceFacts, Saves, end_before_save, grace_too_short, no_save
 from hpcdash.services.watch.rules.failures import fails_on_a_node
 from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
@@ -461,3 +465,26 @@ def test_a_key_stays_when_words_and_severity_change() -> None:
     assert one.key == Finding("storage", "/work", Severity.CRITICAL, "99 %", aspect="bytes").key
     assert one.key == finding_key("storage", "/work", "bytes") != finding_key("storage", "/work", "inodes")
     assert BEGIN.tzinfo is UTC
+
+
+def test_an_allocation_is_warned_of_once_its_time_is_nearly_over(tmp_path: Path) -> None:
+    def launch(job: str, kind: str) -> LaunchRecord:
+        return LaunchRecord(f"/l/{job}", "", job, "work", "always", "", 1, 1.0, f'kind = "{kind}"\ncommand = ":"\n')
+
+    records = LaunchRecords(tmp_path, "c")
+    for record in (launch("1", "allocation"), launch("2", "allocation"), launch("3", "exp"), launch("5", "allocation")):
+        records.launched(record)
+    jobs = table_of(
+        job_row("1", name="work", state="running", ends_at=NOW + timedelta(minutes=14)),
+        job_row("2", name="work", state="running", ends_at=NOW + timedelta(minutes=16)),
+        job_row("3", name="work", state="running", ends_at=NOW + timedelta(minutes=1)),
+        # Another job that has the number of an allocation that is forgotten; and one whose end nobody knows.
+        job_row("4", name="other", state="running", ends_at=NOW + timedelta(minutes=1)),
+        job_row("5", name="work", state="running", ends_at=None),
+    )
+    known = LaunchedCheckpoints(tmp_path, "c").allocations(jobs)
+    assert known == ("1", "2", "5")
+    (found,) = ends_soon(jobs, known, NOW.timestamp())
+    assert found.words == "the allocation job 1 (work) ends in 14 min"
+    assert (found.key, found.severity) == (finding_key("allocation-ends", "1"), Severity.WARNING)
+    assert ends_soon(jobs, (), NOW.timestamp()) == []

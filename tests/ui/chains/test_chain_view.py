@@ -41,13 +41,6 @@ def told(pilot: Pilot[Any]) -> list[str]:
     return notices(pilot.app)
 
 
-def test_a_train_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:
-    async def go_there(pilot: Pilot[Any]) -> None:
-        await open_train(pilot)
-
-    assert snap_compare(acting_app(train_cluster(), tmp_path), terminal_size=SIZE, run_before=go_there)
-
-
 def test_the_question_what_to_append_looks_as_it_did(snap_compare: Any, tmp_path: Path) -> None:
     async def go_there(pilot: Pilot[Any]) -> None:
         await open_train(pilot)

@@ -265,11 +265,11 @@ async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(tmp
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         plan = app.main.session.actions.plan(ActionRequest(Verb.CANCEL, ("101", "302")))
-        worker = app.main.run_worker(app.main.runner.carry_out(plan, asides=("2 of 9 failed tasks",)))
+        worker = app.main.run_worker(app.main.handlers.runner.carry_out(plan, asides=("2 of 9 failed tasks",)))
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and "2 of 9 failed" in screen_text(app))
         await pilot.press("n")
         assert await worker.wait() is None
-        worker = app.main.run_worker(app.main.runner.carry_out(plan))
+        worker = app.main.run_worker(app.main.handlers.runner.carry_out(plan))
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
         report = await worker.wait()

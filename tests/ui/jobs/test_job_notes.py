@@ -7,7 +7,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from hpcdash.ui.notes import NoteDialog, notes_of
+from hpcdash.ui.jobs.action_dialogs import NoteDialog
+from hpcdash.ui.notes import notes_of
 from tests.embedded.queue_lab import QueueLab
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import EVERYDAY, acting_app, mark, point_at

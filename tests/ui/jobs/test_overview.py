@@ -125,6 +125,18 @@ async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:
         await until(pilot, lambda: "lr " in screen_text(app).partition("Log of 13_")[2], "the end of it")
 
 
+async def test_an_array_with_failures_groups_them_and_shows_why_with_the_commands_of_one_log() -> None:
+    app = dashboard("training")
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        await press(pilot, "4")
+        asked = app.sessions[0].store.budget.per_minute
+        rows_of(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
+        await until(pilot, lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app), "the cause")
+        assert "Log of 13_3 /home/maya/vision/sweep/logs" in screen_text(app)
+        assert app.sessions[0].store.budget.per_minute - asked <= 4
+
+
 @pytest.mark.parametrize(("size", "place"), [(UNDER, "under"), (BESIDE, "beside"), (SMALL, "nowhere")])
 async def test_it_stands_where_the_terminal_has_room(size: tuple[int, int], place: str) -> None:
     app = dashboard("everyday")
@@ -169,3 +181,17 @@ def test_a_small_curve_falls_where_its_values_fall_and_leaves_out_what_is_not_fi
     assert small_curve([], 8, 2) == []
     assert len(small_curve([2.0, 2.0, 2.0], 8, 1)) == 1
     assert all(letter in " .':" for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True)))
+
+
+async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
+    put(tmp_path / "job.out", training_log(range(1, 50)))
+    put(tmp_path / "job.err", b"a warning\n")
+    app = log_dashboard(tmp_path)
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: "Log  stdout  stderr" in screen_text(app), "both streams")
+        assert "iteration       49/" in screen_text(app)
+        await pilot.click("#heading", offset=(15, 0))
+        await until(pilot, lambda: "a warning" in screen_text(app), "stderr")
+        assert "job.err" in screen_text(app)

@@ -251,7 +251,7 @@ def test_wrapped_lines_keep_every_letter_and_no_row_is_too_wide() -> None:
     assert layout.gutter + layout.cells <= 40
 
 
-@pytest.mark.parametrize("what", ["script", "wrapped", "difference"])
+@pytest.mark.parametrize("what", ["wrapped", "difference"])
 def test_a_script_looks_as_it_did(snap_compare: Any, what: str) -> None:
     other = TRAIN.replace(b"2:00:00", b"8:00:00").replace(b"--lr 1e-3", b"--lr 3e-4")
 

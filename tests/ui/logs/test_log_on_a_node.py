@@ -55,7 +55,7 @@ async def test_a_node_that_refuses_is_said_to_in_its_own_words(node: Node, tmp_p
         await shows(pilot, f"it is on cn01 ({node.log})"[:60])
         await shows(pilot, NOTE)
         # Lines are cut wherever they are full.
-        text = "".join(screen_text(pilot.app).split())
+        text = "".join(screen_text(pilot.app).replace("│", "").split())
         words = "ssh cn01 from the login node does not work (maya@cn01: Permission denied (publickey,password).)"
         assert "".join(words.split()) in text
         assert pane_of(pilot).error is None

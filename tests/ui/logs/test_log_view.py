@@ -51,7 +51,9 @@ def numbered(count: int, first: int = 0) -> bytes:
 
 
 def top_line(pilot: Pilot[Any]) -> str:
-    return screen_text(pilot.app).split("\n")[1].strip()
+    """The first line of the log, within its frame where there is one."""
+    lines = screen_text(pilot.app).split("\n")[1:3]
+    return lines["─" in lines[0]].strip("│ ")
 
 
 async def test_a_log_opens_at_its_end_and_follows_it(log: Path) -> None:

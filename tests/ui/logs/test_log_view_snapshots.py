@@ -66,7 +66,6 @@ async def typing(pilot: Pilot[Any], log: Path) -> None:
 
 
 SCENES: dict[str, tuple[str, Act]] = {
-    "plain": (RUNNING, nothing),
     "wrap": (RUNNING, wrap),
     "search": (RUNNING, search),
     "beside": (RUNNING, beside),

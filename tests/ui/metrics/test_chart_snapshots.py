@@ -71,7 +71,6 @@ async def next_sign(pilot: Pilot[Any]) -> None:
 
 
 SCENES: dict[str, tuple[bytes, Act]] = {
-    "single": (training_log(range(1, 1201)), nothing),
     "few": (training_log(range(0, 1200, 100)), nothing),
     "overlay": (training_log(range(1, 1201)), overlay),
     "log-scale": (training_log(range(1, 1201)), log_scale),

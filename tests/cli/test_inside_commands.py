@@ -1,17 +1,16 @@
-"""`hpcdash stacks` on the embedded queue: the job's own processes and no others, with py-spy and without."""
+"""`hpcdash exec`, `top` and `stacks` on the embedded queue: the job's own processes and no others."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.queries import Answer
-from hpcdash.backends.stacks import exactly, read_stacks
-from hpcdash.errors import SchedulerRefused
-from hpcdash.transport.base import CommandResult
 from tests.support.program import Program, home_with
+from tests.support.slurm.daemons import wait_until
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
 
@@ -88,26 +87,64 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
     assert f"{job} is not running (held)" in program("stacks", job).refused(2)
 
 
-def answered(stdout: str, status: int = 0, stderr: str = "") -> Answer:
-    return CommandResult(("srun",), status, stdout.encode(), stderr.encode(), 0.1)
+def test_a_command_runs_in_the_job_s_environment_and_folder_and_its_exit_status_is_told(program: Program) -> None:
+    job = running(program, begin='export ODD="a\'b \\$(touch hit)"\nmkdir -p inner; cd inner\n')
+    ran = program("exec", job, "--", "sh", "-c", 'printf "%s|" "$ODD" "$@"; exit 3', "sh", "; touch hit", "$HOME")
+    assert (ran.status, ran.stdout) == (1, b"a'b $(touch hit)|; touch hit|$HOME|\n")
+    assert ran.stderr.endswith(": exit 3\n")
+    assert not list(program.home.rglob("hit"))
+    [node] = program("exec", job, "--format", "json", "--", "printenv", "HPCDASH_ATTEMPT").json["nodes"]
+    assert (node["exit"], node["gpu"], node["problem"]) == (0, None, None)
+    assert node["output"].startswith(f"{job}.")
+    late = program("exec", job, "--timeout", "1s", "--", "sleep", "1000")
+    assert (late.status, "time limit of 1 s" in late.stderr) == (1, True)
 
 
-def refused(answer: Answer) -> SchedulerRefused:
-    return SchedulerRefused("no", words=answer.stderr.decode())
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--read-only", "exec", "1", "--", "true"), 2, "nothing is run in jobs here"),
+        (("exec", "1_[1-3]", "--", "true"), 2, "many jobs"),
+        (("exec", "1", "--timeout", "2h", "--", "true"), 2, "--timeout"),
+        (("exec", "77", "--", "true"), 1, "77"),
+        (("top", "77"), 1, "77"),
+    ],
+)
+def test_what_cannot_be_run_is_said_and_not_tried(
+    program: Program, words: tuple[str, ...], status: int, said: str
+) -> None:
+    assert said in program(*words).refused(status)
 
 
-def test_lines_of_several_nodes_are_put_together_in_their_order() -> None:
-    read = read_stacks(answered("n10: a\nn2: b: c\nn10:   d\nn2:\n"), refused)
-    assert [(node.node, node.lines) for node in read.nodes] == [("n2", ("b: c", "")), ("n10", ("a", "  d"))]
-    assert read.problem == ""
+def test_what_a_job_uses_is_told_once(program: Program) -> None:
+    job = running(program)
+    [node] = program("top", job, "--once", "--format", "json").json["nodes"]
+    assert node["memory_bytes"] > 0
+    assert node["cpu_cores"] is not None
+    assert any("time.sleep(100)" in one["command"] and one["memory_bytes"] for one in node["processes"])
+    assert not any("every=$2" in one["command"] for one in node["processes"])
 
 
-def test_what_some_nodes_told_is_kept_where_others_could_not() -> None:
-    read = read_stacks(answered("n1: a\n", 1, "srun: error: n2: gone"), refused)
-    assert ([node.node for node in read.nodes], read.problem) == (["n1"], "srun: error: n2: gone")
-    with pytest.raises(SchedulerRefused):
-        read_stacks(answered("", 1, "srun: error: Access/permission denied"), refused)
+def test_nothing_samples_a_job_once_its_reader_was_killed(program: Program) -> None:
+    job = running(program)
+    follower = subprocess.Popen(
+        program.argv("top", job, "--format", "json"), env=program.environment, cwd=program.home, stdout=subprocess.PIPE
+    )
+    assert follower.stdout is not None
+    assert follower.stdout.readline().startswith(b"{")
+    assert samplers(program)
+    follower.kill()
+    follower.wait()
+    follower.stdout.close()
+    wait_until("the sampler's end", lambda: not samplers(program), 60)
 
 
-def test_a_text_is_found_as_it_is_written() -> None:
-    assert exactly("/a+b (c)/[d].e") == r"/a\+b \(c\)/\[d\]\.e"
+def samplers(program: Program) -> list[int]:
+    """The processes that look at jobs of this queue."""
+    found = []
+    mark = f"HPCDASH_QUEUE={program.variables['HPCDASH_QUEUE']}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"every=$2" in (folder / "cmdline").read_bytes() and mark in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found

@@ -1,0 +1,43 @@
+"""A command beside a running job of the embedded queue, whose processes are this machine's: in their environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdash.backends.inside import GRACE_SECONDS, InsideCommand, InsideStep, exactly, fresh_frame_token, held
+from hpcdash.backends.queries import Answer
+from hpcdash.errors import SchedulerRefused, excerpt
+
+
+def inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    """`program` ends with the queue's folder, which each job's processes have in a variable beside their job's id."""
+    number, _, task = str(row["id"]).partition("_")
+    # A task has a number of its own there.
+    own = "[0-9]+" if task else exactly(number)
+    wanted = [rf"^HPCDASH_ATTEMPT={own}\.[0-9]+:{exactly(program[-1])}$"]
+    if task:
+        wanted += [f"^SLURM_ARRAY_JOB_ID={exactly(number)}$", f"^SLURM_ARRAY_TASK_ID={exactly(task)}$"]
+    patterns = "\n".join(wanted)
+    token = fresh_frame_token()
+    seconds = command.seconds + GRACE_SECONDS
+    unset = (
+        "env",
+        "-u",
+        "HPCDASH_NODE",
+        "-u",
+        "HPCDASH_NODE_VARIABLE",
+        "-u",
+        "CUDA_VISIBLE_DEVICES",
+        "HPCDASH_INSIDE=1",
+        "HPCDASH_JOB_CGROUP=",
+        "HPCDASH_RANK_VARIABLE=SLURM_PROCID",
+    )
+    words = command.words(token, str(row["work_dir"] or ""), as_job=True)
+    argv = held(seconds, *unset, f"HPCDASH_JOB_PATTERNS={patterns}", "LC_ALL=C", "sh", "-c", *words)
+    return InsideStep(argv, token, seconds + 15.0, _failure)
+
+
+def _failure(answer: Answer) -> SchedulerRefused:
+    words = excerpt(answer.stderr)
+    return SchedulerRefused("nothing runs beside this job", argv=("sh",), status=answer.status, words=words)

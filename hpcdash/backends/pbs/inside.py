@@ -1,0 +1,121 @@
+"""A command on each node of a running job, by ssh from the login node: PBS itself starts nothing there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdash.backends.inside import GRACE_SECONDS, InsideCommand, InsideStep, exactly, fresh_frame_token, held
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import Answer
+from hpcdash.domain.nodelist import expand
+from hpcdash.domain.text import visible
+from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+
+MOST_NODES = 32
+# A node's name comes from the scheduler: no option, no user@, no shell's letters.
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+# No master is made: it would stay behind. One that is open is used.
+_OPTIONS = (
+    "-T",
+    "-oBatchMode=yes",
+    "-oConnectTimeout=10",
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
+    "-oControlMaster=no",
+    "-oClearAllForwardings=yes",
+    "-oForwardAgent=no",
+    "-oForwardX11=no",
+)
+# $1 token, $2 the script, $3 how many hosts, the hosts, then ssh with its options. A host's shell reads the script from
+# its stdin, whichever login shell there is; the stdin stays open as long as this shell is there, and a script ends with
+# it. A node that is this machine needs no ssh. What went wrong on the way is the host's frame.
+_OVER_SSH = r"""
+token=$1 script=$2 count=$3
+shift 3
+here=$(uname -n)
+exec 6<&0 9>&1 </dev/null 2>/dev/null
+( while read -r _; do :; done <&6; kill -TERM $$ ) >/dev/null 2>&1 9>&- &
+watcher=$!
+on_host() {
+  host=$1
+  shift
+  said=$(sh -c '
+    echo $$
+    printf "HPCDASH_NODE=%s\n%s\n" "$1" "$2"
+    while kill -0 "$3" 2>/dev/null; do sleep 3 >/dev/null 2>&1; done
+  ' sh "$host" "$script" $$ 9>&- | {
+    read -r feeder
+    if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]
+    then set -- env HPCDASH_INSIDE=1 sh
+    else set -- "$@" "$host" env HPCDASH_INSIDE=1 sh
+    fi
+    "$@" 2>&1 >&9
+    status=$?
+    kill "$feeder" 2>/dev/null
+    [ $status -eq 0 ] || echo "it ended with $status"
+  })
+  [ -z "$said" ] || printf '%s %s - !%s\n' "$token" "$host" "$(printf '%s' "$said" | tr '\n' ' ' | tail -c 400)" >&9
+}
+left=$count
+hosts=
+while [ "$left" -gt 0 ]; do
+  hosts="$hosts $1" left=$((left - 1))
+  shift
+done
+running=
+for host in $hosts; do
+  on_host "$host" "$@" &
+  running="$running $!"
+done
+for process in $running; do wait "$process"; done
+kill "$watcher"
+"""
+
+
+def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    """ssh to each node, 32 at most. Raises UsageError where the nodes are not known."""
+    if dialect is Dialect.SLURM_WRAPPERS:
+        raise UsageError("nothing runs beside a running job here: the wrappers have no command for it")
+    nodes = expand(row["node_list"] or "")
+    if not nodes:
+        raise UsageError(f"which nodes job {visible(str(row['id']))} runs on is not known", "Ask again in a moment.")
+    for node in nodes:
+        if not _HOST.fullmatch(node):
+            raise UsageError(f"{visible(node)} is not a name of a machine")
+    token = fresh_frame_token()
+    script, *arguments = command.words(token, str(row["work_dir"] or ""), as_job=True)
+    job_id = str(row["id"])
+    variables = {
+        "HPCDASH_JOB_CGROUP": job_id if "." in job_id else "",
+        "HPCDASH_JOB_PATTERNS": rf"^PBS_JOBID={exactly(job_id.partition('.')[0])}(\..*)?$",
+        "HPCDASH_NODE_VARIABLE": "",
+        "HPCDASH_RANK_VARIABLE": "",
+    }
+    # Read whole before any of it runs: what follows on stdin is the script's.
+    text = "\n".join(
+        (
+            "{",
+            "export LC_ALL=C " + " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()),
+            shlex.join(("set", "--", *arguments[1:])),
+            script,
+            "}",
+        )
+    )
+    hosts, skipped = tuple(nodes[:MOST_NODES]), tuple(nodes[MOST_NODES:])
+    seconds = command.seconds + GRACE_SECONDS
+    argv = held(seconds, "sh", "-c", _OVER_SSH, "sh", token, text, str(len(hosts)), *hosts, "ssh", *_OPTIONS, "--")
+    return InsideStep(argv, token, seconds + 15.0, _failure, hosts, ("ssh",), skipped)
+
+
+def _failure(answer: Answer) -> SchedulerRefused:
+    words = excerpt(answer.stderr) or "it said nothing"
+    return SchedulerRefused(
+        "no node of the job was reached with ssh from the login node",
+        "Try it by hand, on the login node: ssh NODE",
+        argv=("ssh",),
+        status=answer.status,
+        words=words,
+    )

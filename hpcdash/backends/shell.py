@@ -1,0 +1,87 @@
+"""A shell in a running job: what a scheduler has to run for it, in the job's folder and container."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShellRequest:
+    """On which of the job's nodes ('': none is known), and what runs there: `command`, () for the person's own shell.
+
+    `in_container`: the launch has its command run in a container, so the shell is to be inside of it.
+    """
+
+    node: str = ""
+    command: tuple[str, ...] = ()
+    in_container: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    """What runs on a person's terminal: `argv` on the login node, or on `host` through ssh from there.
+
+    `notes` say what it does not give.
+    """
+
+    argv: tuple[str, ...]
+    host: str = ""
+    notes: tuple[str, ...] = ()
+
+
+# Takes the variables of a process over: $1 is its folder in /proc, $2 a regular expression without groups for their
+# names. Values stand in '…', so that nothing in them is read; those that a shell keeps for itself are left out.
+ADOPT = r"""
+adopt() {
+  eval "$(tr '\n\0' '\001\n' 2>/dev/null < "$1/environ" | LC_ALL=C sed -n -E \
+    -e '/^(UID|EUID|PPID|SHELLOPTS|BASHOPTS|TERM|_)=/d' -e "s/'/'\\\\''/g" -e "s/^($2)=(.*)\$/export \1='\2'/p" \
+    | tr '\001' '\n')"
+}
+"""
+# A process of the job that has other mounts is in its container. What is in a user namespace of the person's own can be
+# entered by them, that of a setuid program cannot. Containers may not pass all variables of a job on.
+_IN_CONTAINER = (
+    ADOPT
+    + r"""
+here=$(readlink /proc/self/ns/mnt)
+found=
+for of in /proc/[0-9]*; do
+  [ -O "$of" ] || continue
+  mounts=$(readlink "$of/ns/mnt" 2>/dev/null) || continue
+  [ "$mounts" != "$here" ] || continue
+  for name in HPCDASH_ATTEMPT SLURM_JOB_ID PBS_JOBID; do
+    eval "value=\${$name-}"
+    [ -n "$value" ] || continue
+    tr '\n\0' '\001\n' 2>/dev/null < "$of/environ" | grep -Fxq -e "$name=$value" && found=$of
+    break
+  done 2>/dev/null
+  [ -z "$found" ] || break
+done
+why="no process in it is to be seen on this node"
+if [ -n "$found" ]; then
+  how="--mount --root --wd"
+  [ "$(readlink "$found/ns/user")" = "$(readlink /proc/self/ns/user)" ] || how="--user --preserve-credentials $how"
+  if why=$(nsenter --target "${found#/proc/}" $how -- true 2>&1); then
+    adopt "$found" '[A-Za-z_][A-Za-z0-9_]*'
+    exec nsenter --target "${found#/proc/}" $how -- "$@"
+  fi
+fi
+echo "hpcdash: outside of the job's container, which cannot be entered: $why" >&2
+exec "$@"
+"""
+)
+# $1 is the folder to be in, then come the words of a command. Where the folder cannot be entered `cd` says so.
+_IN_FOLDER = '[ -z "$1" ] || cd -- "$1"; shift; [ -x "${SHELL-}" ] || SHELL=/bin/sh; exec '
+
+
+def in_folder(folder: str, command: tuple[str, ...] = (), *, is_login: bool = True) -> tuple[str, ...]:
+    """A command in a folder, or the person's shell, which reads what a login reads unless `is_login` is False."""
+    words = '"$@"' if command else f'"$SHELL"{" -l" if is_login else ""}'
+    return "sh", "-c", f"{_IN_FOLDER}{words}", "sh", folder, *command
+
+
+def in_job(folder: str, request: ShellRequest, *, is_login: bool = True) -> tuple[str, ...]:
+    """What a request runs on a job's node: in the job's folder, and in its container where it can be entered."""
+    # What a login reads is the machine's, not the container's.
+    words = in_folder(folder, request.command, is_login=is_login and not request.in_container)
+    return ("sh", "-c", _IN_CONTAINER, "sh", *words) if request.in_container else words

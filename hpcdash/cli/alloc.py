@@ -1,0 +1,390 @@
+"""`hpcdash alloc`: allocations that are kept for runs; and `hpcdash submit --in`, which runs something in one."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.script.allocation import KIND, Waiting
+from hpcdash.cli.actions import is_agreed
+from hpcdash.cli.build import chosen_site
+from hpcdash.cli.ending import EndedBySignal
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.submit import (
+    REQUEST_ENDING,
+    RequestSubmitting,
+    SubmissionRun,
+    read_script,
+    require_launches,
+    say,
+)
+from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.config.request import request_text
+from hpcdash.domain.request import Request, SlotType
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.domain.text import clip, visible
+from hpcdash.domain.units import format_duration, parse_duration, parse_memory
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.allocations import (
+    TITLE_NAME,
+    Allocation,
+    Run,
+    fetch_runs,
+    find_allocation,
+    list_allocations,
+    new_run_folder,
+    plan_hand_over,
+    title_content,
+    was_handed_over,
+)
+from hpcdash.services.submit.staging import staged_files
+from hpcdash.services.watch.rules.allocations import SOON_SECONDS
+
+# The scheduler is asked for the job's state so often while the command waits.
+_FIRST_LOOK_SECONDS = 5.0
+_LONGEST_LOOK_SECONDS = 60.0
+
+
+def run_alloc(
+    common: CommonOptions,
+    *,
+    gpus: int | None,
+    nodes: int | None,
+    cpus: int | None,
+    memory: str | None,
+    limit: str | None,
+    queue: str,
+    account: str,
+    name: str,
+    keep: bool,
+    idle_limit: str | None,
+    hold: bool,
+    listing: bool,
+    job: str | None,
+    dry_run: bool,
+    form: str,
+) -> None:
+    """Allocate, or list allocations or the runs in one; ends the process as submit does, or by ctrl+c with 130."""
+    if listing:
+        _list(common, form)
+        return
+    if job is not None:
+        _list_runs(common, job, form)
+        return
+    site = chosen_site(common)
+    if site.is_read_only and not dry_run:
+        raise UsageError("alloc: nothing is changed here (read-only)", "--dry-run shows the script.")
+    asked = _request(gpus, nodes, cpus, queue=queue, account=account, name=name)
+    request = replace(
+        asked,
+        limit_seconds=_seconds("--time", limit),
+        memory_bytes=_bytes("--memory", memory),
+        hold=hold,
+        site=site.launch.site,
+    )
+    if request.site.run_as:
+        raise UsageError("alloc: runs are handed over by the account that they run as, and run_as names another")
+    text = request_text(request, site=site.launch.site)
+    submitting = RequestSubmitting(request, text, waiting=Waiting(_seconds("--idle-limit", idle_limit)))
+
+    async def work(session: ClusterSession) -> int:
+        await session.store.open(force=True)
+        if dry_run:
+            planned = await submitting.plan(session, ())
+            say(*planned.notes)
+            print_text(submitting.shown()["script"])
+            for command in planned.plan.commands:
+                print(f"# {visible(command.words)}")
+            return 0
+        (outcome,) = await SubmissionRun(submitting, session, prints=form != "json").outcomes(1)
+        if form == "json":
+            words = {"job_id": outcome.new_job or None, "done": outcome.done, "words": outcome.words}
+            print_json({"schema": 1, "cluster": session.name, **words, **submitting.shown()})
+        if not outcome.done:
+            return EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
+        job_id = outcome.new_job
+        say(f"run something in it: hpcdash submit REQUEST.toml --in {job_id}")
+        if keep:
+            say(f"it is kept until its time limit; hpcdash cancel {job_id} ends it")
+            return 0
+        await _Foreground(session, job_id).stay()
+        return 0
+
+    if status := with_session(common, work):
+        raise SystemExit(status)
+
+
+def _request(gpus: int | None, nodes: int | None, cpus: int | None, *, queue: str, account: str, name: str) -> Request:
+    """GPUs on any nodes, or evenly on so many; without GPUs, CPUs."""
+    slots = gpus if gpus is not None else cpus if cpus is not None else nodes or 1
+    per_node = None if gpus is not None and nodes is None else -(-slots // (nodes or 1))
+    return Request(
+        kind=KIND,
+        command=":",
+        slots=slots,
+        slots_per_node=per_node,
+        slot_type=SlotType.CPU if gpus is None else None,
+        cpus_per_gpu=cpus if gpus is not None else None,
+        queue=queue,
+        account=account,
+        name=name,
+        job_library=False,
+    )
+
+
+def _seconds(option: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+    if seconds is not None and seconds <= 0:
+        raise UsageError(f"{option}: {text} is no time")
+    return seconds
+
+
+def _bytes(option: str, text: str | None) -> int | None:
+    try:
+        return parse_memory(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+class _Foreground:
+    """Waits for the end of an allocation, and ends it with this command."""
+
+    def __init__(self, session: ClusterSession, job_id: str) -> None:
+        self._session = session
+        self._job_id = job_id
+        self._told = asyncio.Event()
+        self._signal = 0
+
+    async def stay(self) -> None:
+        """Until the job ends; a signal cancels it, ctrl+c after a question. Raises EndedBySignal."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._tell, number)
+        say(f"ctrl+c ends the allocation {self._job_id}")
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            while True:
+                telling = asyncio.ensure_future(self._told.wait())
+                await asyncio.wait({watching, telling}, return_when=asyncio.FIRST_COMPLETED)
+                telling.cancel()
+                if watching.done():
+                    watching.result()
+                    return
+                self._told.clear()
+                if self._signal != signal.SIGINT or await self._agrees():
+                    break
+                say("the allocation goes on")
+        finally:
+            watching.cancel()
+        await self._cancel()
+        raise EndedBySignal(self._signal)
+
+    def _tell(self, number: int) -> None:
+        self._signal = number
+        self._told.set()
+
+    async def _agrees(self) -> bool:
+        """Whether the person wants it to end; ctrl+c once more says so too, as does that nobody can be asked."""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return True
+        print(f"\nEnd the allocation {visible(self._job_id)}, and what runs in it? ", end="", file=sys.stderr)
+        asking = asyncio.ensure_future(is_agreed())
+        telling = asyncio.ensure_future(self._told.wait())
+        await asyncio.wait({asking, telling}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (asking, telling):
+            task.cancel()
+        return asking.result() if asking.done() and not asking.cancelled() else True
+
+    async def _watch(self) -> None:
+        """Say when it starts and how it ended."""
+        state, pause, is_told = "", _FIRST_LOOK_SECONDS, False
+        while True:
+            try:
+                row = (await self._session.store.fetch_detail(self._job_id)).job.to_pylist()[0]
+            except NoSuchJob:
+                # A scheduler may list a job a moment after it took it.
+                row = None
+            except HpcdashError as error:
+                say(f"{error.message}; asked again")
+                row = None
+            if row is not None and row["state"] != state:
+                state, pause = str(row["state"]), _FIRST_LOOK_SECONDS
+                say(_format_state(self._session, row))
+                if state in ENDED:
+                    return
+            left = None if row is None else _left_seconds(self._session, row)
+            if left is not None and left <= SOON_SECONDS and not is_told:
+                is_told = True
+                say(f"the allocation {self._job_id} ends in {format_duration(left)}")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+    async def _cancel(self) -> None:
+        actions = self._session.actions
+        rows = await actions.rows_of((self._job_id,))
+        report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (self._job_id,)), rows))
+        for outcome in report.outcomes:
+            say(f"the allocation {outcome.job_id} {'was cancelled' if outcome.done else 'was not cancelled'}")
+            say(outcome.words if not outcome.done else "")
+
+
+def _format_state(session: ClusterSession, row: Mapping[str, Any]) -> str:
+    words = f"the allocation {row['id']} is {str(row['state']).replace('_', ' ')}"
+    if row["state"] in ACTIVE and row["node_list"]:
+        words += f" on {row['node_list']}"
+        if left := _left_seconds(session, row):
+            words += f", {format_duration(left)} left"
+    return words
+
+
+def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | None:
+    if row["state"] not in ACTIVE or row["ends_at"] is None:
+        return None
+    left: float = (row["ends_at"] - datetime.fromtimestamp(session.store.clock.now(), UTC)).total_seconds()
+    return max(0.0, left)
+
+
+def _list(common: CommonOptions, form: str) -> None:
+    async def work(session: ClusterSession) -> list[dict[str, Any]]:
+        snapshot = await session.store.fetch(Kind.MINE)
+        rows = list_allocations(snapshot.table, require_launches(session).records)
+        return [
+            {
+                "id": row["id"],
+                "name": row["name"],
+                "state": row["state"],
+                "left_seconds": None if (left := _left_seconds(session, row)) is None else int(left),
+                "nodes": row["nodes"],
+                "cpus": row["cpus"],
+                "gpus": row["gpus"],
+                "node_list": row["node_list"],
+            }
+            for row in rows
+            if row["state"] in ACTIVE or row["state"] in WAITING
+        ]
+
+    found = with_session(common, work)
+    if form == "json":
+        print_json({"schema": 1, "allocations": found})
+        return
+    if not found:
+        print("You have no allocations. hpcdash alloc makes one.", file=sys.stderr)
+    for one in found:
+        left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
+        have = f"{one['nodes'] or '?'} nodes, {one['gpus'] or 0} GPUs, {one['cpus'] or '?'} CPUs"
+        name = clip(visible(str(one["name"] or "")), 40)
+        print(f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} {have}  {name}")
+
+
+def _list_runs(common: CommonOptions, job: str, form: str) -> None:
+    async def work(session: ClusterSession) -> tuple[Run, ...]:
+        return await fetch_runs(session.store, await find_allocation(session.store, job))
+
+    runs = with_session(common, work)
+    if form == "json":
+        answer = [
+            {
+                "run": run.number,
+                "title": run.title,
+                "state": run.state.partition(" ")[0],
+                "exit_code": run.status,
+                "started_at": run.started_at,
+                "ended_at": run.ended_at,
+                "stdout_path": run.stdout,
+                "stderr_path": run.stderr,
+            }
+            for run in runs
+        ]
+        print_json({"schema": 1, "job_id": job, "runs": answer})
+        return
+    if not runs:
+        print(f"Nothing was run in job {visible(job)} yet.", file=sys.stderr)
+    for run in runs:
+        print(f"{run.number:>4}  {visible(run.words)}")
+
+
+# -- what is run in one
+
+
+def run_inside(common: CommonOptions, job: str, path: str, *, dry_run: bool, form: str) -> None:
+    """Hand a request or a script over to an allocation.
+
+    Ends the process with 1 where it was refused, with 3 where it is not known whether it arrived.
+    """
+    site = chosen_site(common)
+    if site.is_read_only and not dry_run:
+        raise UsageError("submit: nothing is run here (read-only)", "--dry-run shows the script.")
+    is_request = path.endswith(REQUEST_ENDING)
+    source = RequestSubmitting.read(common, path, options=(), array="", after=(), held=False) if is_request else None
+    content = b"" if is_request else read_script(path, is_program=False)
+    title = "stdin" if path == "-" else Path(path).name
+
+    async def work(session: ClusterSession) -> Outcome | None:
+        store = session.store
+        allocation = await find_allocation(store, job)
+        folder = new_run_folder(store, allocation)
+        if source is not None:
+            launches = require_launches(session)
+            script, staged = await launches.plan_run(
+                source.request, folder, title_content(title), source.text, source.files
+            )
+            say(*source.notes, *script.warnings, *_too_much(source.request, allocation))
+        else:
+            own = {"batch.sh": content, TITLE_NAME: title_content(title)}
+            staged = staged_files(folder, own, {}, at=store.clock.now())
+            lines = content.decode("utf-8", "replace").splitlines()
+            if any(map(store.backend.scripts.explain, lines)):
+                say("the script's directives have no part in a run: it has all of the allocation")
+        plan = plan_hand_over(allocation, staged, title)
+        for command in plan.commands:
+            print(f"run on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
+        if dry_run:
+            print_text(staged.contents["batch.sh"].decode("utf-8", "surrogateescape"))
+            return None
+        report = await session.actions.run(plan)
+        outcome = report.outcomes[0]
+        say(report.journal_problem)
+        run: Run | None = None
+        if outcome.done is not False:
+            try:
+                run = await was_handed_over(store, allocation, staged)
+            except HpcdashError as error:
+                say(error.message)
+            else:
+                outcome = replace(outcome, done=run is not None, words=outcome.words if run else "it did not arrive")
+        if form == "json":
+            number = None if run is None else run.number
+            print_json({"schema": 1, "job_id": job, "run": number, "done": outcome.done, "folder": folder})
+        elif run is not None:
+            print(run.number, flush=True)
+            say(f"run {run.number} of job {allocation.job_id}; its log: hpcdash log {job} --run {run.number}")
+        else:
+            say(f"{title}: {outcome.words}")
+        return outcome
+
+    outcome = with_session(common, work)
+    if outcome is not None and not outcome.done:
+        sys.exit(EXIT_UNREACHABLE if outcome.done is None else EXIT_REFUSED)
+
+
+def _too_much(request: Request, allocation: Allocation) -> Sequence[str]:
+    """What a request asks for that the allocation has not."""
+    have = allocation.row["gpus"]
+    if request.slot_type is SlotType.CPU or not have or request.slots <= have:
+        return ()
+    return (f"the request asks for {request.slots} slots, and the allocation has {have} GPUs",)

@@ -1,0 +1,57 @@
+"""`hpcdash connect`: a shell in a running job, on this terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hpcdash.cli.build import chosen_site
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.domain.text import visible
+from hpcdash.errors import UsageError
+from hpcdash.services.jobs.connect import explain_end, plan_shell
+from hpcdash.services.session import ClusterSession
+from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
+
+# What ssh ends with where a person left it.
+_LEFT = 255
+
+
+def run_connect(common: CommonOptions, *, job: str, node: str, command: tuple[str, ...]) -> None:
+    """End with the status of what ran there."""
+    if chosen_site(common).is_read_only:
+        raise UsageError("connect: nothing is run in a job here (read-only)")
+
+    async def work(session: ClusterSession) -> int:
+        # Before anything is asked: of the cluster, and of the person.
+        descriptor = _open_terminal()
+        try:
+            plan = await plan_shell(session.store, job, node, command, state_folder=session.actions.journal.path.parent)
+            _say(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
+            for note in plan.notes:
+                _say(note)
+            status = await plan.transport.interact(plan.argv, Terminal(descriptor))
+            if words := await explain_end(session.store, plan, status):
+                _say(words)
+        finally:
+            os.close(descriptor)
+        if status is None:
+            _say("left with ~.")
+        return _LEFT if status is None else status
+
+    if status := with_session(common, work):
+        raise SystemExit(status)
+
+
+def _say(words: str) -> None:
+    print(f"hpcdash: {visible(words)}", file=sys.stderr, flush=True)
+
+
+def _open_terminal() -> int:
+    try:
+        if not (os.isatty(0) and os.isatty(1)):
+            raise UsageError("connect needs a terminal, as its stdin and its stdout")
+        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        raise UsageError("connect needs a terminal, and this has none") from None

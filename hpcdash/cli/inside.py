@@ -1,0 +1,115 @@
+"""`hpcdash exec` and `hpcdash stacks`: a command on each node of a running job, and where its Python stands."""
+
+from __future__ import annotations
+
+import sys
+
+from hpcdash.backends.inside import InsideCommand
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import print_json
+from hpcdash.config.read import load_settings
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import HOUR, parse_duration
+from hpcdash.errors import EXIT_REFUSED, SchedulerRefused, UsageError
+from hpcdash.services.inside.run import (
+    InsideAnswer,
+    fetch_inside_row,
+    for_json,
+    format_answer,
+    format_ending,
+    run_inside,
+)
+from hpcdash.services.session import ClusterSession
+
+
+def run_exec(
+    common: CommonOptions, *, job: str, command: tuple[str, ...], each_gpu: bool, timeout: str, form: str
+) -> None:
+    """Run a command on each node and print the answers, equal ones together. Ends with 1 unless all ended with 0."""
+    settings = load_settings(common.config)
+    if common.read_only or settings.read_only:
+        whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(
+            f"exec: nothing is run in jobs here ({whence})", "`hpcdash stacks` and `hpcdash top` only look."
+        )
+    if not command[0]:
+        raise UsageError("There is no command to run.")
+    inside = InsideCommand(command, read_timeout(timeout), each_gpu=each_gpu)
+
+    async def work(session: ClusterSession) -> tuple[InsideAnswer, str, str, float]:
+        store = session.store
+        await store.open()
+        row = await fetch_inside_row(store, job)
+        return await run_inside(store, row, inside), session.name, store.backend.name, store.clock.now()
+
+    answer, cluster, backend, taken_at = with_session(common, work)
+    if form == "json":
+        print_json(
+            {
+                "schema": 1,
+                "cluster": cluster,
+                "backend": backend,
+                "taken_at": format_utc(taken_at),
+                "job": job,
+                "command": list(command),
+                "nodes": for_json(answer),
+            }
+        )
+    else:
+        _print_groups(answer)
+    if answer.has_failed:
+        sys.stdout.flush()
+        sys.exit(EXIT_REFUSED)
+
+
+def read_timeout(text: str) -> int:
+    """Seconds; raises UsageError for what is no time from a second to an hour."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        seconds = None
+    if seconds is None or not 1 <= seconds <= HOUR:
+        raise UsageError(f"--timeout {visible(text)} is not a time from 1s to 1h", "60s, 5m; a bare number is seconds.")
+    return seconds
+
+
+def _print_groups(answer: InsideAnswer) -> None:
+    """As clush -b prints them; one that is alone and well needs no heading."""
+    shown = list(format_answer(answer))
+    for title, lines in shown:
+        if len(shown) > 1 or len(answer.outputs) > 1:
+            print("-" * 15, title, "-" * 15, sep="\n")
+        for line in lines:
+            print(line)
+    for output in answer.outputs:
+        if words := format_ending(output, answer.command.seconds):
+            where = f"{visible(output.node)}{f' GPU {visible(output.gpu)}' if output.gpu else ''}"
+            sys.stdout.flush()
+            print(f"hpcdash: {where}: {words}", file=sys.stderr)
+
+
+def run_stacks(common: CommonOptions, job: str) -> None:
+    """Print what each node tells. Raises UsageError for a whole array, and where the scheduler has no way there."""
+    from hpcdash.services.inside.stacks import STACKS, format_standings, read_standings
+
+    async def work(session: ClusterSession) -> InsideAnswer:
+        await session.store.open()
+        row = await fetch_inside_row(session.store, job)
+        return await run_inside(session.store, row, STACKS)
+
+    answer = with_session(common, work)
+    for line in format_standings(read_standings(answer.outputs)):
+        print(line)
+    for group in answer.groups():
+        for line in group.lines:
+            print(f"{visible(group.places)}: {line}".rstrip())
+    problems = [
+        f"{output.node}: {format_ending(output, STACKS.seconds)}" for output in answer.outputs if output.status != 0
+    ]
+    if problems:
+        sys.stdout.flush()
+        raise SchedulerRefused(
+            "some of the job's nodes did not answer", "Ask again.", words=visible("; ".join(problems))
+        )

@@ -1,0 +1,46 @@
+"""[[exec.commands]]: a site's or a person's own commands for the nodes of a running job."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from hpcdash.config import values
+from hpcdash.config.model import TableReader, ValidationError
+from hpcdash.config.plugins import command_word
+from hpcdash.config.problems import shown
+from hpcdash.config.values import Text
+from hpcdash.domain.units import HOUR
+
+_MOST_WORDS = 200
+
+
+def _command(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= _MOST_WORDS:
+        raise ValidationError(f"expected the program and its arguments in brackets, not {shown(value)}")
+    words = tuple(map(command_word, value))
+    if not words[0].strip() or words[0].startswith("-"):
+        raise ValidationError(f"{shown(words[0])} is not a program")
+    return words
+
+
+def _limit(value: object) -> float:
+    return values.number(values.seconds(value), 1, HOUR, "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCommand:
+    """One of [[exec.commands]]: argv, run once a node or once for each GPU of the job."""
+
+    name: Annotated[str, values.line_of_text]
+    command: Annotated[tuple[str, ...], _command]
+    each: Annotated[str, values.one_of("node", "gpu")] = "node"
+    limit_seconds: Annotated[float, _limit] = 60.0
+    description: Text = ""
+
+
+def read_commands(reader: TableReader, document: Mapping[str, object]) -> tuple[SiteCommand, ...]:
+    """What [[exec.commands]] of a document say."""
+    table = reader.table(document, (), "exec")
+    reader.fields(table, ("exec",), {}, ("commands",))
+    found = (reader.record(SiteCommand, one, path) for one, path in reader.tables(table, ("exec",), "commands"))
+    return tuple(one for one in found if one is not None)

@@ -1,0 +1,69 @@
+"""The command that runs a person's shell beside a running job: with its variables, in its folder, until it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from hpcdash.embedded.environment import job_environment
+from hpcdash.embedded.machine import this_machine, user_name
+from hpcdash.embedded.processes import default_signals
+from hpcdash.embedded.query_commands import find_jobs
+from hpcdash.embedded.record import Record
+from hpcdash.embedded.store import QueueStore
+from hpcdash.errors import UsageError
+
+# How soon the shell is ended after the job.
+_LOOK_SECONDS = 0.5
+
+
+def _shell(folder: Path, words: list[str]) -> int:
+    """ID COMMAND…: on this terminal; the status is the command's."""
+    if len(words) < 2:
+        raise UsageError("shell needs a job and a command")
+    store = QueueStore(folder)
+    jobs = find_jobs(store, words[0])
+    record = Record(folder, jobs[0].id, jobs[0].attempt) if len(jobs) == 1 else None
+    if record is None or not record.is_kept():
+        raise UsageError(f"{words[0]} is no job that runs")
+    job, submission = jobs[0], store.submission(jobs[0].number)
+    environment = job_environment(
+        job,
+        submission,
+        this_machine(folder),
+        inherited=store.environment(job.number),
+        user=user_name(),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        folder=folder,
+        path_first=str(folder / "bin"),
+    )
+    # What the person's terminal is, the job does not know.
+    environment |= {name: os.environ[name] for name in ("TERM", "COLORTERM", "LANG", "SHELL") if name in os.environ}
+    store.close()
+    # The terminal's keys are for the command.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+    child = subprocess.Popen(words[1:], env=environment, preexec_fn=default_signals)
+    threading.Thread(target=_end_with, args=(record, child), daemon=True).start()
+    status = child.wait()
+    return status if status >= 0 else 128 - status
+
+
+def _end_with(record: Record, child: subprocess.Popen[bytes]) -> None:
+    """End the command once the job's keeper is not there any more: all that the terminal is in front of, too."""
+    over = threading.Event()
+    while record.is_kept():
+        over.wait(_LOOK_SECONDS)
+    print("\r\nhpcdash: the job has ended", file=sys.stderr, flush=True)
+    child.send_signal(signal.SIGHUP)
+    child.send_signal(signal.SIGCONT)
+    over.wait(_LOOK_SECONDS)
+    child.kill()
+
+
+COMMANDS = {"shell": _shell}

@@ -1,0 +1,172 @@
+"""Runs a command on each node of a running job, and folds what is equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from hpcdash.backends.inside import CAP_BYTES, Frames, InsideCommand, InsideStep, NodeOutput
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.domain.job_ids import holds_many
+from hpcdash.domain.nodelist import compress, natural_order
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import counted, visible
+from hpcdash.errors import HpcdashError, UsageError, excerpt, readable_command
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.logs.lines import shown_line
+
+# What timeout(1) ends with where it ended the command, with TERM or with KILL.
+_TIMED_OUT = (124, 137)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGroup:
+    """What several nodes, or GPUs, answered alike. `places` are as they are shown, `answer` is that of the first."""
+
+    places: str
+    count: int
+    answer: NodeOutput
+
+    @property
+    def title(self) -> str:
+        """`g[1-4] (4)`, as clush -b has it."""
+        return f"{visible(self.places)} ({self.count})" if self.count > 1 else visible(self.places)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What was written, safe to show."""
+        return tuple(shown_line(line).text for line in self.answer.output.splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class InsideAnswer:
+    """What each node (or GPU) of a job answered to a command, in their natural order, and who did not."""
+
+    command: InsideCommand
+    outputs: tuple[NodeOutput, ...]
+
+    @property
+    def has_failed(self) -> bool:
+        return any(output.status != 0 for output in self.outputs)
+
+    def groups(self) -> list[OutputGroup]:
+        """Equal ones together, the first by its first node."""
+        alike: dict[tuple[bytes, int | None, str], list[NodeOutput]] = {}
+        for output in self.outputs:
+            alike.setdefault((output.output, output.status, output.problem), []).append(output)
+        return [OutputGroup(_places(outputs), len(outputs), outputs[0]) for outputs in alike.values()]
+
+
+def _places(outputs: Sequence[NodeOutput]) -> str:
+    """Nodes as lists of nodes are written; with the GPUs of each: `g1: GPU 0,1`."""
+    by_node: dict[str, list[str]] = {}
+    for output in outputs:
+        by_node.setdefault(output.node, []).append(output.gpu)
+    by_gpus: dict[str, list[str]] = {}
+    for node, gpus in by_node.items():
+        by_gpus.setdefault(",".join(filter(None, gpus)), []).append(node)
+    parts = [f"{compress(nodes)}: GPU {gpus}" if gpus else compress(nodes) for gpus, nodes in by_gpus.items()]
+    return "; ".join(parts)
+
+
+def format_ending(output: NodeOutput, seconds: int) -> str:
+    """How a command ended where it did not end well, in a few words; '' where it did."""
+    if output.problem:
+        return visible(output.problem)
+    if output.status in _TIMED_OUT:
+        return f"ended at the time limit of {seconds} s" if output.status == _TIMED_OUT[0] else "killed (exit 137)"
+    if output.status is None:
+        return "no answer"
+    return f"exit {output.status}" if output.status else ""
+
+
+async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The row of a running job of one's own; raises UsageError or HpcdashError, in clear words, for any other."""
+    shown = visible(job_id)
+    if holds_many(job_id):
+        raise UsageError(f"{shown} is many jobs", "Name one task, such as 88_3.")
+    if row is None or row.get("node_list") is None or row["state"] not in ACTIVE:
+        row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
+    if (row["_tasks"] or 1) > 1:
+        raise UsageError(f"{shown} is an array", f"Name one of its tasks: {shown}_1")
+    if row["state"] not in ACTIVE:
+        raise UsageError(f"Job {shown} is not running ({row['state']})", "`hpcdash log` shows its log.")
+    me = store.probe.user if store.probe is not None else ""
+    if me and me != "root" and row["user"] and row["user"] != me:
+        raise HpcdashError(f"Job {shown} is {visible(row['user'])}'s: only its owner can run something in it")
+    return row
+
+
+async def run_inside(store: ClusterStore, row: Mapping[str, Any], command: InsideCommand) -> InsideAnswer:
+    """The answers of a job's nodes. Raises UsageError, what the scheduler refuses, and what the transport raises."""
+    step = store.backend.inside.step(row, command)
+    parse = partial(_parse, step=step, command=command)
+    cap_bytes = 2 * CAP_BYTES * max(1, len(step.nodes)) * (8 if command.each_gpu else 1)
+    return await store.ask(Query(step.argv, parse, step.limit_seconds, step.command, cap_bytes))
+
+
+def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> InsideAnswer:
+    frames = Frames(step.token)
+    frames.feed(answer.stdout + b"\n")
+    if not frames.outputs:
+        raise step.failure(answer)
+    heard = {node for node, _ in frames.outputs}
+    words = excerpt(answer.stderr)
+    silent = [NodeOutput(node, problem=_silence(node, words)) for node in step.nodes if node not in heard]
+    skipped = [NodeOutput(node, problem="not asked: too many nodes for ssh") for node in step.skipped]
+    cut = "cut off: it had not ended in time"
+    outputs = [
+        replace(one, problem=cut) if one.status is None and not one.problem else one for one in frames.outputs.values()
+    ]
+    return InsideAnswer(command, tuple(sorted([*outputs, *silent, *skipped], key=_order)))
+
+
+def _silence(node: str, words: str) -> str:
+    """Why nothing came from a node: what was said of it, else what was said at all."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    own = [line for line in lines if node in line.replace(":", " ").split()]
+    return f"no answer ({(own or lines)[-1]})" if lines else "no answer"
+
+
+def _order(output: NodeOutput) -> tuple[object, ...]:
+    return natural_order(output.node), natural_order(output.gpu)
+
+
+def format_answer(answer: InsideAnswer) -> Iterable[tuple[str, tuple[str, ...]]]:
+    """A title and lines a group, as a person reads them."""
+    for group in answer.groups():
+        ending = format_ending(group.answer, answer.command.seconds)
+        cut = f"cut after {CAP_BYTES >> 10} KiB" if group.answer.is_cut else ""
+        title = " · ".join(filter(None, (group.title, ending, cut)))
+        yield title, group.lines
+
+
+def format_command(command: InsideCommand) -> str:
+    """As a person would type it, safe to show."""
+    return readable_command(command.argv)
+
+
+def summary(answer: InsideAnswer) -> str:
+    """`4 nodes, 1 failed`."""
+    nodes = len({output.node for output in answer.outputs})
+    failed = sum(output.status != 0 for output in answer.outputs)
+    gpus = sum(bool(output.gpu) for output in answer.outputs)
+    parts = (counted(nodes, "node"), counted(gpus, "GPU") if gpus else "", f"{failed} failed" if failed else "")
+    return ", ".join(filter(None, parts))
+
+
+def for_json(answer: InsideAnswer) -> list[dict[str, object]]:
+    """Each node's answer with stable keys; bytes that are no text become replacement characters."""
+    return [
+        {
+            "node": output.node,
+            "gpu": output.gpu or None,
+            "exit": output.status,
+            "output": output.output.decode("utf-8", "replace"),
+            "truncated": output.is_cut,
+            "problem": format_ending(output, answer.command.seconds) or None,
+        }
+        for output in answer.outputs
+    ]

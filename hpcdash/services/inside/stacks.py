@@ -1,0 +1,111 @@
+"""Where the Python processes of a running job stand: what is run on each node, and which ranks stand together.
+
+Nothing of the job is changed: py-spy reads the processes without stopping them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hpcdash.backends.inside import OF_JOB, InsideCommand, NodeOutput
+from hpcdash.domain.text import visible
+
+LIMIT_SECONDS = 90
+_SCRIPT = (
+    "export LC_ALL=C\n"
+    + OF_JOB
+    + r"""
+in_proc() {
+  sed -n -E 's/^(State|Threads|VmRSS):[[:space:]]*/  \1: /p' "$of/status"
+  for task in "$of"/task/*; do
+    echo "  thread ${task##*/} $(cat "$task/comm"): $(sed -n 's/^State:[[:space:]]*//p' "$task/status")," \
+      "waits in $(cat "$task/wchan" 2>/dev/null || echo '?')"
+    sed 's/^/    /' "$task/stack" 2>/dev/null
+  done 2>/dev/null | head -n 60
+}
+count=0 missing=
+for of in /proc/[0-9]*; do
+  [ -O "$of" ] || continue
+  case $(readlink "$of/exe" 2>/dev/null) in */python* | */pypy*) ;; *) continue ;; esac
+  of_job "${of#/proc/}" || continue
+  count=$((count + 1))
+  rank=$(rank_of "${of#/proc/}")
+  echo "process ${of#/proc/}${rank:+, rank $rank}: $(tr '\0\n' '  ' < "$of/cmdline" 2>/dev/null | cut -c 1-300)"
+  tool=$(PATH="$PATH:$HOME/.local/bin:$(variable "${of#/proc/}" PATH)"; command -v py-spy)
+  if [ -z "$tool" ]; then
+    missing=1
+    in_proc
+  elif said=$(timeout -k 2 10 "$tool" dump --nonblocking --pid "${of#/proc/}" 2>&1); then
+    printf '%s\n' "$said"
+  else
+    echo "  py-spy ended with $?: $(printf '%s\n' "$said" | tail -n 1); what /proc tells:"
+    in_proc
+  fi
+done
+[ "$count" -gt 0 ] || echo "no Python process of the job, as far as you may see"
+[ -z "$missing" ] || echo "py-spy is not here, which shows Python's own stacks: pip install --user py-spy"
+"""
+)
+STACKS = InsideCommand(("sh", "-c", _SCRIPT, "sh"), LIMIT_SECONDS)
+
+_PROCESS = re.compile(r"process (\d+)(?:, rank (\d+))?: ")
+_MAIN_THREAD = re.compile(r'Thread \S+ \([^)]*\): "?MainThread"?')
+_FRAME = re.compile(r"^\s+(\S.* \(.+:\d+\))$")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A place in the code, innermost first, and who stands there: ranks where they have such, else processes."""
+
+    frame: str
+    who: tuple[str, ...]
+
+
+def read_standings(outputs: Iterable[NodeOutput]) -> list[Standing]:
+    """The innermost frame of each main thread that py-spy showed; the place where most stand first."""
+    places: dict[str, list[str]] = {}
+    for output in outputs:
+        who, is_main = "", False
+        for line in output.output.decode("utf-8", "replace").splitlines():
+            if process := _PROCESS.match(line):
+                who = f"rank {process[2]}" if process[2] else f"{output.node} process {process[1]}"
+                is_main = False
+            elif who and line.lstrip().startswith("Thread "):
+                is_main = bool(_MAIN_THREAD.search(line))
+            elif who and is_main and (frame := _FRAME.match(line)):
+                places.setdefault(frame[1], []).append(who)
+                who = ""
+    found = [Standing(frame, tuple(who)) for frame, who in places.items()]
+    return sorted(found, key=lambda one: -len(one.who))
+
+
+def format_standings(standings: Sequence[Standing]) -> list[str]:
+    """A line a place, where there are several processes: `7 of 8 stand in all_reduce (…): ranks 0-6`."""
+    total = sum(len(one.who) for one in standings)
+    if total < 2:
+        return []
+    lines = [f"{len(one.who)} of {total} in {visible(one.frame)}: {_format_who(one.who)}" for one in standings]
+    if len(standings) > 1:
+        few = standings[-1].who
+        lines.append(f"not all stand alike: look at {_format_who(few)} first")
+    return lines
+
+
+def _format_who(who: Sequence[str]) -> str:
+    ranks = sorted({int(name.removeprefix("rank ")) for name in who if name.startswith("rank ")})
+    others = [visible(name) for name in who if not name.startswith("rank ")]
+    parts = []
+    if ranks:
+        runs: list[list[int]] = []
+        for rank in ranks:
+            if runs and rank == runs[-1][-1] + 1:
+                runs[-1][-1:] = [runs[-1][-1], rank] if len(runs[-1]) == 1 else [rank]
+            else:
+                runs.append([rank])
+        words = ",".join("-".join(map(str, run)) for run in runs)
+        parts.append(f"rank {words}" if len(ranks) == 1 else f"ranks {words}")
+    if others:
+        parts.append(", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else ""))
+    return ", ".join(parts)

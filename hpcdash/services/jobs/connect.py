@@ -1,0 +1,109 @@
+"""A shell in a running job on a person's terminal: which one, what it needs, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdash.backends.shell import ShellRequest
+from hpcdash.domain.job_ids import holds_many
+from hpcdash.domain.nodelist import compress, expand
+from hpcdash.domain.request import Runtime
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.submit.launched_job import record_of_job, request_of
+from hpcdash.transport.base import Transport
+from hpcdash.transport.node import ThroughNode
+
+_MOST_NODES_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ShellPlan:
+    """What runs over `transport`; `title` says where that is, `notes` what it does not give."""
+
+    job_id: str
+    transport: Transport
+    argv: tuple[str, ...]
+    title: str
+    notes: tuple[str, ...] = ()
+
+
+async def plan_shell(
+    store: ClusterStore, job_id: str, node: str = "", command: tuple[str, ...] = (), *, state_folder: Path | None = None
+) -> ShellPlan:
+    """A shell, or a command, on a node of a job, by its name or its number in the job's list from 0.
+
+    It is inside of the container where the launch, as `state_folder` remembers it, has one. Runs nothing in the job.
+    Raises UsageError for another's job, one that does not run, and a node it does not have.
+    """
+    probe = await store.open()
+    shown = visible(job_id)
+    if holds_many(job_id):
+        raise UsageError(f"{shown} is many jobs", "Name one task: hpcdash connect 88_3")
+    row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
+    owner = str(row["user"] or "")
+    if owner and probe.user and owner != probe.user:
+        raise UsageError(f"job {shown} is {visible(owner)}'s: only its owner connects to it (you are {probe.user})")
+    if (row["_tasks"] or 1) > 1:
+        raise UsageError(f"{shown} is an array", f"Name one of its tasks: hpcdash connect {shown}_1")
+    if row["state"] in WAITING:
+        raise UsageError(
+            f"job {shown} is {row['state']}: there is nothing to connect to before it runs",
+            f"hpcdash show {shown} says why it waits.",
+        )
+    if row["state"] not in ACTIVE:
+        raise UsageError(f"job {shown} has ended ({row['state']})", f"hpcdash log {shown} shows its log.")
+    chosen = _node(row, node)
+    in_container = await asyncio.to_thread(_has_container, state_folder, store.name, row)
+    made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))
+    if made is None:
+        raise UsageError(
+            f"{store.backend.title} does not say where job {shown} runs, or has no way onto its nodes",
+            "Where the site lets you onto them: ssh NODE",
+        )
+    transport = store.transport if not made.host else ThroughNode(store.transport, made.host)
+    where = f" on {visible(chosen)}" if chosen else ""
+    return ShellPlan(str(row["id"]), transport, made.argv, f"job {visible(str(row['id']))}{where}", made.notes)
+
+
+def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) -> bool:
+    record = record_of_job(folder, cluster, row)
+    request = None if record is None else request_of(record)
+    container = None if request is None else request.container
+    return container is not None and container.runtime is not Runtime.NONE
+
+
+def _node(row: Mapping[str, Any], wanted: str) -> str:
+    """The name of the node that is meant; the first where none is, '' where the job's are not known."""
+    nodes = expand(str(row["node_list"] or "")) if row["node_list"] else []
+    if not wanted or wanted in nodes:
+        return wanted or (nodes[0] if nodes else "")
+    if wanted.isascii() and wanted.isdigit() and int(wanted) < len(nodes):
+        return nodes[int(wanted)]
+    if len(nodes) <= _MOST_NODES_NAMED:
+        named = ", ".join(f"{at} {visible(name)}" for at, name in enumerate(nodes))
+    else:
+        named = f"0 to {len(nodes) - 1}: {visible(compress(nodes))}"
+    raise UsageError(
+        f"job {visible(str(row['id']))} has no node {visible(wanted)}",
+        f"Its nodes: {named}." if nodes else "Its nodes are not known.",
+    )
+
+
+async def explain_end(store: ClusterStore, plan: ShellPlan, status: int | None) -> str:
+    """Why a shell ended with `status` where the job itself did; '' where that goes on, or is not known."""
+    if status == 0 or status is None:
+        return ""
+    try:
+        row = (await store.fetch_detail(plan.job_id)).job.to_pylist()[0]
+    except HpcdashError:
+        return ""
+    if row["state"] == "completing" or row["state"] not in ACTIVE:
+        return f"{plan.title}: the job has ended ({row['state']}), and the shell with it"
+    return ""

@@ -1,0 +1,232 @@
+"""Allocations that are kept for runs: which job is one, what was run in it, and how a run is handed over."""
+
+from __future__ import annotations
+
+import posixpath
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.script.allocation import (
+    CLOSED_NAME,
+    ENDED_NAME,
+    RUN_SCRIPT,
+    RUNS_FOLDER,
+    STARTED_NAME,
+    STDERR_NAME,
+    STDOUT_NAME,
+)
+from hpcdash.domain.job_ids import holds_many
+from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.text import visible
+from hpcdash.domain.units import format_duration, format_memory
+from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.submit.launch_records import LaunchRecords, is_allocation
+from hpcdash.services.submit.staging import Staged
+
+_LIMIT_SECONDS = 120.0
+_NO_ALLOCATION, _NOT_OWN = 17, 18
+TITLE_NAME = "title"
+_MOST_TITLE_BYTES = 200
+# $1 is the launch's folder, $2 the run's name; a tar of its files comes on stdin. A run is there whole or not at all.
+# Nobody else may plant one: folders that others can write to, and links, are not entered.
+_ENTER = (
+    'umask 077; cd -P -- "$1" 2>/dev/null && test -O . && test -f ./allocation && here=$(pwd -P) || exit 17; '
+    'test -d ./runs || mkdir -m 700 ./runs; cd -P ./runs && test "$(pwd -P)" = "${here%/}/runs" && test -O . && '
+    'test -z "$(find . -prune "(" -perm -020 -o -perm -002 ")")" || '
+    '{ echo "others can write to $1/runs" >&2; exit 18; }; '
+)
+_HAND_OVER = (
+    f'{_ENTER}test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
+    'mkdir -m 700 -- "./.$2" && cd -P -- "./.$2" || exit 19; '
+    'tar -xof - && sha256sum -c SHA256SUMS >/dev/null && cd .. && mv -- "./.$2" "./$2" && exit 0; '
+    'cd "$here/runs" && rm -rf -- "./.$2"; exit 19'
+)
+# A line a run: its name, when it started, how and when it ended, its title.
+_LIST = (
+    f'{_ENTER}for one in [0-9]*; do test -d "$one" && test ! -L "$one" || continue; '
+    f'printf \'%s\\t%s\\t%s\\t%s\\n\' "$one" "$(head -c 40 "$one/{STARTED_NAME}" 2>/dev/null)" '
+    f'"$(head -c 40 "$one/{ENDED_NAME}" 2>/dev/null)" '
+    f"\"$(head -c {_MOST_TITLE_BYTES} \"$one/{TITLE_NAME}\" 2>/dev/null | tr '\\t\\n' '  ')\"; done"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run in an allocation: `number` from 1; times in epoch seconds, None for what has not happened."""
+
+    number: int
+    name: str
+    title: str
+    folder: str
+    started_at: int | None = None
+    ended_at: int | None = None
+    status: int | None = None
+
+    @property
+    def state(self) -> str:
+        if self.started_at is None:
+            return "waiting"
+        if self.status is None:
+            return "running"
+        return "completed" if self.status == 0 else f"failed with {self.status}"
+
+    @property
+    def words(self) -> str:
+        """Its state, how long it took, what it is."""
+        took = ""
+        if self.started_at is not None and self.ended_at is not None:
+            took = format_duration(max(0, self.ended_at - self.started_at))
+        return f"{self.state:<16} {took:<8} {self.title}".rstrip()
+
+    @property
+    def stdout(self) -> str:
+        return f"{self.folder}/{STDOUT_NAME}"
+
+    @property
+    def stderr(self) -> str:
+        return f"{self.folder}/{STDERR_NAME}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A job that waits for runs, or did: its row, and the folder of its launch there."""
+
+    job_id: str
+    row: Mapping[str, Any]
+    folder: str
+
+    @property
+    def is_open(self) -> bool:
+        return self.row["state"] in ACTIVE or self.row["state"] in WAITING
+
+
+async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
+    """A job as an allocation, by where its log is; whether it is one is found out by what is asked of it.
+
+    Raises UsageError for another's job, and many jobs.
+    """
+    if holds_many(job_id):
+        raise UsageError(f"{visible(job_id)} is many jobs, and no allocation for runs")
+    probe = await store.open()
+    detail = await store.fetch_detail(job_id)
+    row = detail.job.to_pylist()[0]
+    owner = str(row["user"] or "")
+    if owner and probe.user and owner != probe.user:
+        raise UsageError(f"job {visible(job_id)} is {visible(owner)}'s (you are {probe.user})")
+    return allocation_of(row)
+
+
+def allocation_of(row: Mapping[str, Any]) -> Allocation:
+    """By where the job writes, which is in its launch's folder; `row` is that of its details. Raises UsageError."""
+    path = str(row["stdout_path"] or "")
+    if not path.startswith("/"):
+        raise _no_allocation(str(row["id"]))
+    return Allocation(str(row["id"]), row, posixpath.dirname(path))
+
+
+def _no_allocation(job_id: str, words: str = "") -> UsageError:
+    return UsageError(
+        f"job {visible(job_id)} is no allocation that waits for runs{f': {words}' if words else ''}",
+        "hpcdash alloc makes one; hpcdash alloc --list lists yours.",
+    )
+
+
+def runs_query(allocation: Allocation) -> Query[tuple[Run, ...]]:
+    """The runs in the order they are run; parse raises UsageError for a job that waits for none."""
+
+    def parse(answer: Answer) -> tuple[Run, ...]:
+        if answer.status in (_NO_ALLOCATION, _NOT_OWN):
+            raise _no_allocation(allocation.job_id, excerpt(answer.stderr))
+        if answer.status != 0:
+            raise SchedulerRefused(
+                "the runs cannot be listed", argv=answer.argv, status=answer.status, words=excerpt(answer.stderr)
+            )
+        lines = answer.stdout.decode("utf-8", "replace").splitlines()
+        fields = [line.split("\t") for line in lines if line.count("\t") == 3]
+        return tuple(_read_run(allocation.folder, at, words) for at, words in enumerate(fields, 1))
+
+    return Query(("sh", "-c", _LIST, "sh", allocation.folder), parse)
+
+
+def _read_run(folder: str, number: int, words: Sequence[str]) -> Run:
+    name, started, ended, title = words
+    status, _, at = ended.strip().partition(" ")
+    has_ended = status.isdecimal() and at.isdecimal()
+    return Run(
+        number,
+        name,
+        title.strip(),
+        f"{folder}/{RUNS_FOLDER}/{name}",
+        int(started) if started.strip().isdecimal() else None,
+        int(at) if has_ended else None,
+        int(status) if has_ended else None,
+    )
+
+
+async def fetch_runs(store: ClusterStore, allocation: Allocation) -> tuple[Run, ...]:
+    """Raises UsageError for a job that is no allocation, and what keeps the cluster from answering."""
+    return await store.ask(runs_query(allocation))
+
+
+def new_run_folder(store: ClusterStore, allocation: Allocation) -> str:
+    """Where the next run is to be: after all that were handed over before, by the cluster's clock."""
+    milliseconds = round(store.clock.now() * 1000)
+    return f"{allocation.folder}/{RUNS_FOLDER}/{milliseconds:014d}.{secrets.token_hex(4)}"
+
+
+def title_content(title: str) -> bytes:
+    """What the list of runs names one by."""
+    return visible(title).encode("utf-8", "replace")[:_MOST_TITLE_BYTES]
+
+
+def plan_hand_over(allocation: Allocation, staged: Staged, title: str) -> Plan:
+    """What hands a run over; where its answer is lost `was_handed_over` tells. Raises UsageError where it has ended."""
+    if not allocation.is_open:
+        raise UsageError(
+            f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): nothing is run in it any more",
+            "hpcdash alloc makes another.",
+        )
+    assert RUN_SCRIPT in staged.contents
+
+    def read(answer: Answer) -> tuple[Outcome, ...]:
+        if answer.status == 0:
+            return (Outcome(title, True, f"handed to job {allocation.job_id}"),)
+        words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
+        if answer.status == _NO_ALLOCATION:
+            words = _no_allocation(allocation.job_id).message
+        return (Outcome(title, False, words or f"it ended with {answer.status}"),)
+
+    total = sum(map(len, staged.contents.values()))
+    shown = ("hand", f"{len(staged.contents) - 1} files", f"({format_memory(total)})", "to", f"job {allocation.job_id}")
+    argv = ("sh", "-c", _HAND_OVER, "sh", allocation.folder, staged.name)
+    command = ActionCommand(argv, (title,), read, staged.archive, _LIMIT_SECONDS, shown=(*shown, "in", staged.folder))
+    return Plan(ActionRequest(Verb.SUBMIT, (title,)), (), (command,))
+
+
+async def was_handed_over(store: ClusterStore, allocation: Allocation, staged: Staged) -> Run | None:
+    """The run that was handed over, None where it did not arrive; raises what keeps the cluster from answering."""
+    return next((run for run in await fetch_runs(store, allocation) if run.name == staged.name), None)
+
+
+async def find_run(store: ClusterStore, job_id: str, number: int) -> Run:
+    """Raises UsageError for a run that there is not, naming those there are."""
+    runs = await fetch_runs(store, await find_allocation(store, job_id))
+    if not 1 <= number <= len(runs):
+        raise UsageError(
+            f"job {visible(job_id)} has no run {number}", f"Its runs: 1 to {len(runs)}." if runs else "It has none yet."
+        )
+    return runs[number - 1]
+
+
+def list_allocations(jobs: pa.Table, records: LaunchRecords) -> list[dict[str, Any]]:
+    """The rows of jobs that are allocations, as far as they were made from here. Raises StateUnusable."""
+    known = {record.job_id: record.name for record in records.all() if is_allocation(record)}
+    return [row for row in jobs.to_pylist() if known.get(str(row["id"])) == str(row["name"] or "")]

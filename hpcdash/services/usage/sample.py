@@ -1,0 +1,353 @@
+"""One look at what a job uses on a node: the script that takes it there, and how it is read."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcdash.backends.inside import NODE_START, InsideCommand, NodeOutput
+
+EVERY_SECONDS = 10
+FIRST_GAP_SECONDS = 2
+# A loop ends by itself after this, should nobody be able to end it; who still looks starts another.
+LEASE_SECONDS = 600
+# Of a limit beyond this the kernel means none.
+_NO_LIMIT_BYTES = 1 << 60
+_MIB = 1 << 20
+_MOST_PROCESSES = 4096
+
+# $1 token, $2 seconds between two looks, $3 how many looks. All of a look is one frame.
+# Processes are asked once whose they are: their start tells a number that is used again. In `eval` stand numbers alone.
+_SCRIPT = (
+    r"""
+token=$1 every=$2 most=$3
+LC_ALL=C
+export LC_ALL
+"""
+    + NODE_START
+    + r"""
+nl='
+'
+put() { content=$content$1$nl; }
+of_groups() {
+  [ -n "$HPCDASH_JOB_CGROUP" ] || return 0
+  while IFS= read -r line; do
+    case $line in */"$HPCDASH_JOB_CGROUP" | */"$HPCDASH_JOB_CGROUP"/*) ;; *) continue ;; esac
+    path=${line#*:}
+    controllers=${path%%:*}
+    path=${path#*:}
+    path=${path%%/"$HPCDASH_JOB_CGROUP"*}/$HPCDASH_JOB_CGROUP
+    case ,$controllers, in
+      ,,) unified=/sys/fs/cgroup$path ;;
+      *,memory,*) memory_group=/sys/fs/cgroup/memory$path ;;
+      *,cpuacct,*) cpu_group=/sys/fs/cgroup/cpuacct$path ;;
+    esac
+  done < "/proc/$1/cgroup"
+}
+value_in() {
+  while read -r name value; do
+    if [ "$name" = "$2" ]; then echo "$value"; break; fi
+  done < "$1"
+}
+look() {
+  content=
+  read -r up _ < /proc/uptime
+  put "up $up"
+  put "cpus $(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"
+  put "ticks $ticks"
+  put "page $page"
+  for of in /proc/[0-9]*; do
+    pid=${of#/proc/}
+    [ -O "$of" ] || continue
+    IFS= read -r line < "$of/stat" || continue
+    set -f
+    # shellcheck disable=SC2086
+    set -- ${line##*) }
+    set +f
+    start=${20}
+    eval "known=\$known_$pid"
+    case $known in
+      "$start "*) ;;
+      *)
+        known="$start "
+        if of_job "$pid"; then
+          [ -n "$leader" ] || { leader=$pid; of_groups "$pid"; }
+          rank=$(rank_of "$pid")
+          known="$start job ${rank:--} $(tr '\0\n' '  ' < "$of/cmdline" | cut -c 1-160)"
+        fi
+        eval "known_$pid=\$known"
+        ;;
+    esac
+    case $known in "$start job "*) put "process $pid ${12} ${13} ${22} ${known#"$start job "}" ;; esac
+  done
+  if [ -r "$unified/memory.current" ]; then
+    read -r used < "$unified/memory.current"
+    read -r limit < "$unified/memory.max"
+    put "memory $used ${limit:--} $(value_in "$unified/memory.stat" inactive_file)"
+    put "cpu_usec $(value_in "$unified/cpu.stat" usage_usec)"
+  elif [ -r "$memory_group/memory.usage_in_bytes" ]; then
+    read -r used < "$memory_group/memory.usage_in_bytes"
+    read -r limit < "$memory_group/memory.limit_in_bytes"
+    put "memory $used ${limit:--} $(value_in "$memory_group/memory.stat" total_inactive_file)"
+  fi
+  if [ -r "$cpu_group/cpuacct.usage" ]; then
+    read -r used < "$cpu_group/cpuacct.usage"
+    put "cpu_nsec $used"
+  fi
+  # A step within the job's allocation has its GPUs; elsewhere the job's own processes know them.
+  if [ -z "$visible" ] && [ -n "$leader" ]; then
+    visible=$(variable "$leader" CUDA_VISIBLE_DEVICES)
+    [ -n "$visible" ] || visible=$(variable "$leader" ROCR_VISIBLE_DEVICES)
+  fi
+  put "visible ${visible%%"$nl"*}"
+  if command -v nvidia-smi >/dev/null; then
+    put "nvidia$nl$(timeout -k 1 8 nvidia-smi --format=csv,noheader,nounits \
+      --query-gpu=index,uuid,utilization.gpu,memory.used,memory.total,power.draw,name)"
+  elif command -v rocm-smi >/dev/null; then
+    put "rocm$nl$(timeout -k 1 8 rocm-smi --showuse --showmeminfo vram --showpower --csv)"
+  fi
+}
+ticks=$(getconf CLK_TCK) page=$(getconf PAGESIZE)
+leader='' unified='' memory_group='' cpu_group='' visible=${CUDA_VISIBLE_DEVICES:-$ROCR_VISIBLE_DEVICES}
+count=0 pause=2
+while [ "$count" -lt "$most" ]; do
+  [ "$count" -eq 0 ] || sleep "$pause"
+  count=$((count + 1))
+  [ "$count" -lt 2 ] || pause=$every
+  look
+  printf '%s' "$content" | framed -
+  frame - "=0" || break
+done
+kill -KILL "$watcher"
+"""
+)
+
+
+def sampler(looks: int = 1 + LEASE_SECONDS // EVERY_SECONDS) -> InsideCommand:
+    """So many looks at each node: the second after two seconds, then one each EVERY_SECONDS."""
+    return InsideCommand(
+        (_SCRIPT, str(EVERY_SECONDS), str(looks)),
+        FIRST_GAP_SECONDS + EVERY_SECONDS * max(0, looks - 1) + 30,
+        is_sampler=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """A GPU at one time: `percent` of the time it was busy, memory in bytes, power in watts; None where not told."""
+
+    index: str
+    uuid: str = ""
+    percent: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    watts: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """A process of the job: CPU seconds since it began, resident bytes, its rank ('' for none)."""
+
+    pid: int
+    cpu_seconds: float
+    rss_bytes: int
+    rank: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSample:
+    """What a job used on a node, at `up_seconds` of that machine.
+
+    `cpu_seconds` is of its cgroup since that began, None where only its processes tell; `memory_bytes` is without the
+    file cache that can be dropped, and of the processes' resident memory where there is no cgroup (`is_rss`).
+    """
+
+    node: str
+    up_seconds: float
+    cpus: int | None = None
+    cpu_seconds: float | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    is_rss: bool = False
+    gpus: tuple[GpuSample, ...] = ()
+    processes: tuple[ProcessSample, ...] = ()
+
+
+def parse_sample(output: NodeOutput, asked_gpus: int | None = None) -> NodeSample | None:
+    """A look at a node; None for what is none. Of a job that asked for no GPUs, none are its own."""
+    text = output.output.decode("utf-8", "replace")
+    fields: dict[str, str] = {}
+    processes: list[list[str]] = []
+    tables: dict[str, list[str]] = {}
+    table: list[str] | None = None
+    for line in text.split("\n"):
+        word, _, rest = line.partition(" ")
+        if line in ("nvidia", "rocm"):
+            table = tables.setdefault(line, [])
+        elif table is not None:
+            table.append(line)
+        elif word == "process":
+            if len(processes) < _MOST_PROCESSES:
+                processes.append(rest.split(" ", 5))
+        else:
+            fields.setdefault(word, rest)
+    up = _number(fields.get("up"))
+    if up is None:
+        return None
+    ticks, page = _number(fields.get("ticks")) or 100.0, _number(fields.get("page")) or 4096.0
+    found = tuple(one for words in processes if (one := _process(words, ticks, page)) is not None)
+    memory = _memory(fields.get("memory", ""))
+    gpus = _nvidia(tables["nvidia"]) if "nvidia" in tables else _rocm(tables.get("rocm", []))
+    cpu = _number(fields.get("cpu_usec")), _number(fields.get("cpu_nsec"))
+    cpus = _number(fields.get("cpus"))
+    return NodeSample(
+        node=output.node,
+        up_seconds=up,
+        cpus=None if cpus is None else int(cpus),
+        cpu_seconds=cpu[0] / 1e6 if cpu[0] is not None else cpu[1] / 1e9 if cpu[1] is not None else None,
+        memory_bytes=memory[0] if memory else sum(one.rss_bytes for one in found) if found else None,
+        memory_limit_bytes=memory[1] if memory else None,
+        is_rss=not memory,
+        gpus=_own_gpus(gpus, fields.get("visible", ""), asked_gpus),
+        processes=found,
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """A number that is none of nan and inf, not negative and not beyond all reason; None for any other text."""
+    try:
+        value = float(text.strip()) if text is not None else -1.0
+    except ValueError:
+        return None
+    return value if 0 <= value < 1e18 else None
+
+
+def _process(words: Sequence[str], ticks: float, page: float) -> ProcessSample | None:
+    if len(words) < 5:
+        return None
+    pid, user, system, pages = (_number(word) for word in words[:4])
+    if pid is None or user is None or system is None or pages is None:
+        return None
+    rank = words[4] if words[4].isascii() and words[4].isdigit() and len(words[4]) < 10 else ""
+    command = words[5].strip() if len(words) > 5 else ""
+    return ProcessSample(int(pid), (user + system) / ticks, int(pages * page), rank, command)
+
+
+def _memory(text: str) -> tuple[int, int | None] | None:
+    words = text.split(" ")
+    used = _number(words[0])
+    if used is None:
+        return None
+    limit = _number(words[1]) if len(words) > 1 else None
+    cache = _number(words[2]) if len(words) > 2 else None
+    own = max(0, int(used) - int(cache or 0))
+    return own, int(limit) if limit is not None and 0 < limit < _NO_LIMIT_BYTES else None
+
+
+def _bytes(text: str | None, unit: int) -> int | None:
+    amount = _number(text)
+    return None if amount is None else int(amount * unit)
+
+
+def _nvidia(lines: Iterable[str]) -> tuple[GpuSample, ...]:
+    found = []
+    for line in lines:
+        words = [word.strip() for word in line.split(",", 6)]
+        if len(words) != 7 or not words[0].isdecimal():
+            continue
+        index, uuid, percent, used, total, watts, name = words
+        found.append(
+            GpuSample(index, uuid, _percent(percent), _bytes(used, _MIB), _bytes(total, _MIB), _number(watts), name)
+        )
+    return tuple(found)
+
+
+def _rocm(lines: Iterable[str]) -> tuple[GpuSample, ...]:
+    rows = [line for line in lines if "," in line]
+    start = next((at for at, line in enumerate(rows) if line.startswith("device,")), None)
+    if start is None:
+        return ()
+    found = []
+    for row in csv.DictReader(rows[start:]):
+        index = str(row.get("device") or "").removeprefix("card")
+        if not index.isdecimal():
+            continue
+        watts = next((text for name, text in row.items() if name and "Power (W)" in name), None)
+        found.append(
+            GpuSample(
+                index,
+                percent=_percent(row.get("GPU use (%)")),
+                memory_bytes=_bytes(row.get("VRAM Total Used Memory (B)"), 1),
+                memory_total_bytes=_bytes(row.get("VRAM Total Memory (B)"), 1),
+                watts=_number(watts),
+            )
+        )
+    return tuple(found)
+
+
+def _percent(text: str | None) -> float | None:
+    value = _number(text)
+    return None if value is None else min(100.0, value)
+
+
+def _own_gpus(gpus: tuple[GpuSample, ...], visible: str, asked: int | None) -> tuple[GpuSample, ...]:
+    """Those that the job may see: by their numbers or their UUIDs, all where it is not said which."""
+    named = [word.strip() for word in visible.split(",") if word.strip()]
+    if not named:
+        return () if asked == 0 else gpus
+    own = tuple(
+        gpu for gpu in gpus if any(gpu.index == name or (gpu.uuid and gpu.uuid.startswith(name)) for name in named)
+    )
+    # Of parts of GPUs (MIG) and of numbers that are not this list's nothing is known.
+    return own or gpus
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """What a job uses on a node between two looks; `cores` are CPUs kept busy, None where not known.
+
+    `rank_cores` has the cores of each rank's own process.
+    """
+
+    sample: NodeSample
+    cores: float | None = None
+    process_cores: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def rank_cores(self) -> dict[str, float]:
+        cores: dict[str, float] = {}
+        for one in self.sample.processes:
+            if one.rank and one.pid in self.process_cores:
+                cores[one.rank] = cores.get(one.rank, 0.0) + self.process_cores[one.pid]
+        return cores
+
+    @property
+    def gpu_percent(self) -> float | None:
+        """The mean of its GPUs."""
+        known = [gpu.percent for gpu in self.sample.gpus if gpu.percent is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def watts(self) -> float | None:
+        known = [gpu.watts for gpu in self.sample.gpus if gpu.watts is not None]
+        return sum(known) if known else None
+
+
+def node_use(sample: NodeSample, before: NodeSample | None) -> NodeUse:
+    """The use from one look to the next; without one before only what a single look tells."""
+    if before is None or (seconds := sample.up_seconds - before.up_seconds) <= 0:
+        return NodeUse(sample)
+    earlier = {one.pid: one.cpu_seconds for one in before.processes}
+    by_process = {
+        one.pid: max(0.0, one.cpu_seconds - earlier[one.pid]) / seconds
+        for one in sample.processes
+        if one.pid in earlier
+    }
+    if sample.cpu_seconds is not None and before.cpu_seconds is not None:
+        cores: float | None = max(0.0, sample.cpu_seconds - before.cpu_seconds) / seconds
+    else:
+        cores = sum(by_process.values()) if sample.processes else None
+    return NodeUse(sample, cores, by_process)

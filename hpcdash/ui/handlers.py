@@ -1,0 +1,45 @@
+"""What keys do that no view answers: the handlers of all features, loaded once the first table is on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from hpcdash.config.exec import SiteCommand
+from hpcdash.ui.chains.actions import ChainActions
+from hpcdash.ui.inside.actions import InsideActions
+from hpcdash.ui.jobs.action_runner import ActionRunner
+from hpcdash.ui.jobs.actions import JobActions
+from hpcdash.ui.plugins.actions import PluginActions
+from hpcdash.ui.screen import DashboardScreen
+from hpcdash.ui.screen_actions import ScreenActions
+from hpcdash.ui.submit.actions import SubmitActions
+from hpcdash.ui.switches.actions import SwitchActions
+
+
+class Handlers:
+    """In the order they are asked for a do_ACTION.
+
+    `withheld` are variables that no plugin gets, `site_commands` gives what the configuration offers to run in jobs.
+    """
+
+    def __init__(
+        self,
+        screen: DashboardScreen,
+        withheld: frozenset[str],
+        site_commands: Callable[[], Sequence[SiteCommand]],
+    ) -> None:
+        self.runner = runner = ActionRunner(screen)
+        self.submit = SubmitActions(screen, runner)
+        self.plugins = PluginActions(screen, withheld)
+        self._every = (
+            ScreenActions(screen),
+            JobActions(screen, runner),
+            InsideActions(screen, site_commands),
+            ChainActions(screen, runner),
+            SwitchActions(screen),
+            self.submit,
+            self.plugins,
+        )
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._every)

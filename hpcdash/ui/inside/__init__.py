@@ -1,0 +1,1 @@
+"""A running job from within: commands on its nodes, and the stacks of its Python processes."""

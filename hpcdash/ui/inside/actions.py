@@ -1,0 +1,77 @@
+"""What the keys of a running job's inside do: a command on its nodes, its stacks, its live use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hpcdash.domain.job_ids import holds_many
+from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.text import visible
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.ui.screen import DashboardScreen
+from hpcdash.ui.widgets.command_bar import CommandBar
+
+if TYPE_CHECKING:
+    from hpcdash.backends.inside import InsideCommand
+    from hpcdash.config.exec import SiteCommand
+
+# What was entered is kept with what was typed after '/' and ':'.
+MODE = "X"
+_MOST_RECENT = 8
+
+
+class InsideActions:
+    """Handlers of `exec`, `stacks` and `use`."""
+
+    def __init__(self, screen: DashboardScreen, site_commands: Callable[[], Sequence[SiteCommand]]) -> None:
+        self.screen = screen
+        self._site_commands = site_commands
+
+    def do_exec(self) -> None:
+        from hpcdash.services.inside.ready import ready_commands
+        from hpcdash.ui.inside.dialog import ExecDialog
+
+        job_id = self._running_job()
+        if job_id is None:
+            return
+        bar = self.screen.query_one(CommandBar)
+        recent = list(dict.fromkeys(reversed(bar.past_of(MODE))))[:_MOST_RECENT]
+        ready = ready_commands(self._site_commands())
+        names = {one.name for one in ready}
+
+        def run(command: InsideCommand, name: str) -> None:
+            if name not in names:
+                bar.remember(MODE, name)
+            view = "stacks" if name == "stacks" and name in names else "inside"
+            arguments: dict[str, object] = {} if view == "stacks" else {"command": command, "name": name}
+            self.screen.call_later(partial(self.screen.push, view, job_id=job_id, **arguments))
+
+        heading = f"Run on the nodes of job {visible(job_id)}"
+        self.screen.app.push_screen(ExecDialog(heading, ready, recent, run))
+
+    async def do_stacks(self) -> None:
+        if (job_id := self._running_job()) is not None:
+            await self.screen.push("stacks", job_id=job_id)
+
+    async def do_use(self) -> None:
+        if (job_id := self._running_job()) is not None:
+            await self.screen.push("use", job_id=job_id)
+
+    def _running_job(self) -> str | None:
+        """The job one points at; None, and a word why, where it is none that runs."""
+        job_id = self.screen.view.pointed_job()
+        words = ""
+        if job_id is None:
+            words = "no job is pointed at"
+        else:
+            row = known_row(self.screen.session.store, job_id)
+            if holds_many(job_id) or (row is not None and (row["_tasks"] or 1) > 1):
+                words = f"{job_id} is an array: point at one of its tasks"
+            elif row is not None and row["state"] not in ACTIVE:
+                words = f"job {job_id} is not running ({row['state']})"
+        if words:
+            self.screen.notify(visible(words), severity="warning", timeout=4, markup=False)
+            return None
+        return job_id

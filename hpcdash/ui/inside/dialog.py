@@ -1,0 +1,113 @@
+"""Asks what to run on the nodes of a job: a line to type, what was run lately, and what is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from hpcdash.backends.inside import InsideCommand
+from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.errors import UsageError
+from hpcdash.services.inside.ready import ReadyCommand, read_command
+from hpcdash.ui.dialogs import Dialog
+
+_NAME_CELLS = 40
+
+
+class ExecDialog(Dialog[None]):
+    """A command to type, or one of those that are ready or were run lately; `run` is called with it and its name."""
+
+    DEFAULT_CSS = """
+    ExecDialog Input, ExecDialog Input:focus { height: 1; border: none; padding: 0; background: $boost; }
+    ExecDialog OptionList, ExecDialog OptionList:focus {
+        border: none; padding: 0; margin-top: 1; background: $surface; text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "into_list", show=False),
+        Binding("tab", "take", "edit", show=False, priority=True),
+    ]
+    # The field, what is wrong with it, and blank lines.
+    fixed_lines = 10
+
+    def __init__(
+        self,
+        heading: str,
+        ready: Sequence[ReadyCommand],
+        recent: Sequence[str],
+        run: Callable[[InsideCommand, str], None],
+    ) -> None:
+        super().__init__(heading)
+        self._ready = tuple(ready)
+        self._recent = tuple(recent)
+        self._run = run
+
+    def compose_body(self) -> ComposeResult:
+        yield Input(placeholder="command and its arguments; no shell reads them", select_on_focus=False)
+        yield Static("", classes="warned", id="complaint", markup=False)
+        rows = [(line, "run before") for line in self._recent]
+        rows += [(one.name, one.words) for one in self._ready]
+        names = [clip(visible(name), _NAME_CELLS) for name, _ in rows]
+        widest = max(map(width_of, names), default=0)
+        options = []
+        for name, (_, about) in zip(names, rows, strict=True):
+            words = Text(name, "bold", no_wrap=True, overflow="ellipsis")
+            words.append(" " * (widest - width_of(name) + 2) + visible(about), "not bold")
+            options.append(Option(words))
+        yield OptionList(*options, classes="scrolls", markup=False, compact=True)
+
+    def format_keys(self) -> str:
+        return "enter run · ↓ choose · tab edit a recent one · --each-gpu, --timeout 5m before the command · esc cancel"
+
+    def on_mount(self) -> None:
+        self.set_focus(self.query_one(Input))
+
+    def action_into_list(self) -> None:
+        listed = self.query_one(OptionList)
+        if not listed.has_focus:
+            listed.highlighted = 0
+            # At once, for keys that are typed ahead.
+            self.set_focus(listed)
+
+    def action_take(self) -> None:
+        """Have the recent command under the cursor in the field; back to the field otherwise."""
+        listed, field = self.query_one(OptionList), self.query_one(Input)
+        at = listed.highlighted
+        if listed.has_focus and at is not None and at < len(self._recent):
+            field.value = self._recent[at]
+            field.cursor_position = len(field.value)
+        if listed.has_focus:
+            self.set_focus(field)
+        else:
+            self.action_into_list()
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._start(event.value)
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_index < len(self._recent):
+            self._start(self._recent[event.option_index])
+            return
+        ready = self._ready[event.option_index - len(self._recent)]
+        self.dismiss()
+        self._run(ready.command, ready.name)
+
+    def _start(self, line: str) -> None:
+        try:
+            command = read_command(line)
+        except UsageError as error:
+            self.query_one("#complaint", Static).update(Text(visible(error.message)))
+            return
+        self.dismiss()
+        self._run(command, line.strip())

@@ -1,0 +1,147 @@
+"""What a command on the nodes of a running job answered, equal answers together; and the job's Python stacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+
+from hpcdash.backends.inside import InsideCommand
+from hpcdash.domain.scripts import LineKind, ScriptLine
+from hpcdash.domain.text import counted, visible
+from hpcdash.errors import HpcdashError
+from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, format_answer, run_inside, summary
+from hpcdash.services.inside.stacks import STACKS, format_standings, read_standings
+from hpcdash.services.jobs.lookup import known_row
+from hpcdash.services.session import ClusterSession
+from hpcdash.ui.view import Targets, View
+from hpcdash.ui.widgets.script_page import ScriptPage
+
+# Terminals take no more over OSC 52.
+_MOST_COPIED_BYTES = 70_000
+
+
+class InsideView(View):
+    """Runs a command and shows what the nodes answered; leaving the view ends the command."""
+
+    def __init__(self, session: ClusterSession, *, job_id: str, command: InsideCommand, name: str) -> None:
+        super().__init__(session)
+        self.job_id = job_id
+        self.command = command
+        self.command_name = name
+        self._answer: InsideAnswer | None = None
+        self._error: HpcdashError | None = None
+        self._taken_at: float | None = None
+        self._began = time.monotonic()
+        self._seconds: float | None = None
+
+    def compose(self) -> ComposeResult:
+        yield ScriptPage()
+
+    @property
+    def page(self) -> ScriptPage:
+        return self.query_one(ScriptPage)
+
+    def on_mount(self) -> None:
+        self.start()
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self.page)
+
+    def shown(self) -> None:
+        self.take_focus()
+
+    def start(self) -> None:
+        """Run it; what it answered before stays until it answers again."""
+        self._began, self._seconds, self._error = time.monotonic(), None, None
+        self.run_worker(self._run(), exclusive=True, group="inside")
+
+    async def _run(self) -> None:
+        store = self.session.store
+        try:
+            row = await fetch_inside_row(store, self.job_id, known_row(store, self.job_id))
+            answer = await run_inside(store, row, self.command)
+        except HpcdashError as error:
+            self._error = error.with_traceback(None)
+        else:
+            self._answer, self._taken_at = answer, store.clock.now()
+        self._seconds = time.monotonic() - self._began
+        if self.is_live:
+            if self._answer is not None:
+                self.page.show(self._lines(self._answer), stay=True)
+            self.post_message(self.CrumbsChanged())
+
+    def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
+        lines: list[ScriptLine] = []
+        for title, content in format_answer(answer):
+            if lines:
+                lines.append(ScriptLine(""))
+            lines.append(ScriptLine(title, kind=LineKind.FILE))
+            lines += [ScriptLine(f"  {line}") for line in content]
+        return lines
+
+    # -- keys
+
+    def do_run_again(self) -> None:
+        if self._seconds is not None:
+            self.start()
+            self.post_message(self.CrumbsChanged())
+
+    def do_ask_now(self) -> None:
+        self.do_run_again()
+
+    def do_wrap(self) -> None:
+        self.page.set_wrap(not self.page.wrap)
+
+    def do_copy(self) -> None:
+        text = "".join(f"{line.text}\n" for line in self.page.lines)
+        if len(text.encode()) > _MOST_COPIED_BYTES:
+            self.notify("the output is too large for a terminal's clipboard", severity="warning")
+            return
+        self.app.copy_to_clipboard(text)
+        self.notify(f"copied the output: {counted(len(self.page.lines), 'line')}", timeout=2)
+
+    # -- what it tells the screen
+
+    def tick(self) -> None:
+        if self._seconds is None:
+            self.post_message(self.CrumbsChanged())
+
+    def pointed_job(self) -> str:
+        return self.job_id
+
+    def targets(self) -> Targets:
+        row = known_row(self.session.store, self.job_id)
+        return Targets((self.job_id,), () if row is None else (row,))
+
+    def taken_at(self) -> float | None:
+        return self._taken_at
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        return self._error
+
+    def crumbs(self) -> Sequence[str]:
+        return (f"{visible(self.job_id)} {visible(self.command_name)}",)
+
+    def hint(self) -> str:
+        if self._seconds is None:
+            return f"running on the job's nodes, {time.monotonic() - self._began:.0f} s; leaving ends it"
+        if self._answer is None:
+            return ""
+        return f"{summary(self._answer)}, took {self._seconds:.1f} s"
+
+
+class StacksView(InsideView):
+    """Where the job's Python processes stand, and first of all which ranks stand together."""
+
+    def __init__(self, session: ClusterSession, *, job_id: str) -> None:
+        super().__init__(session, job_id=job_id, command=STACKS, name="stacks")
+
+    def do_stacks(self) -> None:
+        self.do_run_again()
+
+    def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
+        standings = [ScriptLine(line, kind=LineKind.PLACE) for line in format_standings(read_standings(answer.outputs))]
+        return [*standings, *([ScriptLine("")] if standings else []), *super()._lines(answer)]

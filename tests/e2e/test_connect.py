@@ -1,0 +1,256 @@
+"""A shell inside a running job, in a terminal: on the embedded queue, and on a real Slurm over ssh."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecords
+from tests.embedded.queue_lab import QueueLab
+from tests.support.cut_line import CutLine, ssh_config_through
+from tests.support.program import Program, home_with
+from tests.support.screen import Screen, dashboard
+from tests.support.slurm import SlurmLab
+from tests.support.sshd import until_gone
+
+SECONDS = 60.0
+# It is no option, no word of a shell's and no markup.
+ODD = "-a'b $(touch x) [red]\"!`c`\\"
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[QueueLab]:
+    lab = QueueLab(tmp_path / "queue", tmp_path / "work", cpus=2)
+    yield lab
+    lab.end()
+
+
+@pytest.fixture
+def on_queue(queue: QueueLab, tmp_path: Path) -> Program:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "toured").touch()
+    # What a login reads may set another prompt.
+    shell = tmp_path / "shell"
+    shell.write_text("#!/bin/sh\nPS1='shell> ' exec /bin/sh\n")
+    shell.chmod(0o755)
+    variables = {
+        "HPCDASH_QUEUE": str(queue.folder),
+        "HPCDASH_STATE": str(tmp_path / "state"),
+        "SHELL": str(shell),
+    }
+    return Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"), variables)
+
+
+async def ended(screen: Screen, status: int) -> str:
+    """All that was shown, once it has ended so, and left the terminal as it was."""
+    assert await screen.ended(SECONDS) == status, screen.text
+    await screen.all_output()
+    assert screen.modes_left == set()
+    return screen.text
+
+
+async def is_back(screen: Screen) -> str:
+    """The dashboard, once it has its own screen again and has drawn it."""
+    return await screen.until(
+        lambda text: "?1049h" in screen.modes_left and "second" in text and "shell>" not in text, SECONDS
+    )
+
+
+@asynccontextmanager
+async def connected(program: Program, *words: str) -> AsyncIterator[Screen]:
+    async with dashboard(program, "connect", *words) as screen:
+        before = screen.attributes
+        yield screen
+        assert screen.attributes == before
+
+
+async def said_by(program: Program, *words: str) -> str:
+    """What it refuses with."""
+    async with connected(program, *words) as screen:
+        return " ".join((await ended(screen, 2)).split())
+
+
+async def until(what: str, holds: Callable[[], object]) -> None:
+    over = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < over, what
+        await asyncio.sleep(0.05)
+
+
+# -- the embedded queue
+
+
+async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
+    queue: QueueLab, on_queue: Program
+) -> None:
+    folder = queue.work / ODD
+    folder.mkdir()
+    job = queue.submit("sleep 600", "--cpus-per-task=2", env={"SEED": "a  b\n\x1bc"}, cwd=folder)
+    queue.wait(job, "running")
+    async with connected(on_queue, job) as screen:
+        await screen.until("shell>", SECONDS)
+        screen.type('[ "$SEED" = "$(printf "a  b\\n\\033c")" ] && echo seed of job $SLURM_JOB_ID; ls -N ..; exit 3\r')
+        text = await ended(screen, 3)
+    assert f"seed of job {job}" in text
+    assert ODD in text
+    assert not (folder / "x").exists()
+
+    waiting = queue.submit("true")
+    over = queue.submit("true")
+    queue.act("cancel", over)
+    assert f"job {waiting} is pending: there is nothing to connect to before it runs" in await said_by(
+        on_queue, waiting
+    )
+    assert f"job {over} has ended (cancelled)" in await said_by(on_queue, over)
+    said = await said_by(on_queue, job, "--node", "1")
+    assert f"job {job} has no node 1 Its nodes: 0 " in said
+    # Without a terminal nothing is asked.
+    assert "connect needs a terminal" in on_queue("connect", job).refused(2)
+
+
+async def test_a_launch_in_a_container_has_its_shell_inside_or_says_why_not(
+    queue: QueueLab, on_queue: Program, tmp_path: Path
+) -> None:
+    # As a runtime without a setuid program makes one: namespaces of its own for users and mounts.
+    inside = queue.work / "inside"
+    inside.write_text('mount -t tmpfs none /mnt; touch /mnt/inside; export IN_IMAGE="it\'s in"; exec sleep 600.5\n')
+    contained = queue.submit(f"exec unshare --user --map-root-user --mount sh {inside}", "--job-name=a")
+    bare = queue.submit("sleep 600", "--job-name=b")
+    records = LaunchRecords(tmp_path / "state", "local")
+    for job, name in ((contained, "a"), (bare, "b")):
+        queue.wait(job, "running")
+        request = 'command = "true"\n[container]\nimage = "/image.sif"\n'
+        records.launched(LaunchRecord(f"/launch/{name}", "", job, name, "always", "", 1, 1.0, request))
+    await until("the container", lambda: "sleep 600.5 " in queue.processes().values())
+    async with connected(on_queue, contained, "--", "sh", "-c", "ls /mnt; echo $IN_IMAGE; exit 3") as screen:
+        assert "inside\nit's in" in await ended(screen, 3)
+    async with connected(on_queue, bare, "--", "sh", "-c", "exit 4") as screen:
+        said = " ".join((await ended(screen, 4)).split())
+        assert "outside of the job's container, which cannot be entered: no process in it is to be seen" in said
+
+
+async def test_the_dashboard_comes_back_as_it_was_and_says_that_the_job_has_ended(
+    queue: QueueLab, on_queue: Program
+) -> None:
+    folder = queue.work / ODD
+    folder.mkdir()
+    first = queue.submit("sleep 600", "--job-name=first")
+    job = queue.submit("sleep 600", "--job-name=second", cwd=folder)
+    queue.wait(job, "running")
+    async with dashboard(on_queue) as screen:
+        await screen.until(lambda text: "first" in text and "second" in text, SECONDS)
+        screen.type("/second\r")
+        await screen.until(lambda text: "first" not in text, SECONDS)
+        screen.type("C")
+        await screen.until("shell>", SECONDS)
+        screen.type("echo in $SLURM_JOB_NAME\r")
+        await screen.until("in second", SECONDS)
+        screen.resize(100, 30)
+        # What ends meanwhile is drawn when the screen is back, in its new size.
+        queue.act("cancel", first)
+        screen.type("exit\r")
+        assert "first" not in await is_back(screen)
+        screen.type("W")
+        await screen.until("shell>", SECONDS)
+        screen.type("ls -N ..\r")
+        await screen.until(ODD, SECONDS)
+        screen.type("exit\r")
+        await is_back(screen)
+        screen.type("C")
+        await screen.until("shell>", SECONDS)
+        queue.act("cancel", job)
+        await is_back(screen)
+        await screen.until("the job has ended", SECONDS)
+        screen.type("\x11")
+        await ended(screen, 0)
+    assert not (folder / "x").exists()
+
+
+async def test_read_only_opens_no_shell(queue: QueueLab, on_queue: Program) -> None:
+    job = queue.submit("sleep 600")
+    queue.wait(job, "running")
+    async with dashboard(on_queue, "--read-only") as screen:
+        await screen.until("running", SECONDS)
+        screen.type("C")
+        await screen.until("read-only: connect is taken away", SECONDS)
+        screen.type("W")
+        await screen.until("read-only: open shell is taken away", SECONDS)
+        screen.type("\x11")
+        await ended(screen, 0)
+    assert "read-only" in await said_by(on_queue, job, "--read-only")
+
+
+# -- a real Slurm
+
+
+@pytest.fixture
+def gpu_job(slurm_lab: SlurmLab) -> Iterator[str]:
+    """On two nodes, with both GPUs of each."""
+    job = slurm_lab.submit(
+        "alice", "-J", ODD, "-p", "gpu", "-N2", "--gres=gpu:2", script="#!/bin/sh\nsrun sleep 3600\n"
+    )
+    slurm_lab.wait_state(job, "RUNNING", seconds=60)
+    yield job
+    slurm_lab.admin("scancel", "--quiet", job, check=False)
+
+
+async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_for(
+    slurm_lab: SlurmLab, over_ssh: Program, gpu_job: str, tmp_path: Path
+) -> None:
+    async with connected(over_ssh, gpu_job, "--node", "1") as screen:
+        await screen.until("$", SECONDS)
+        screen.type("echo at=$SLURMD_NODENAME job=$SLURM_JOB_ID gpus=$CUDA_VISIBLE_DEVICES; stty size\r")
+        await screen.until(f"at=g2 job={gpu_job} gpus=0,1", SECONDS)
+        await screen.until("36 130", SECONDS)
+        screen.resize(100, 30)
+        screen.type("clear; until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo re''sized\r")
+        await screen.until("resized", SECONDS)
+        screen.type("sleep 3599; echo went''on\r")
+        await screen.until("sleep 3599", SECONDS)
+        screen.type("\x03")
+        screen.type("echo inter''rupted\r")
+        text = await screen.until("interrupted", SECONDS)
+        assert "wenton" not in text
+        screen.type("exit 3\r")
+        await ended(screen, 3)
+    assert await until_gone("sleep 3599", SECONDS) == []
+
+    bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
+    said = await said_by(bob, gpu_job)
+    assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner connects to it" in said
+    assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(over_ssh, gpu_job, "--node", "2")
+
+
+async def test_a_job_that_ends_under_it_and_a_line_that_is_cut_give_the_terminal_back(
+    slurm_lab: SlurmLab, over_ssh: Program, gpu_job: str, tmp_path: Path
+) -> None:
+    line = CutLine(slurm_lab.ssh_port)
+    await line.start()
+    try:
+        config = ssh_config_through(slurm_lab.ssh_config.read_text(), slurm_lab.ssh_port, line.port, tmp_path / "cut")
+        program = Program(home_with(tmp_path / "through", config.read_text()), ("--ssh", "lab-alice"))
+        async with connected(
+            program, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3598"
+        ) as screen:
+            await screen.until("ready", SECONDS)
+            line.cut()
+            text = await ended(screen, 3)
+        assert "was lost while sh ran on your terminal" in " ".join(text.split())
+    finally:
+        await line.stop()
+    assert await until_gone("sleep 3598", SECONDS) == []
+
+    async with connected(over_ssh, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3597") as screen:
+        await screen.until("ready", SECONDS)
+        slurm_lab.admin("scancel", gpu_job)
+        assert await screen.ended(SECONDS) > 128
+        await screen.all_output()
+        assert screen.modes_left == set()
+        assert f"job {gpu_job} on g1: the job has ended (" in " ".join(screen.text.split())
+    assert await until_gone("sleep 3597", SECONDS) == []

@@ -1,0 +1,152 @@
+"""Commands, stacks and live use of a running job in the dashboard, on a cluster whose nodes answer as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.config.read import settings_from_text
+from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
+from hpcdash.ui.app import HpcdashApp
+from tests.support.scripted_transport import Command, ScriptedTransport
+from tests.support.slurm_text import queue_text
+from tests.ui.stage import (
+    answering,
+    answering_transport,
+    notices,
+    press,
+    rows_of,
+    screen_text,
+    settled,
+    type_text,
+    until,
+)
+
+SIZE = (140, 40)
+RUNNING = {"jobarrayid": "88", "username": "maya", "numnodes": "2", "nodelist": "n[1-2]"}
+WAITING = {"jobarrayid": "89", "arrayjobid": "89", "username": "maya", "state": "PENDING", "nodelist": ""}
+
+
+def frames(token: str, node: str, text: str, status: int = 0) -> bytes:
+    coded = base64.encodebytes(text.encode()).decode().splitlines()
+    lines = [*(f"{token} {node} - .{line}" for line in coded), f"{token} {node} - ={status}"]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def token_in(words: tuple[str, ...]) -> str:
+    return next(word for word in words if word.startswith("hpcdash-"))
+
+
+def cluster(text: str = "up\n", second: str = "up\n", status: int = 0) -> ScriptedTransport:
+    """Job 88 runs on n1 and n2, which answer so; job 89 waits."""
+    jobs = queue_text(RUNNING, WAITING, token=RECORDED_TOKEN)
+    transport = answering_transport(jobs, jobs)
+
+    def answered(command: Command) -> bytes:
+        token = token_in(command.words)
+        return frames(token, "n1", text) + frames(token, "n2", second, status)
+
+    transport.answers["sh*hpcdash-*"] = answered
+    return transport
+
+
+def app_of(transport: ScriptedTransport, text: str = "", *, read_only: bool = False) -> HpcdashApp:
+    settings = settings_from_text(text, Path("config.toml"), action_names=ACTION_NAMES, check=key_problems)
+    return HpcdashApp([answering(transport)], actions=configured(settings), settings=settings, read_only=read_only)
+
+
+async def test_a_typed_command_runs_on_the_nodes_and_can_be_run_again_and_recalled() -> None:
+    transport = cluster(second="d\x1b[2Jown\n", status=3)
+    app = app_of(transport)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("88")
+        await press(pilot, "X")
+        await type_text(pilot, "--timeout 5s sh -c 'id; x'")
+        await press(pilot, "enter")
+        await until(pilot, lambda: "2 nodes, 1 failed" in screen_text(app), "answered", 60)
+        assert "n2 · exit 3" in screen_text(app)
+        assert transport.ran("sh*hpcdash-*")[0][-3:] == ("sh", "-c", "id; x")
+        await press(pilot, "r")
+        await until(pilot, lambda: transport.count("sh*hpcdash-*") == 2, "run again", 60)
+        await press(pilot, "escape", "X")
+        assert "--timeout 5s sh -c 'id; x'" in screen_text(app)
+        await press(pilot, "escape")
+    assert app.choices.typed["X"] == ("--timeout 5s sh -c 'id; x'",)
+
+
+async def test_commands_of_the_site_are_offered_and_run_as_they_are() -> None:
+    transport = cluster()
+    app = app_of(transport, '[[exec.commands]]\nname = "who"\ncommand = ["pgrep", "-u", "$USER"]\neach = "gpu"\n')
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("88")
+        await press(pilot, "X", "down", "enter")
+        await until(pilot, lambda: "n[1-2] (2)" in screen_text(app), "answered", 60)
+        assert transport.ran("sh*hpcdash-*")[0][-3:] == ("pgrep", "-u", "$USER")
+        assert "gpu" in transport.ran("sh*hpcdash-*")[0]
+
+
+async def test_stacks_show_first_which_ranks_stand_where() -> None:
+    dumped = 'process 9{0}, rank {0}: python\nThread 8 (active): "MainThread"\n    {1} (a.py:1)\n'
+    app = app_of(cluster(dumped.format(0, "reduce"), dumped.format(1, "read")))
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("88")
+        await press(pilot, "i")
+        await until(pilot, lambda: "1 of 2 in reduce (a.py:1): rank 0" in screen_text(app), "stacks", 60)
+
+
+async def test_only_running_jobs_have_an_inside_and_read_only_runs_nothing_in_them() -> None:
+    transport = cluster()
+    app = app_of(transport, read_only=True)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("89")
+        await press(pilot, "i", "U")
+        assert ["is not running" in words for words in notices(app)] == [True, True]
+        rows_of(app).move_to("88")
+        await press(pilot, "X")
+        assert app.main.view_name == "jobs"
+        assert app.screen is app.main
+    assert transport.count("sh*hpcdash-*") == 0
+
+
+async def test_live_use_is_sampled_while_it_is_shown_and_no_longer() -> None:
+    transport = cluster()
+    begun, ended = [], []
+
+    @asynccontextmanager
+    async def stream(argv: tuple[str, ...]) -> AsyncIterator[AsyncIterator[bytes]]:
+        token = token_in(argv)
+        begun.append(token)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for up in (10, 20):
+                for node in ("n1", "n2"):
+                    yield frames(token, node, f"up {up}\ncpus 8\nticks 100\nprocess 7 {90 * up} 0 9 0 \x1b[2Jpython\n")
+            await asyncio.Event().wait()
+
+        try:
+            yield chunks()
+        finally:
+            ended.append(token)
+
+    transport.stream = stream  # type: ignore[assignment, method-assign]
+    app = app_of(transport)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("88")
+        await pilot.press("U")
+        await until(pilot, lambda: "0.9 of 8 cores" in screen_text(app), "sampled", 60)
+        assert "2 nodes, sampled every 10 s" in screen_text(app)
+        await pilot.press("J")
+        await until(pilot, lambda: ended == begun[:1], "ended while another view is shown", 60)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(begun) == 2, "sampled again", 60)
+        await pilot.press("escape")
+        await until(pilot, lambda: ended == begun, "ended", 60)
