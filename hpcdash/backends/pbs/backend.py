@@ -29,18 +29,17 @@ from hpcdash.backends.pbs import (
     explain,
     history,
     jobs,
-    limits,
     log_files,
     nodes,
     probe,
     queues,
     reasons,
-    reservations,
     rules,
     submit,
 )
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
+from hpcdash.backends.queries import ParsedTable, Query
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
@@ -136,8 +135,8 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         policy=PolicyPart(
             queue_rules=partial(rules.queue_rules_query, one),
             queue_limits=partial(rules.queue_limits_query, one),
-            limits=partial(limits.limits_query, one),
-            reservations=reservations.reservations_query,
+            limits=partial(_limits, one),
+            reservations=_reservations,
         ),
         actions=ActionsPart(
             commands=partial(actions.action_commands, one),
@@ -172,6 +171,18 @@ def _reader(dialect: Dialect) -> ScriptReader:
     from hpcdash.backends.slurm import lint as slurm_lint
 
     return slurm_lint if dialect is Dialect.SLURM_WRAPPERS else lint
+
+
+def _limits(dialect: Dialect, user: str, cluster: str) -> Query[ParsedTable]:
+    from hpcdash.backends.pbs.limits import limits_query
+
+    return limits_query(dialect, user)
+
+
+def _reservations(user: str) -> Query[ParsedTable]:
+    from hpcdash.backends.pbs.reservations import reservations_query
+
+    return reservations_query(user)
 
 
 def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:

@@ -65,7 +65,7 @@ class _Person:
     groups: frozenset[str]
 
 
-def limits_query(dialect: Dialect, user: str, cluster: str = "") -> Query[ParsedTable]:
+def limits_query(dialect: Dialect, user: str) -> Query[ParsedTable]:
     """A user's limits ('': whoever asks); there is one server."""
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
     options = ("-F", "dsv", "-D", token) if token else ()

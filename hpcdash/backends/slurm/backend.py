@@ -30,15 +30,12 @@ from hpcdash.backends.slurm import (
     detail,
     history,
     jobs,
-    limits,
     log_files,
     nodes,
     policy,
     probe,
     queues,
     reasons,
-    reservations,
-    shares,
     submit,
     usage,
 )
@@ -72,6 +69,24 @@ def _inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     from hpcdash.backends.slurm.inside import inside_step
 
     return inside_step(row, command)
+
+
+def _shares(user: str) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.shares import shares_query
+
+    return shares_query(user)
+
+
+def _limits(user: str, cluster: str) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.limits import limits_query
+
+    return limits_query(user, cluster)
+
+
+def _reservations(user: str) -> Query[ParsedTable]:
+    from hpcdash.backends.slurm.reservations import reservations_query
+
+    return reservations_query(user)
 
 
 def _runs(user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
@@ -151,9 +166,9 @@ BACKEND = Backend(
         preemption=policy.preemption_query,
         associations=accounts.associations_query,
         qos_offers=accounts.qos_offers_query,
-        shares=shares.shares_query,
-        limits=limits.limits_query,
-        reservations=reservations.reservations_query,
+        shares=_shares,
+        limits=_limits,
+        reservations=_reservations,
     ),
     actions=ActionsPart(commands=actions.action_commands, alterable=ALTERABLE),
     submit=SubmitPart(

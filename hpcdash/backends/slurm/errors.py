@@ -109,10 +109,12 @@ def accounting_unavailable(
     answer: Answer,
     message: str = "no shares or limits here: slurmdbd is not configured",
     next_step: str = "Only an administrator can set up accounting; `hpcdash queues` shows what partitions allow.",
+    *,
+    command: tuple[str, ...] = (),
 ) -> AccountingUnavailable:
-    """The error of an answer that tells of no accounting."""
+    """The error of an answer that tells of no accounting; `command` as in `failure`."""
     words = excerpt(answer.stderr) or excerpt(answer.stdout)
-    return AccountingUnavailable(message, next_step, argv=answer.argv, status=answer.status, words=words)
+    return AccountingUnavailable(message, next_step, argv=command or answer.argv, status=answer.status, words=words)
 
 
 def require_success(answer: Answer) -> None:

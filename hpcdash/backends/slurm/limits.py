@@ -139,7 +139,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     all_qos = {row["name"]: row for row in _rows(qos, _QOS_FIELDS, rejected)} if is_qos_told else {}
     if not own and not controller.associations and not is_association_told:
         if "supported accounting" in answer.stderr.decode("utf-8", "replace"):
-            raise accounting_unavailable(answer)
+            raise accounting_unavailable(answer, command=_COMMAND)
         raise failure(answer, _COMMAND)
     if not is_association_told or not is_qos_told:
         rejected.append("slurmdbd does not answer: limits of QoS that nobody uses now are missing")

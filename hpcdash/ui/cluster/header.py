@@ -56,12 +56,12 @@ class ClusterHeader(Static):
             return
         room = self.size.width or self.app.size.width - 2
         lines = 2 if self.app.size.height >= _TALL_LINES else 1
-        tables = (queues.table, mine and mine.table)
+        shares = store.snapshots.get(Kind.SHARES)
+        tables = (queues.table, mine and mine.table, shares and shares.table)
         if self._tables and all(map(is_, tables, self._tables)) and self._room == (room, lines):
             return
         self._tables, self._room = tables, (room, lines)
         notes = queues.table["_server_note"].unique().to_pylist()
-        shares = store.snapshots.get(Kind.SHARES)
         content = header_content(
             queue_uses(queues.table, mine.table if mine else None),
             own_jobs(mine.table) if mine else (),
