@@ -273,7 +273,7 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
         settings = LaunchSettings()
         plans = 0
 
-        async def plan(self, *wanted: Any) -> LaunchPlan:
+        async def plan(self, *wanted: Any, waiting: object = None) -> LaunchPlan:
             self.plans += 1
             if self.plans > 1:
                 raise UsageError("no more")
