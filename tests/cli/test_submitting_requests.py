@@ -318,9 +318,12 @@ def test_a_dry_run_of_a_plain_script_is_told_for_machines(program: Program) -> N
 
 def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are_kept(program: Program) -> None:
     configured(program, 'keep = "failed"')
-    # In this order: a submission removes what has completed too.
     bad = program("submit", request(program, 'command = "exit 3"', "b.toml")).text.strip()
-    well = program("submit", request(program)).text.strip()
+    # A submission removes what has completed too.
+    go = program.home / "go"
+    waits = f'command = "until [ -e {go} ]; do sleep 0.02; done"'
+    well = program("submit", request(program, waits)).text.strip()
+    go.touch()
     assert [ended(program, job)["state"] for job in (well, bad)] == ["completed", "failed"]
     StateDatabase(program.home.parent / "state").write(("DELETE FROM cleanups", ()))
     assert program("jobs", "--read-only").stderr == ""

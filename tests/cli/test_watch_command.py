@@ -149,7 +149,7 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
     rounds = _Watch(sessions, replace(settings.watch, every_seconds=0.01), [], dry_run=False, debug=False)
     watched = asyncio.create_task(rounds.run(once=False))
     said = ""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while said.count("here: 0 jobs") < 2 or said.count("torn: this round was not done") < 2:
             await asyncio.sleep(0.01)
             out, err = capsys.readouterr()
@@ -244,7 +244,7 @@ def test_in_the_foreground_it_goes_on_until_interrupted(person: Program) -> None
 
         until(pulses, "three rounds")
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
         assert sum("raised critical" in line for line in lines) == 1
 
 

@@ -355,14 +355,14 @@ def test_a_person_at_a_terminal_is_asked(lab: SlurmLab, over_ssh: Program, typed
     )
     os.close(theirs)
     shown = b""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while b"[y/N]" not in shown:
         assert select.select([ours], [], [], max(0, deadline - time.monotonic()))[0], shown
         shown += os.read(ours, 4096)
     assert f"scancel -v {job}".encode() in shown
     assert states(lab, job)[job].startswith("PENDING")
     os.write(ours, typed)
-    assert asked.wait(20) == status
+    assert asked.wait(60) == status
     os.close(ours)
     assert states(lab, job)[job].startswith("CANCELLED" if status == 0 else "PENDING")
     lab.admin("scancel", job)

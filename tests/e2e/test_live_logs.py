@@ -23,7 +23,7 @@ from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 
-SECONDS = 20.0
+SECONDS = 60.0
 WRITES = """#!/bin/sh
 for step in 1 2 3 4 5 6; do echo "step $step"; sleep 0.2; done
 echo "no such thing" >&2

@@ -65,7 +65,7 @@ def test_the_file_of_another_person_stops_a_running_training(tmp_path: Path) -> 
     assert training.stdout.readline() == "training\n"
     with as_somebody_else():
         kill.touch()
-    _, said = training.communicate(timeout=30)
+    _, said = training.communicate(timeout=60)
     assert training.returncode == 0
     assert f"the kill switch {kill} is there" in said
     assert kill.stat().st_uid == NOBODY
@@ -143,7 +143,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
 
     def lstat(path: str) -> os.stat_result:
         asked.append(path)
-        assert answers.wait(30)
+        assert answers.wait(60)
         return real(path)
 
     kill, save = tmp_path / "KILL", tmp_path / "SAVE"

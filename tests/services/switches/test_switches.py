@@ -90,7 +90,7 @@ class Site:
         return report.outcomes[0].words
 
     async def until(self, look: Callable[[], Coroutine[Any, Any, object]], what: str) -> None:
-        over = time.monotonic() + 15
+        over = time.monotonic() + 60
         while not await look():
             assert time.monotonic() < over, f"it never came about: {what}"
             await asyncio.sleep(0.02)
@@ -181,7 +181,7 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     here = site.switches.dropped_here_seconds_ago(kill)
     look = in_time(await site.switches.look(kill), here)
     assert look.age_seconds is not None
-    assert look.age_seconds < 30
+    assert look.age_seconds < 600
     assert await site.switches.progress(look, (job,), here) == SwitchProgress(0, 1, 1, "", job)
 
 

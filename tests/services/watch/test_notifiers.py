@@ -174,7 +174,7 @@ class TestMail:
             receiver.is_silent = True
             with pytest.raises(NotifyFailed):
                 await MailNotifier(self.settings(receiver.port, timeout_seconds=0.2)).send(MESSAGE)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 15
 
     @pytest.mark.parametrize(
         "address", ["alice", "a@", "@x", "a@x.org\nBcc: e@x.org", "a b@x.org, c@d", "", "a@x.org,b@x.org"]
@@ -318,15 +318,17 @@ class TestCommand:
     async def test_what_takes_too_long_is_ended_with_all_it_started(self, tmp_path: Path) -> None:
         held = tmp_path / "held"
         os.mkfifo(held)
-        # It ends when nobody holds it open for writing any more.
-        until_free = asyncio.ensure_future(asyncio.to_thread(held.read_bytes))
+        reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
         script = 'exec 3> "$1"; sleep 1000 & sleep 1000'
         with pytest.raises(NotifyFailed, match=r"not over after 1 s") as failed:
             await CommandNotifier(CommandSettings(("sh", "-c", script, "sh", str(held)), limit_seconds=1.0)).send(
                 MESSAGE
             )
         assert failed.value.is_lasting
-        assert await asyncio.wait_for(until_free, 10) == b""
+        # It ends when nobody holds it open for writing any more.
+        os.set_blocking(reader, True)
+        with open(reader, "rb") as pipe:
+            assert await asyncio.wait_for(asyncio.to_thread(pipe.read), 60) == b""
 
     @pytest.mark.system
     async def test_a_program_that_is_not_there(self) -> None:

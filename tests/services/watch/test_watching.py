@@ -59,7 +59,7 @@ while :; do echo step 2; sleep 0.05; done
 TRAINING = """#!/bin/sh
 while :; do [ -f more ] && { cat more; rm more; }; sleep 0.05; done
 """
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Watched:
