@@ -327,8 +327,8 @@ class TestCommand:
         assert failed.value.is_lasting
         # It ends when nobody holds it open for writing any more.
         os.set_blocking(reader, True)
-        with open(reader, "rb") as pipe:
-            assert await asyncio.wait_for(asyncio.to_thread(pipe.read), 60) == b""
+        assert await asyncio.wait_for(asyncio.to_thread(os.read, reader, 1), 60) == b""
+        os.close(reader)
 
     @pytest.mark.system
     async def test_a_program_that_is_not_there(self) -> None:
