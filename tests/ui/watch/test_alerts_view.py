@@ -52,10 +52,10 @@ async def test_5_shows_what_is_wrong_the_gravest_first_and_what_to_do(tmp_path: 
         assert "!! critical" in lines[0]
         assert "no job train-7b" in lines[0]
         assert screen_text(app).index("no job train-7b") < screen_text(app).index("is drained"), screen_text(app)
-        assert "submit it anew" in screen_text(app)
+        assert "submit it again" in screen_text(app)
         await press(pilot, "enter")
         assert "is-running//train-7b" in screen_text(app)
-        assert "a job does not run" in screen_text(app)
+        assert "Job not running" in screen_text(app)
         await press(pilot, "escape", "slash", *"rule:drained", "enter")
         assert "no job train-7b" not in screen_text(app)
 
@@ -146,7 +146,7 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
         session.store.clock = FrozenClock(began + 122)
         await until(pilot, lambda: looks() == 3, "a look a minute while it is shown, however seldom [watch] looks")
         await settled(pilot)
-        # Where the cluster does not answer nothing was looked at: the age is that of the look before.
+        # Where Cluster not responding nothing was looked at: the age is that of the look before.
         transport.fails["squeue"] = ConnectionFailed("no route to here", "Is the network up?")
         session.store.clock = FrozenClock(began + 192)
         await until(pilot, lambda: Kind.MINE in session.store.errors, "a look without an answer")
