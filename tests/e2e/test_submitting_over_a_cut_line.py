@@ -198,7 +198,7 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
 
             def tell(words: str) -> None:
                 told.append(words)
-                if "still being handed over" in words:
+                if "still running on the login node" in words:
                     waits.set()
 
             acting = asyncio.create_task(stage.act(line, there, waits))

@@ -190,7 +190,7 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
 
 def test_without_offers_there_is_no_word_of_what_is_idle() -> None:
     assert format_resources(ask(slots=4, limit_seconds=HOUR), Offers()) == "4 GPUs for 1 h = 4 GPU-hours"
-    assert format_resources(ask(slots=4), Offers()) == "4 GPUs for as long as its queue allows"
+    assert format_resources(ask(slots=4), Offers()) == "4 GPUs for the queue's maximum time"
 
 
 def test_a_type_of_gpu_may_be_a_part_of_a_device_s_whole_name() -> None:

@@ -242,8 +242,8 @@ class TestDeadlines:
         (found,) = self.ending(ends=660, saved=500)
         assert found.severity is Severity.WARNING
         assert (
-            found.words
-            == "job 8 (train) ends in 1 h but finishes its next save in 1 h 20 min: 2 h 40 min of training would be lost"
+            found.words == "job 8 (train) ends in 1 h but finishes its next save in 1 h 20 min: "
+            "2 h 40 min of training would be lost"
         )
         assert "save-switch 8" in found.next_step
 
