@@ -182,7 +182,7 @@ def _without_history(*_: object) -> Query[Any]:
 
 
 def _refused(*_: object) -> NoReturn:
-    raise UsageError("this scheduler has no way to do that")
+    raise UsageError("this scheduler does not support that")
 
 
 def _undirected_reader() -> ScriptReader:

@@ -147,7 +147,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     file.write_bytes(content)
     done = program("submit", str(file), "--", "-k", "oed")
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: its first line is no #!: your login shell runs it\n" in done.stderr
+    assert "hpcdash: its first line is no #!: your login shell will run it\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_job_on_a_node_that_is_down_is_marked(program: Program, lost: StandIns
 def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program, lost: StandIns) -> None:
     refused = program("cancel", "177", "--yes")
     assert refused.status == 1
-    assert refused.text.startswith("177.pbs01  refused: Server could not connect to MOM (its node does not answer; ")
+    assert refused.text.startswith("177.pbs01  refused: Server could not connect to MOM (its node does not respond; ")
     assert "cancel --force removes it from the queue" in refused.text
     done = program("cancel", "177", "--yes", "--force")
     assert (done.status, done.text) == (0, "177.pbs01  cancelled\n")

@@ -282,7 +282,7 @@ async def test_a_controller_that_is_down_leaves_no_doubt_about_a_cancel(small_la
         program = program_over_ssh(small_lab, tmp_path / "home")
         with small_lab.controller_down():
             fate, run = await asyncio.gather(alice.does("cancel", job), asyncio.to_thread(program, "hold", job))
-        assert "does not answer" in run.refused(3)
+        assert "does not respond" in run.refused(3)
         done, words = fate[job]
         assert (done, "Unable to contact slurm controller" in words) == (False, True), words
         assert states(small_lab, job)[job].startswith("PENDING")

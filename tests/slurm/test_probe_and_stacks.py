@@ -106,6 +106,6 @@ def test_a_job_of_another_s_is_refused_in_slurm_s_words(clean_slurm: SlurmLab, t
     job = clean_slurm.submit("bob", "-o", "/dev/null", script="#!/bin/sh\nsleep 30\n")
     clean_slurm.wait_state(job, "RUNNING")
     words = program_over_ssh(clean_slurm, tmp_path / "home")("stacks", job).refused(1)
-    assert words.startswith("hpcdash: Slurm starts no step in this job\n")
+    assert words.startswith("hpcdash: Slurm cannot start a step in this job\n")
     assert "Access/permission denied" in words
     clean_slurm.as_user("bob", "scancel", job)

@@ -41,6 +41,6 @@ def _failure(answer: Answer) -> CommandError:
     error = failure(answer)
     if type(error) is not SchedulerRefused:
         return error
-    step = "Only its owner may, while it runs; and the site may let nobody start a step from the login node."
-    words = error.words or f"nothing within {LIMIT_SECONDS} s"
-    return SchedulerRefused("Slurm starts no step in this job", step, status=answer.status, words=words)
+    step = "Only its owner can, while it runs, and some sites allow no steps from the login node."
+    words = error.words or f"no answer within {LIMIT_SECONDS} s"
+    return SchedulerRefused("Slurm cannot start a step in this job", step, status=answer.status, words=words)

@@ -117,10 +117,10 @@ def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
     ("status", "stderr", "done", "words"),
     [
         # timeout(1), KILL, TERM.
-        (124, b"", None, "the queue ended with status 124"),
-        (137, b"", None, "the queue ended with status 137"),
-        (143, b"", None, "the queue ended with status 143"),
-        (0, b"", None, "the queue ended with status 0"),
+        (124, b"", None, "the queue exited with status 124"),
+        (137, b"", None, "the queue exited with status 137"),
+        (143, b"", None, "the queue exited with status 143"),
+        (0, b"", None, "the queue exited with status 0"),
         (1, b"no such partition", False, "no such partition"),
     ],
 )
