@@ -264,7 +264,7 @@ def test_doctor_tells_kind_version_server_and_clock(pbs: tuple[Program, StandIns
     assert told["commands"]["ok"]
     assert told["controller"]["detail"] == "answers"
     assert "differs by" in told["clock"]["detail"]
-    assert told["accounting"]["detail"] == "kept: ended jobs are known"
+    assert told["accounting"]["detail"] == "available"
 
 
 def test_nodes_that_cannot_be_had_are_told_at_once_though_the_jobs_beside_them_hang(

@@ -221,7 +221,7 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: Slu
     began = time.monotonic()
     assert await alice.does("signal", job, held, signal="USR1", to="batch") == {
         job: (True, ""),
-        held: (False, "not sent: it does not run"),
+        held: (False, "not sent: the job is not running"),
     }
     assert time.monotonic() - began < 3, "a signal to a job that waits takes 95 s"
     wait_until("the batch shell's word", lambda: said(of_job, "batch USR1") == 1, 10)
@@ -235,7 +235,7 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: Slu
     wait_until("both words", lambda: said(of_job, "step USR1") > steps and said(of_job, "batch USR1") > 1, 10)
     fate = await alice.does("signal", array, f"{array}_3", signal="USR1", to="batch")
     assert fate[array][0] is True
-    assert fate[f"{array}_3"] == (False, "not sent: it does not run")
+    assert fate[f"{array}_3"] == (False, "not sent: the job is not running")
     assert said(of_task, "batch USR1") == 1
     lab.admin("scancel", job, held, array)
 

@@ -105,7 +105,7 @@ def test_a_database_that_is_down_takes_only_history(clean_slurm: SlurmLab, over_
     with clean_slurm.accounting_down():
         for program in (over_ssh, locally):
             said = program("history", "--format", "json").refused(1)
-            assert "accounting database does not answer" in said
+            assert "accounting database does not respond" in said
             assert "exit status: 1" in said
             assert [job["id"] for job in program.rows("jobs", "--all")] == [job_id]
             assert program("show", job_id).status == 0

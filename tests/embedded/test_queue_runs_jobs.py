@@ -349,10 +349,10 @@ def test_a_waiting_job_is_cancelled_at_once(queue: QueueLab) -> None:
     queue.act("cancel", f"{number}_[2-3]")
     assert [job.state for job in queue.store.find(int(number))] == ["pending", *["cancelled"] * 2, *["pending"] * 2]
     assert queue.act("cancel", f"{number}_2") == [
-        {"job_id": f"{number}_2", "done": False, "words": "it has ended already (cancelled)"}
+        {"job_id": f"{number}_2", "done": False, "words": "it has already ended (cancelled)"}
     ]
     assert queue.act("cancel", number)[0]["done"]
-    assert queue.act("cancel", number)[0]["words"] == "it has ended already (cancelled)"
+    assert queue.act("cancel", number)[0]["words"] == "it has already ended (cancelled)"
     queue.ended(after)
 
 
@@ -384,7 +384,7 @@ def test_a_limit_can_be_altered_while_a_job_waits(queue: QueueLab) -> None:
     number = queue.submit("true", "--hold", "--time=30")
     assert queue.act("alter", "time=+10", "--", number)[0]["done"]
     assert queue.job(number).limit_seconds == 2400
-    assert queue.act("alter", "time=-41", "--", number)[0]["words"] == "-41 leaves it no time"
+    assert queue.act("alter", "time=-41", "--", number)[0]["words"] == "-41 leaves no time"
     assert queue.act("alter", "time=soon", "--", number)[0]["words"].startswith("'soon' is not a duration")
     assert queue.act("alter", "nice=3", "--", number)[0]["words"] == "this queue's jobs have no nice"
 

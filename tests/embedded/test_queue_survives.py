@@ -144,7 +144,7 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(q
     patch = "note = keeper.note_begun\nkeeper.note_begun = lambda *a: (note(*a), die())"
     process = supervise(queue, patch)
     job = queue.ended(number)
-    assert (job.state, job.exit_code, job.reason) == ("gone", None, "nobody saw its end: its exit is unknown")
+    assert (job.state, job.exit_code, job.reason) == ("gone", None, "its end was not observed: exit unknown")
     assert runs(queue) == 0
     process.kill()
     process.wait()
@@ -248,7 +248,7 @@ def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue:
     os.kill(begun.keeper, signal.SIGKILL)
     job = queue.ended(number)
     assert (job.state, job.exit_code, job.elapsed) == ("gone", None, None)
-    assert job.reason == "nobody saw its end: its exit is unknown"
+    assert job.reason == "its end was not observed: exit unknown"
     until(lambda: not is_alive(hidden) and not is_alive(begun.pid), "an end of its processes")
 
 

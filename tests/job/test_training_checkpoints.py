@@ -289,8 +289,8 @@ def test_what_cannot_be_deleted_or_made_sure_of_is_said_once_and_fails_no_save(
     monkeypatch.setattr("hpcdash.job.on_disk.sync_file", broken)
     save(Checkpoints(tmp_path, keep=1, rank=0), 1, 2, 3)
     assert steps_of(Checkpoints(tmp_path, rank=0).all()) == [3]
-    assert caplog.text.count("cannot be deleted, and takes its room on the disk") == 1
-    assert caplog.text.count("may not be on the disk: Input/output error") == 1
+    assert caplog.text.count("cannot be deleted and still uses disk space") == 1
+    assert caplog.text.count("may not be on disk: Input/output error") == 1
 
 
 def test_all_ranks_resume_from_what_rank_0_chose(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -356,7 +356,7 @@ def test_a_torn_one_is_passed_over_and_named(tmp_path: Path, harm: str, caplog: 
     else:
         (torn / "model").unlink()
     assert checkpoints.newest() == Checkpoint(1, tmp_path / "step-00000001")
-    assert f"the checkpoint {torn} is not whole" in caplog.text
+    assert f"the checkpoint {torn} is incomplete" in caplog.text
     save(checkpoints, 3, 4, 5)
     assert torn.exists() is ("marker" in harm)
 

@@ -100,8 +100,8 @@ def test_a_signal_to_one_rank_stops_both(ranks: Ranks, to: int) -> None:
 def test_the_rank_whose_memory_is_full_stops_both(ranks: Ranks) -> None:
     (first, second), log = ends(ranks)
     assert first[-1] == second[-1] == "ended 20"
-    assert first[-2] == "saved 20 the memory of another rank is almost full"
-    assert "99.0 % of host memory is used" in log
+    assert first[-2] == "saved 20 another rank is almost out of memory"
+    assert "99.0 % of host memory used" in log
 
 
 def test_steps_and_minutes_save_and_the_first_step_does_not(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> No
     preemption = Preemption(signals=())
     assert preemption.should_stop(1) == ""
     torch_of_two_ranks[0] = 1
-    assert preemption.should_stop(2) == "another rank was told that the job ends at step 2"
+    assert preemption.should_stop(2) == "another rank was told that the job is ending at step 2"
     said: list[int] = []
     own = Preemption(signals=(), exit_duration_in_mins=0, all_reduce_max=lambda number: said.append(number) or number)
     assert own.should_stop(3).startswith("0 s are left at step 3")

@@ -169,7 +169,7 @@ def test_a_mount_that_hangs_stops_nothing_and_keeps_the_newest_lines(
         writer.write(step, loss=1.0)
     assert time.monotonic() - begun < 15
     assert not writer.flush()
-    assert caplog.text.count("does not answer") == 1
+    assert caplog.text.count("does not respond") == 1
     steps: list[int] = []
     while len(steps) < 21:
         assert time.monotonic() - begun < 60

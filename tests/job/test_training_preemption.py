@@ -171,7 +171,7 @@ def test_off_the_main_thread_it_refuses_in_plain_words() -> None:
     thread.start()
     thread.join()
     assert len(refused) == 1
-    assert "make this in the main thread" in refused[0]
+    assert "create this in the main thread" in refused[0]
 
 
 def test_the_handlers_that_were_there_are_put_back() -> None:

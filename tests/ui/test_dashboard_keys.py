@@ -359,7 +359,7 @@ async def test_the_hint_says_in_plain_words_why_a_job_waits() -> None:
         await settled(pilot)
         rows_of(app).move_to("57")
         await settled(pilot)
-        assert "waits for another job" in str(app.main.query_one(Hint).render())
+        assert "waiting for a job" in str(app.main.query_one(Hint).render())
         rows_of(app).move_to("13[]")
         await settled(pilot)
         assert "4 running · 15 pending  ·  enter shows its tasks" in str(app.main.query_one(Hint).render())
@@ -551,7 +551,7 @@ async def test_a_job_begins_with_why_it_waits_and_d_goes_to_the_scheduler_s_word
         await settled(pilot)
         first = screen_text(app).splitlines()[1]
         assert "57 dinov2-export" in first
-        assert "waits for another job it depends on" in first
+        assert "waiting for a job it depends on" in first
         assert "JobState" not in screen_text(app)
         await press(pilot, "d")
         assert "JobState" in screen_text(app)

@@ -190,10 +190,10 @@ async def test_a_pbs_queue_says_what_it_does_with_a_job_and_only_what_starts_non
     told = {queue.name: (queue.note, queue.closed_reason, queue.refuses) for queue in offers.queues}
     assert told == {
         **dict.fromkeys(("workq", "gpu", "debug"), ("", "", False)),
-        "maint": ("disabled: PBS refuses its jobs", "queue maint is disabled: PBS refuses its jobs", True),
+        "maint": ("disabled: PBS rejects new jobs", "queue maint is disabled: PBS rejects new jobs", True),
         "stopped": (
-            "stopped: its jobs wait until the site starts the queue",
-            "queue stopped is stopped: its jobs wait until the site starts the queue",
+            "stopped: jobs wait until the site starts the queue",
+            "queue stopped is stopped: jobs wait until the site starts the queue",
             False,
         ),
         "bobonly": ("closed to you: only bob may submit", "queue bobonly is closed to you: only bob may submit", False),

@@ -182,7 +182,7 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
         assert board.alerts.states == {}
         await press(pilot, "5")
         await until(pilot, lambda: "No watchdogs: only jobs that never start are checked" in screen_text(app), "words")
-        assert "write [watch] into /home/ada/c.toml; hpcdash config example shows it" in screen_text(app)
+        assert "add [watch] to /home/ada/c.toml; see hpcdash config example" in screen_text(app)
         assert "No alerts" not in screen_text(app)
         await press(pilot, "1")
         written.append('[[watch.running]]\nname = "x"\n[[watch.storage]]\npath = "/scratch"')
@@ -277,4 +277,4 @@ async def test_a_recording_says_that_it_has_no_watchdogs() -> None:
         await settled(pilot)
         await press(pilot, "colon", *"alerts", "enter")
         told = [*notices(app), screen_text(app)]
-        assert [words for words in told if "a recording has no watchdogs" in words]
+        assert [words for words in told if "no watchdogs in a recording" in words]
