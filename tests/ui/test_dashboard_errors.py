@@ -54,7 +54,7 @@ async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_
         words = banner_of(app)
         assert "slurmctld) does not respond" in words
         assert "it said: slurm_load_jobs error: Unable to contact slurm controller" in words
-        assert "→ Running jobs go on without it;" in words
+        assert "→ Running jobs continue;" in words
         assert "with ctrl+r" in words
         assert "Nothing known yet. ! shows the error" in screen_text(app)
         await press(pilot, "exclamation_mark")

@@ -263,7 +263,8 @@ async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_le
     app = dashboard()
     async with app.run_test(size=(100, height)) as pilot:
         await settled(pilot)
-        await press(pilot, "m", *["down"] * 20, *["up"] * 4)
+        await press(pilot, "m")
+        await press(pilot, *["down"] * 20, *["up"] * 4)
         rows = rows_of(app)
         pointed, line = rows.cursor_id, (rows.cursor_index or 0) - rows.scroll_offset.y
         await press(pilot, "slash")
@@ -277,7 +278,8 @@ async def test_the_cursor_returns_to_its_job_as_soon_as_what_is_typed_matches_it
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        await press(pilot, "m", *["down"] * 14)
+        await press(pilot, "m")
+        await press(pilot, *["down"] * 14)
         assert rows_of(app).cursor_id == "5"
         await press(pilot, "slash")
         await type_text(pilot, "user:chenx")
