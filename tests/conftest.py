@@ -37,9 +37,13 @@ settings.register_profile("hpcdash", deadline=None, max_examples=30)
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("hpcdash")
 
-# A shell has what it starts in the background ignore ctrl+c, and so would every program that is tested.
+# A shell has what it starts in the background ignore ctrl+c and ctrl+\\, and nohup a hangup: every program that is
+# tested would ignore them too. A handler, even one that does nothing, is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -196,7 +196,7 @@ def _without_history(*_: object) -> Query[Any]:
 
 
 def _refused(*_: object) -> NoReturn:
-    raise UsageError("this scheduler has no way to do that")
+    raise UsageError("this scheduler does not support that")
 
 
 _SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."

@@ -106,7 +106,7 @@ def _terminal_check() -> Check:
     term = os.environ.get("TERM", "")
     detail = f"TERM={term or 'not set'}, {codeset}" + (", NO_COLOR" if os.environ.get("NO_COLOR") else "")
     if codeset.upper().replace("-", "") != "UTF8":
-        return Check("terminal", True, f"{detail}: plain ASCII signs are used", "")
+        return Check("terminal", True, f"{detail}: using ASCII symbols", "")
     return Check("terminal", True, detail)
 
 
@@ -117,7 +117,7 @@ def _cache_check() -> Check:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
     except OSError as error:
-        step = "Free space there, or set HPCDASH_CACHE to another folder. It works without, but starts empty."
+        step = "Free space there, or set HPCDASH_CACHE to another folder. hpcdash works without it, but starts empty."
         return Check("cache", False, f"{folder}: {error.strerror}", step)
     return Check("cache", True, str(folder))
 
@@ -129,7 +129,7 @@ def _alerts_checks(settings: Settings) -> list[Check]:
     notifiers, _ = notifiers_of(settings.watch.notices, str(settings.file or ""))
     mute = unready(notifiers)
     if not mute:
-        return [Check("alerts", True, f"told by {', '.join(one.name for one in notifiers)}")] if notifiers else []
+        return [Check("alerts", True, f"sent through {', '.join(one.name for one in notifiers)}")] if notifiers else []
     return [Check("alerts", False, one.error.message, one.error.next_step) for one in mute]
 
 
@@ -173,12 +173,12 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
         detail = f"missing: {', '.join(missing)}" if missing else found
         checks.append(Check("commands", not missing, detail, "Ask the site for them."))
     if probe.controller_answers is not None:
-        step = "Running jobs go on without it. Wait, or tell the site's administrators."
-        detail = "answers" if probe.controller_answers else "does not answer"
+        step = "Running jobs continue. Wait, or tell the site's administrators."
+        detail = "answers" if probe.controller_answers else "does not respond"
         if probe.is_scheduling is False:
             detail, step = (
-                "answers; scheduling is off: no job starts",
-                "The site has turned it off; jobs may be submitted.",
+                "responds, but scheduling is off: no jobs start",
+                "The site turned it off; you can still submit jobs.",
             )
         checks.append(Check("controller", probe.controller_answers and probe.is_scheduling is not False, detail, step))
     if probe.clock_epoch_seconds is not None:
@@ -202,19 +202,19 @@ def clock_check(there_epoch: float, ahead_seconds: float, kept_here: bool | None
     `kept_here` and `kept_there` are whether a time server keeps the clock, None where that is not told.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
-    told = f"differs by {ahead_seconds:+.0f} s (there it is {there:%Y-%m-%d %H:%M:%S} UTC)"
+    told = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
     if abs(ahead_seconds) <= _TOLERATED_SKEW_SECONDS:
         return Check("clock", True, told)
     side = "ahead of" if ahead_seconds > 0 else "behind"
     far = format_span(60 * round(abs(ahead_seconds) / 60))
     told = f"the cluster's clock is {far} {side} this machine's; it {told}"
     if kept_here is False and kept_there is not False:
-        step = "This machine's is wrong: no time server keeps it. Let one do so: timedatectl set-ntp true"
+        step = "This machine's clock is not synchronized. Enable NTP: timedatectl set-ntp true"
     elif kept_there is False and kept_here is not False:
-        step = "The cluster's is wrong: no time server keeps it (timedatectl there). Tell the site's administrators."
+        step = "The cluster's clock is not synchronized (timedatectl there). Tell the site's administrators."
     else:
-        step = "Which of them is wrong is not known: compare `date -u` here and there with a clock you trust."
-    return Check("clock", False, told, f"{step}\nWhat is shown goes by the cluster's clock; times left are right.")
+        step = "Compare `date -u` on both with a clock you trust."
+    return Check("clock", False, told, f"{step}\nTimes shown follow the cluster's clock; remaining times are correct.")
 
 
 async def _is_synchronized(transport: Transport) -> bool | None:
@@ -234,22 +234,22 @@ def queue_checks(folder: Path) -> list[Check]:
         return [_failed("queue's folder", error)]
     mode = folder.stat().st_mode & 0o777
     is_open = bool(mode & 0o077)
-    found = f"{folder} is open to others (mode {mode:03o})" if is_open else f"{folder}, private"
+    found = f"{folder} is accessible to others (mode {mode:03o})" if is_open else f"{folder}, private"
     # The queue closes its folder by itself where that can be done.
-    step = "This file system keeps no modes: set HPCDASH_QUEUE to a folder on another one."
+    step = "This file system ignores permissions: set HPCDASH_QUEUE to a folder on another one."
     checks = [Check("queue's folder", not is_open, found, step)]
     pid = supervisor_pid(folder)
-    idle = "none runs: nothing waits or runs, and a submission starts one"
-    checks.append(Check("supervisor", True, idle if pid is None else f"runs, process {pid}"))
+    idle = "not running: no jobs; the next submission starts it"
+    checks.append(Check("supervisor", True, idle if pid is None else f"running, PID {pid}"))
     try:
         machine = this_machine(folder)
     except HpcdashError as error:
         return [*checks, _failed("slots", error)]
-    found = f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs at once; {machine.grace_seconds:g} s from TERM to KILL"
-    checks.append(Check("slots", True, f"{found} ([embedded] in the configuration sets them)"))
+    found = f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs; {machine.grace_seconds:g} s from TERM to KILL"
+    checks.append(Check("slots", True, f"{found} (set in [embedded])"))
     if not machine.gpu_ids and shutil.which("nvidia-smi"):
-        step = "Does nvidia-smi answer here? [embedded] gpus = N sets how many there are."
-        checks.append(Check("GPUs", False, "nvidia-smi is here, and names none", step))
+        step = "Check nvidia-smi, or set the number of GPUs: [embedded] gpus = N."
+        checks.append(Check("GPUs", False, "nvidia-smi found no GPUs", step))
     return checks
 
 
@@ -261,13 +261,13 @@ async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> 
         return _failed("home", error)
     path, kind, writable = ([*answer.stdout.decode("utf-8", "replace").splitlines(), "", "", ""])[:3]
     if writable != "yes":
-        step = "Jobs cannot write their logs there: is a quota used up, or is it mounted read-only?"
-        return Check("home", False, f"{path} cannot be written", step)
+        step = "Jobs cannot write logs there: check the quota and whether it is mounted read-only."
+        return Check("home", False, f"{path} is not writable", step)
     if is_one_machine:
-        return Check("home", True, f"{path} can be written")
+        return Check("home", True, f"{path} is writable")
     if kind in _SHARED_FILE_SYSTEMS:
-        return Check("home", True, f"{path} is on {kind}, which nodes usually share")
-    where = f"on {kind or 'an unknown file system'}; whether the nodes share it shows when a job's log is opened"
+        return Check("home", True, f"{path} is on {kind}, usually shared by all nodes")
+    where = f"on {kind or 'an unknown file system'}; open a job's log to see whether nodes share it"
     return Check("home", True, f"{path} is {where}")
 
 
@@ -283,17 +283,17 @@ async def _table_check(store: ClusterStore, kind: Kind) -> Check:
     seconds = time.monotonic() - began
     detail = f"{counted(snapshot.table.num_rows, 'row')} in {1000 * seconds:.0f} ms"
     if snapshot.rejected:
-        return Check(name, False, f"{detail}, {len(snapshot.rejected)} could not be read", "`hpcdash jobs` names them.")
+        return Check(name, False, f"{detail}, {len(snapshot.rejected)} could not be read", "`hpcdash jobs` lists them.")
     if seconds > _SLOW_ANSWER_SECONDS:
-        detail += "; slow, so it is asked less often"
+        detail += "; slow, so hpcdash polls less often"
     return Check(name, True, detail)
 
 
 def _accounting_check(store: ClusterStore) -> Check:
     has = store.probe.has_accounting if store.probe else None
     if Capability.HISTORY not in store.backend.capabilities or has is None:
-        return Check("accounting", True, "not told")
+        return Check("accounting", True, "unknown")
     if has:
-        return Check("accounting", True, "kept: ended jobs are known")
+        return Check("accounting", True, "available")
     assert store.probe is not None
     return Check("accounting", True, store.backend.history.no_history)

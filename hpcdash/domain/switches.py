@@ -49,13 +49,13 @@ def path_problem(path: str) -> str:
     if not path:
         return "no file is named"
     if _CONTROL.search(path):
-        return "it holds a newline or another control character"
+        return "it contains a newline or another control character"
     if not path.startswith("/"):
-        return "it does not begin with /"
+        return "it must begin with /"
     if any(part in ("..", ".") for part in path.split("/")):
-        return "it holds . or .. : write where it really is"
+        return "it contains . or ..; give the real path"
     if path.endswith("/"):
-        return "it names a folder: name a file in it"
+        return "it is a folder; name a file in it"
     return "it is too long" if len(path) > _MOST_PATH_LETTERS else ""
 
 

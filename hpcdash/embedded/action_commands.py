@@ -50,7 +50,7 @@ def _ask(store: QueueStore, text: str, verb: str, argument: str) -> tuple[list[i
         for job in jobs:
             if job.state in ACTIVE:
                 if verb in ("hold", "release"):
-                    complaints.append("it runs already")
+                    complaints.append("it is already running")
                 else:
                     calls.append(store.call(job.id, verb, argument))
                 continue
@@ -81,7 +81,7 @@ def _act_on_resting(store: QueueStore, job: Job, verb: str) -> str:
     """Inside `writing`, to a job that does not run; the complaint where it cannot be done."""
     if job.state != "pending":
         if verb != "requeue":
-            return f"it has ended already ({job.state})"
+            return f"it has already ended ({job.state})"
         if not store.submission(job.number).request.requeue:
             return "it was submitted with --no-requeue"
         store.run_again(job)
@@ -90,13 +90,13 @@ def _act_on_resting(store: QueueStore, job: Job, verb: str) -> str:
     elif verb in ("hold", "release"):
         store.set_held(job.id, verb == "hold")
     else:
-        return f"it does not run: nothing to {verb}"
+        return f"it is not running: nothing to {verb}"
     return ""
 
 
 def _answers(store: QueueStore, calls: list[int]) -> dict[int, str]:
     """The complaint about each call, '' where it was done."""
-    answers = dict.fromkeys(calls, "the queue's supervisor does not answer; it is noted, and done when it does")
+    answers = dict.fromkeys(calls, "the queue's supervisor does not respond; the request is queued")
     missing = set(calls)
     over = time.monotonic() + _ANSWER_SECONDS
     while missing and time.monotonic() < over:
@@ -161,17 +161,17 @@ def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> lis
 
 def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
     if job.state != "pending":
-        return "it runs already: its limit stands" if job.state in ACTIVE else "it has ended already"
+        return "already running: its limit cannot change" if job.state in ACTIVE else "it has already ended"
     try:
         sign, seconds = read_change_of_time(value)
     except ValueError as error:
         return str(error)
     if sign and seconds is not None:
         if job.limit_seconds is None:
-            return "it has no limit to change by some"
+            return "it has no limit to change relatively"
         seconds = job.limit_seconds + (seconds if sign == "+" else -seconds)
     if seconds is not None and seconds <= 0:
-        return f"{value} leaves it no time"
+        return f"{value} leaves no time"
     store.set_limit(job.id, seconds)
     return ""
 

@@ -66,7 +66,7 @@ def _chosen(file: Path) -> dict[str, float]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", "Delete it, or write it anew.", file=str(file)) from error
+        raise ConfigError(f"cannot be read: {error}", "Delete or rewrite it.", file=str(file)) from error
     known = ("cpus", "gpus", "grace_seconds")
     if not isinstance(found, dict) or any(
         name not in known or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST

@@ -153,7 +153,7 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
             "this is not a batch script: its first line does not begin with #!", "Let it begin with #!/bin/bash."
         )
     if "\r\n" in script:
-        raise UsageError("the script has DOS line ends (CR LF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
+        raise UsageError("the script has DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
     if "\0" in script:
         raise UsageError("the script holds NUL bytes: it is not text")
     given = sbatch.read_directives(script)

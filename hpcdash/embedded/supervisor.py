@@ -26,7 +26,7 @@ from hpcdash.embedded.store import QueueStore, output_paths, script_path
 from hpcdash.errors import ConfigError, HpcdashError
 
 _STATES = {"suspend": "suspended", "resume": "running"}
-_UNKNOWN = "nobody saw its end: its exit is unknown"
+_UNKNOWN = "its end was not observed: exit unknown"
 # A person who goes on in a moment finds it warm.
 _IDLE_SECONDS = 20.0
 # After a failure (no room on the disk, the store held by another) it is tried again at this pace.
@@ -183,7 +183,7 @@ def _of_resting(store: QueueStore, job_id: int, verb: str) -> str:
         return ""
     if job is not None and (verb, job.state) in (("cancel", "cancelled"), ("requeue", "pending")):
         return ""
-    return "it does not run any more"
+    return "it is no longer running"
 
 
 def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: str) -> str:
@@ -216,7 +216,7 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
         steps = [pid for pid in everything if pid != begun.pid]
         whom = {"batch": [begun.pid], "full": everything}.get(recipient, steps)
         if not whom:
-            return "it has no step: nothing but its batch shell runs"
+            return "it has no steps, only its batch shell"
         number = signal_number(name)
         if number == signal.SIGKILL and recipient == "full":
             # Nothing of it is left then: somebody ended it, it did not fail.
@@ -258,9 +258,9 @@ def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
         code, number = exit_of(ended.status)
         reason = ended.problem or None
         if ended.why == "told" and job.wanted is None:
-            reason = "its keeper was told to end by another program"
+            reason = "another program stopped its keeper"
         if ended.left_behind:
-            reason = f"{ended.left_behind} of its processes cannot be ended"
+            reason = f"{ended.left_behind} of its processes cannot be killed"
         store.end(
             job.id,
             _state(job, ended),

@@ -106,7 +106,7 @@ def received(path: str) -> list[Callback]:
     except KeyboardInterrupt:
         raise
     except BaseException:  # Unpickling may import modules, which may do anything.
-        log.exception("no callback is called, for %s cannot be read", path)
+        log.exception("no callbacks will run: cannot read %s", path)
         return []
     callbacks = []
     for entry in entries:
@@ -118,7 +118,7 @@ def received(path: str) -> list[Callback]:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            log.exception("the callback %s cannot be read, and is not called", name)
+            log.exception("the callback %s cannot be read and will not run", name)
     return callbacks
 
 
@@ -141,7 +141,7 @@ def named(names: Iterable[str]) -> list[Callback]:
         except KeyboardInterrupt:
             raise
         except BaseException:
-            log.exception("the callback %s cannot be made, and is not called", name)
+            log.exception("the callback %s cannot be created and will not run", name)
     return callbacks
 
 

@@ -88,9 +88,9 @@ class Checkpoints:
         if folder is None:
             folder = os.environ.get(CHECKPOINTS, "")
             if not folder:
-                raise ValueError(f"no folder for checkpoints: give one, or set {CHECKPOINTS}, as `checkpoints` does")
+                raise ValueError(f"no checkpoint folder: pass one, or set {CHECKPOINTS}, as `checkpoints` does")
         if keep is not None and keep < 1:
-            raise ValueError(f"keep={keep} would delete the newest checkpoint: 1 or more, or None for all")
+            raise ValueError(f"keep={keep} would delete the newest checkpoint; use 1 or more, or None to keep all")
         # Not before it is needed: it takes a third of the import.
         from pathlib import Path
 
@@ -230,7 +230,7 @@ class Checkpoints:
     def _whole(self) -> Iterator[Checkpoint]:
         marked = self._newest_first()
         for path in {path for _, _, path in self._named()} - {found.path for found, _ in marked}:
-            self._pass_over(path, "it has no marker")
+            self._pass_over(path, "it has no completion marker")
         for found, marker in marked:
             wrong = difference(found.path, marker, has_checksum=True)
             if wrong:
@@ -240,7 +240,7 @@ class Checkpoints:
                 yield found
 
     def _pass_over(self, path: Path, wrong: str) -> None:
-        self._log.say(path, f"the checkpoint {path} is not whole and is passed over: {wrong}")
+        self._log.say(path, f"the checkpoint {path} is incomplete and was skipped: {wrong}")
 
     def _prune(self, saved: Path) -> None:
         """Deletes what is older than `keep` whole ones, and what runs that were killed have left.
@@ -260,7 +260,7 @@ class Checkpoints:
                     whole += 1
             self._clear()
         except OSError as error:
-            self._log.say("undeleted", f"old checkpoints in {self.folder} cannot be deleted: {error.strerror}")
+            self._log.say("undeleted", f"cannot delete old checkpoints in {self.folder}: {error.strerror}")
 
     def _delete(self, path: Path) -> None:
         try:
@@ -329,5 +329,5 @@ def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str
             # An earlier version judged a link by what it led to.
             continue
         if same is None or not isinstance(sums, dict) or any(sums.get(key) != value for key, value in same.items()):
-            return f"{name} differs from what was saved"
+            return f"{name} differs from the saved data"
     return ""

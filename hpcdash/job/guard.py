@@ -25,8 +25,8 @@ _GO_ON, _SAVE_TIME, _SAVE_SWITCH, _MEMORY, _PREEMPTED, _KILLED = range(6)
 _OF_ANOTHER_RANK = {
     _SAVE_TIME: "it is time to save",
     _SAVE_SWITCH: "save switch",
-    _MEMORY: "the memory of another rank is almost full",
-    _PREEMPTED: "another rank was told that the job ends",
+    _MEMORY: "another rank is almost out of memory",
+    _PREEMPTED: "another rank was told that the job is ending",
     _KILLED: "kill switch",
 }
 

@@ -77,7 +77,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                 wrong, at = _unmarked(folder / name) if marker is None else ("", saved_at(marker))
                 wrong = wrong or (difference(folder / name, marker, has_checksum=False) if marker else "")
                 if wrong:
-                    said = f"the checkpoint {folder / name} is not whole and is passed over: {wrong}"
+                    said = f"the checkpoint {folder / name} is incomplete and was skipped: {wrong}"
                     self._log.say(name, said)
                 else:
                     found.append((at, int(named[1])))
@@ -117,7 +117,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                     beside.write_text(text, encoding="utf-8")
                     os.utime(beside, (at, at))
             except OSError as error:
-                self._log.say("unmarked", f"{path} cannot be marked as whole: {error.strerror}")
+                self._log.say("unmarked", f"{path} cannot be marked complete: {error.strerror}")
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> Any:

@@ -67,7 +67,7 @@ class MemoryGuard:
         """Why to save and end now, "" to go on. Once said it stays said."""
         worst = highest_of_all(int(bool(self.reason())), self._all_reduce_max)
         if worst and not self._reason:
-            self._reason = "another rank's memory is almost full"
+            self._reason = "another rank is almost out of memory"
         return self._reason
 
     def reason(self) -> str:
@@ -78,7 +78,7 @@ class MemoryGuard:
             try:
                 self._reason = self._host_reason() or self._gpu_reason()
             except Exception as error:
-                self._log.say("unread", f"memory cannot be measured ({error!r}); the training goes on unguarded")
+                self._log.say("unread", f"cannot measure memory ({error!r}); training continues unguarded")
         return self._reason
 
     def _host_reason(self) -> str:
@@ -88,11 +88,11 @@ class MemoryGuard:
             self._host_used = host_used_percent
         used = self._host_used()
         if used is None:
-            self._log.say("host", "host memory cannot be measured on this system; the training goes on unguarded")
+            self._log.say("host", "cannot measure host memory on this system; training continues unguarded")
             return ""
         if used <= self._host_percent:
             return ""
-        return f"{used:.1f} % of host memory is used, more than {self._host_percent:g} %"
+        return f"{used:.1f} % of host memory used, above {self._host_percent:g} %"
 
     def _gpu_reason(self) -> str:
         if self._gpu_free_bytes is None:
@@ -109,7 +109,7 @@ class MemoryGuard:
         free = free_bytes()
         if free >= self._gpu_free_bytes:
             return ""
-        return f"{free / GIB:.2f} GiB of GPU memory are free, less than {self._gpu_free_bytes / GIB:g} GiB"
+        return f"{free / GIB:.2f} GiB of GPU memory free, below {self._gpu_free_bytes / GIB:g} GiB"
 
 
 def _torch_cuda() -> Any:

@@ -41,7 +41,7 @@ class MetricsWriter:
     def __init__(self, path: str | os.PathLike[str] | None = None, *, rank: int | None = None) -> None:
         path = os.environ.get(METRICS, "") if path is None else path
         if not os.fspath(path):
-            raise ValueError(f"no metrics file is named: give MetricsWriter a path, or set {METRICS}")
+            raise ValueError(f"no metrics file: pass a path to MetricsWriter, or set {METRICS}")
         self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self._rank = Rank(rank)
         self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
@@ -64,7 +64,7 @@ class MetricsWriter:
         is_written: bool | None = self._aside.answer(self._write_out, _WAIT_SECONDS, None)
         if is_written is None:
             said = (
-                f"{self.path} cannot be written: its file system does not answer; the training goes on, the lines wait"
+                f"{self.path} cannot be written: its file system does not respond; training continues, lines are queued"
             )
             self._log.say("unanswered", said)
         return bool(is_written)
@@ -87,7 +87,7 @@ class MetricsWriter:
                 self._rest = self._rest[written:]
                 self._is_half = bool(self._rest) and (self._is_half or written > 0)
         except OSError as error:
-            said = f"{self.path} cannot be written ({error.strerror}); the training goes on, the lines wait"
+            said = f"{self.path} cannot be written ({error.strerror}); training continues, lines are queued"
             self._log.say("unwritten", said)
             self._shut()
             return False
@@ -129,7 +129,7 @@ class MetricsWriter:
         except FileNotFoundError:
             is_there = False
         if not is_there:
-            self._log.say("gone", f"{self.path} was deleted or renamed: what follows is written to a new one")
+            self._log.say("gone", f"{self.path} was deleted or renamed: writing to a new file")
             self._shut()
 
     def _shut(self) -> None:

@@ -80,7 +80,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         # Some network file systems refuse fsync of a folder: they keep names on the server at once.
         if error.errno in _LOST:
-            _log.say("unsynced", f"what was saved in {os.fspath(path)} may not be on the disk: {error.strerror}")
+            _log.say("unsynced", f"data saved in {os.fspath(path)} may not be on disk: {error.strerror}")
 
 
 def sync_tree(path: Path) -> None:
@@ -191,7 +191,7 @@ def remove(path: Path) -> None:
     except OSError:
         is_left = True
     if is_left:
-        _log.say("undeleted", f"{path} cannot be deleted, and takes its room on the disk")
+        _log.say("undeleted", f"{path} cannot be deleted and still uses disk space")
 
 
 def host_name() -> str:

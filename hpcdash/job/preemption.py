@@ -102,7 +102,7 @@ class Preemption:
         self._time_iteration()
         worst = highest_of_all(int(bool(self.reason(step))), self._all_reduce_max)
         if worst and not self._reason:
-            self._reason = "another rank was told that the job ends" + ("" if step is None else f" at step {step}")
+            self._reason = "another rank was told that the job is ending" + ("" if step is None else f" at step {step}")
         return self._reason
 
     def reason(self, step: int | None = None) -> str:
@@ -192,16 +192,14 @@ class Preemption:
         import threading
 
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(
-                "signals reach the main thread alone: make this in the main thread, or with signals=() to go without"
-            )
+            raise RuntimeError("signals reach only the main thread: create this in the main thread, or pass signals=()")
         for name in names:
             number = int(signal.Signals[name])
             previous = signal.signal(number, self._handle)
             # A handler that C code set is known as None and can be neither called nor put back.
             self._previous[number] = signal.SIG_DFL if previous is None else previous
             if previous is None:
-                say(f"{name} had a handler that is not Python's: it is not called any more")
+                say(f"{name} had a non-Python handler, which is no longer called")
         self._spared = [int(signal.Signals[name]) for name in names if name not in _ENDING]
         from hpcdash.job.spared import spare_workers_from, unblock_in_worker
 

@@ -59,7 +59,7 @@ class Switches:
         self.kill = _absolute(os.environ.get(KILL_SWITCH, "") if kill is None else kill)
         self.save = _absolute(os.environ.get(SAVE_SWITCH, "") if save is None else save)
         if self.kill and self.kill == self.save:
-            raise ValueError(f"kill switch and save switch are one file, {self.kill}: give each a path of its own")
+            raise ValueError(f"kill switch and save switch are the same file, {self.kill}: use two paths")
         self._every_seconds = every_seconds
         self._all_reduce_max = all_reduce_max
         self._rank = Rank(rank)
@@ -99,7 +99,7 @@ class Switches:
     def _asked(self, path: str, look: Callable[[], bool], wait_seconds: float) -> bool:
         found: bool | None = self._aside[path].answer(look, wait_seconds, None)
         if found is None:
-            said = f"the switch {path} cannot be looked for: its file system does not answer; the training goes on"
+            said = f"the switch {path} cannot be checked: its file system does not respond; training continues"
             self._log.say((path, "unanswered"), f"{said} without it until it does")
         return bool(found)
 
@@ -119,7 +119,7 @@ class Switches:
             return False
         except OSError as error:
             said = (
-                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires once, until it is touched"
+                f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires once until touched again"
             )
             self._log.say((self.save, "undeleted"), said)
             is_new, self._undeleted = made != self._undeleted, made
@@ -139,10 +139,10 @@ class Switches:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self._log.say(path, f"the switch {path!r} cannot be looked for ({error}); the training goes on without it")
+            self._log.say(path, f"the switch {path!r} cannot be checked ({error}); training continues without it")
             return None
         if stat.S_ISDIR(found.st_mode):
-            self._log.say(path, f"the switch {path} is a folder, not a file: it does nothing; name a file in it")
+            self._log.say(path, f"the switch {path} is a folder and has no effect; name a file in it")
             return None
         return found
 

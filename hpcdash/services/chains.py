@@ -366,7 +366,7 @@ def plan_append(store: ClusterStore, appendix: Appendix, after: Sequence[str], a
     job_id = waiting.command.job_ids[0]
     request = ActionRequest(Verb.SUBMIT, (job_id,))
     search = Search(waiting.mark, waiting.job_name or None, not_before)
-    notes = tuple(note for note in waiting.notes if not note.startswith("left out, as meant for then"))
+    notes = tuple(note for note in waiting.notes if not note.startswith("left out, since they no longer apply"))
     return SubmissionPlan(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
 
 

@@ -37,7 +37,7 @@ async def rows_of(cluster: Cluster, job: CronJob) -> tuple[dict[str, object], ..
 
 
 async def until(
-    cluster: Cluster, holds: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float = 30
+    cluster: Cluster, holds: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float = 60
 ) -> None:
     async def look() -> bool | None:
         return await holds() or None

@@ -165,6 +165,6 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
         return await launches.tidy() or None
 
     (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
-    assert words == f"job {job} completed, but its files are left in {folder}: it does not hold what was staged"
+    assert words == f"job {job} completed, but its files remain in {folder}: its contents are not what was staged"
     assert folder.is_dir()
     assert await launches.tidy() == ()

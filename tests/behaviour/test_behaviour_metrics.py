@@ -66,6 +66,7 @@ async def test_a_requeued_job_that_adds_to_its_log_has_two_attempts(cluster: Clu
 
     async def look() -> bool | None:
         await run.open()
+        await run.read_whole()
         return (len(run.run.attempts) == 2 and len(run.run.overlap("loss")) == 1) or None
 
     await cluster.wait(job, "running")

@@ -20,7 +20,7 @@ import pytest
 
 from hpcdash.embedded.demo.jobs import READY, samples
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Demo:

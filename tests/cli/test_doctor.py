@@ -7,12 +7,16 @@ import pytest
 from hpcdash.cli.doctor import clock_check
 
 THERE = 1_795_250_000.0
-HERE_IS_WRONG, THERE_IS_WRONG, UNKNOWN = "This machine's is wrong", "The cluster's is wrong", "is not known"
+HERE_IS_WRONG, THERE_IS_WRONG, UNKNOWN = (
+    "This machine's clock is not synchronized",
+    "The cluster's clock is not synchronized",
+    "with a clock you trust",
+)
 
 
 def test_two_clocks_that_are_close_are_well() -> None:
     check = clock_check(THERE, -2.4, None, None)
-    assert (check.ok, check.detail) == (True, "differs by -2 s (there it is 2026-11-21 08:33:20 UTC)")
+    assert (check.ok, check.detail) == (True, "differs by -2 s (cluster time: 2026-11-21 08:33:20 UTC)")
 
 
 @pytest.mark.parametrize(

@@ -238,13 +238,13 @@ def test_the_table_of_queues_is_as_it_was() -> None:
 def test_what_becomes_of_jobs_in_a_queue_is_a_column_where_there_is_anything_to_say() -> None:
     rows = [
         {"name": "main", "available": True},
-        {"name": "old", "available": False, "_note": "disabled: PBS refuses its jobs"},
+        {"name": "old", "available": False, "_note": "disabled: PBS rejects new jobs"},
         {"name": "R7", "available": False, "_note": "reserved\x1b: it waits", "_opens_at": NOW + 2400},
     ]
     heading, *lines = lines_of("queues", rows)
     assert [line[heading.index("NOTE") :] for line in lines] == [
         "-",
-        "disabled: PBS refuses its jobs",
+        "disabled: PBS rejects new jobs",
         "reserved␛: it waits, in 40 min",
     ]
 

@@ -147,7 +147,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     file.write_bytes(content)
     done = program("submit", str(file), "--", "-k", "oed")
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: its first line is no #!: your login shell runs it\n" in done.stderr
+    assert "hpcdash: its first line is no #!: your login shell will run it\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
     done = program("submit", request_file, "--dry-run")
     assert "\n#PBS -l select=4:ngpus=1:ncpus=8\n" in done.text
     assert "\n#PBS -k oed\n" in done.text
-    assert "hpcdash: 8 CPUs with each GPU, a node's share; cpus_per_gpu sets another number\n" in done.stderr
+    assert "hpcdash: 8 CPUs per GPU, a node's share; cpus_per_gpu overrides it\n" in done.stderr
     assert LIVE_LOG not in done.stderr
     assert TOLD not in done.stderr
 
@@ -205,7 +205,7 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
 @pytest.mark.parametrize(
     ("attribute", "file", "select", "words"),
     [
-        ("default_chunk.ncpus=12", "queues", "4:ngpus=1", "queue gpu gives each chunk 12 CPUs"),
+        ("default_chunk.ncpus=12", "queues", "4:ngpus=1", "queue gpu defaults to 12 CPUs per chunk"),
         ("resources_max.ncpus=10", "queues", "4:ngpus=1:ncpus=2", "as many as queue gpu allows"),
         ("resources_max.ncpus=7", "server", "4:ngpus=1:ncpus=1", "1 CPU with each GPU, as many as queue gpu allows"),
         ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are asked for with the GPUs"),
@@ -273,7 +273,7 @@ def test_for_a_task_that_was_named_its_array_is_not_taken_but_named(
     refused = program(*words, "--yes")
     assert refused.status == 1
     assert stand_ins.calls(asked[0]) == [asked]
-    said = "refused: Invalid request (PBS does this to whole arrays only: name 14[].pbs01)\n"
+    said = "refused: Invalid request (PBS does this only for whole arrays: use 14[].pbs01)\n"
     assert refused.text == f"{asked[-1]}  {said}"
 
 
@@ -329,7 +329,7 @@ def test_a_job_on_a_node_that_is_down_is_marked(program: Program, lost: StandIns
 def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program, lost: StandIns) -> None:
     refused = program("cancel", "177", "--yes")
     assert refused.status == 1
-    assert refused.text.startswith("177.pbs01  refused: Server could not connect to MOM (its node does not answer; ")
+    assert refused.text.startswith("177.pbs01  refused: Server could not connect to MOM (its node does not respond; ")
     assert "cancel --force removes it from the queue" in refused.text
     done = program("cancel", "177", "--yes", "--force")
     assert (done.status, done.text) == (0, "177.pbs01  cancelled\n")
@@ -349,7 +349,7 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Pro
     assert (refused.status, refused.text) == (1, "99999  refused: Unknown Job Id\n")
     assert "not in the queue: 99999" in refused.stderr
     shown = program("show", "99999").refused(1)
-    assert shown.startswith("hpcdash: PBS does not know this job")
+    assert shown.startswith("hpcdash: PBS no longer knows this job")
     assert "its history cannot be asked: this PBS server keeps no history" in shown
 
 

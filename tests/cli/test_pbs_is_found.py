@@ -264,7 +264,7 @@ def test_doctor_tells_kind_version_server_and_clock(pbs: tuple[Program, StandIns
     assert told["commands"]["ok"]
     assert told["controller"]["detail"] == "answers"
     assert "differs by" in told["clock"]["detail"]
-    assert told["accounting"]["detail"] == "kept: ended jobs are known"
+    assert told["accounting"]["detail"] == "available"
 
 
 def test_nodes_that_cannot_be_had_are_told_at_once_though_the_jobs_beside_them_hang(
@@ -279,7 +279,7 @@ def test_nodes_that_cannot_be_had_are_told_at_once_though_the_jobs_beside_them_h
     pbsnodes.write_text("#!/bin/sh\necho 'pbsnodes: cannot connect to server pbs01, error=15010' >&2\nexit 1\n")
     qstat.chmod(0o755)
     # Before the 60 s that a list of jobs is given.
-    assert "PBS's server does not answer" in program("nodes").refused(3)
+    assert "the PBS server does not respond" in program("nodes").refused(3)
 
 
 def test_doctor_names_the_commands_that_are_missing(pbs: tuple[Program, StandIns]) -> None:

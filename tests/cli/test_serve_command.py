@@ -27,7 +27,7 @@ pytest.importorskip("textual_serve", reason="the extra [web] is not installed")
 
 import aiohttp
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.system
 _LINK = re.compile(r"http://127\.0\.0\.1:(\d+)(/\?token=\S+)")
 
 
@@ -93,7 +93,7 @@ def dashboards(server: int) -> list[psutil.Process]:
 
 
 async def gone(processes: list[psutil.Process]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for process in processes:
             while True:
                 if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
@@ -192,7 +192,7 @@ def test_enter_prints_a_new_link(program: Program) -> None:
             assert first.partition("token=")[0] == second.partition("token=")[0]
         finally:
             running.terminate()
-            running.wait(30)
+            running.wait(60)
             os.close(ours)
             os.close(theirs)
     assert running.returncode == 128 + signal.SIGTERM

@@ -318,9 +318,12 @@ def test_a_dry_run_of_a_plain_script_is_told_for_machines(program: Program) -> N
 
 def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are_kept(program: Program) -> None:
     configured(program, 'keep = "failed"')
-    # In this order: a submission removes what has completed too.
     bad = program("submit", request(program, 'command = "exit 3"', "b.toml")).text.strip()
-    well = program("submit", request(program)).text.strip()
+    # A submission removes what has completed too.
+    go = program.home / "go"
+    waits = f'command = "until [ -e {go} ]; do sleep 0.02; done"'
+    well = program("submit", request(program, waits)).text.strip()
+    go.touch()
     assert [ended(program, job)["state"] for job in (well, bad)] == ["completed", "failed"]
     StateDatabase(program.home.parent / "state").write(("DELETE FROM cleanups", ()))
     assert program("jobs", "--read-only").stderr == ""
@@ -328,8 +331,7 @@ def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are
     said = program("jobs")
     (folder,) = launches(program)
     assert "exit 3" in (folder / "batch.sh").read_text()
-    assert f"hpcdash: job {well} completed: " in said.stderr
-    assert "is removed" in said.stderr
+    assert f"hpcdash: job {well} completed: removed " in said.stderr
     assert program("jobs").stderr == ""
 
 
@@ -358,7 +360,7 @@ def test_for_root_a_storage_root_has_to_be_set(on_pbs: Program, stand_ins: Stand
     on_pbs.config.unlink()
     (stand_ins.path / "id").write_text('#!/bin/sh\n[ "$1" = -u ] && echo 0 || echo alice\n')
     refused = on_pbs("submit", request(on_pbs)).refused(2)
-    assert "storage_root is not set: root's own home is not every node's" in refused
+    assert "storage_root is not set, and root's home is not shared between nodes" in refused
     (stand_ins.path / "id").write_text('#!/bin/sh\n[ "$1" = -u ] && echo 1000 || echo alice\n')
     folder = on_pbs("submit", request(on_pbs), "--dry-run", "--format", "json")
     assert json.loads(folder.stdout)["folder"].startswith(f"{on_pbs.home}/hpcdash/launches/try-")

@@ -66,7 +66,7 @@ async def test_what_is_typed_as_soon_as_it_is_asked_for_counts(monkeypatch: pyte
     monkeypatch.setattr(termios, "tcsetattr", hides_slowly)
     asyncio.get_running_loop().add_reader(ours, types)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await read_line(theirs, "Password: ", is_hidden=True) == "secret"
     finally:
         asyncio.get_running_loop().remove_reader(ours)

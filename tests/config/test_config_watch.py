@@ -133,7 +133,7 @@ def test_a_secret_comes_from_a_file_or_a_variable(tmp_path: Path, monkeypatch: p
     notifiers, warnings = notifiers_of(found.notices, "config.toml")
     assert [one.name.partition(" ")[0] for one in notifiers] == ["e-mail", "json"]
     assert SECRET not in "".join(one.name for one in notifiers)
-    assert warnings == [f"{kept}: others may read this secret; chmod 600 keeps it to you"]
+    assert warnings == [f"{kept}: other users can read this secret; run chmod 600"]
     kept.chmod(0o600)
     assert notifiers_of(found.notices, "")[1] == []
 
@@ -142,8 +142,8 @@ def test_a_secret_comes_from_a_file_or_a_variable(tmp_path: Path, monkeypatch: p
     ("line", "words"),
     [
         ('password_file = "/no/such/file"', "/no/such/file: No such file or directory"),
-        ('password_env = "NOT_SET_HERE"', "the environment variable NOT_SET_HERE is not set"),
-        ('security = "none"\npassword_env = "PW"', "an SMTP password is not sent without TLS"),
+        ('password_env = "NOT_SET_HERE"', "environment variable NOT_SET_HERE is not set"),
+        ('security = "none"\npassword_env = "PW"', "refusing to send an SMTP password without TLS"),
     ],
 )
 def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(

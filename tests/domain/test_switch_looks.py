@@ -172,7 +172,7 @@ def test_what_came_of_a_save_switch() -> None:
     assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "") == f"{gone}the log names no save"
     assert format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8") == f"{gone}its log says: saved 8"
     assert said(FREE) == "not set"
-    assert said(replace(FREE, there="", problem="its folder is not there")) == "its folder is not there"
+    assert said(replace(FREE, there="", problem="its folder does not exist")) == "its folder does not exist"
 
 
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
@@ -188,4 +188,4 @@ def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None
 def test_a_log_that_stands_still_tells_of_a_job_that_cannot_see_a_switch() -> None:
     assert format_log(12) == "its log grew 12 s ago"
     assert "a hung job cannot see" in format_log(42 * 60)
-    assert format_log(None, "its log is not there yet") == "its log is not there yet"
+    assert format_log(None, "it has no log yet") == "it has no log yet"

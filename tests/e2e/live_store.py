@@ -60,7 +60,7 @@ async def polled(store: ClusterStore, pace: Pace = QUICK) -> AsyncIterator[Polle
         await poller.stop()
 
 
-async def until(store: ClusterStore, what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(store: ClusterStore, what: str, holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for the store's changes until something holds; fails after `seconds`."""
     woken = asyncio.Event()
     stop = store.listen(lambda _changed: woken.set())

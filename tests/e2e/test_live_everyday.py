@@ -300,4 +300,4 @@ def test_a_reader_who_has_enough_ends_it_quietly(locally: Program, scene: Scene)
     assert program.stderr is not None
     assert program.stderr.read() == b""
     program.stderr.close()
-    assert program.wait(20) == 0
+    assert program.wait(60) == 0

@@ -23,7 +23,7 @@ from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 
-SECONDS = 20.0
+SECONDS = 60.0
 WRITES = """#!/bin/sh
 for step in 1 2 3 4 5 6; do echo "step $step"; sleep 0.2; done
 echo "no such thing" >&2
@@ -295,8 +295,11 @@ async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
 
 
 async def test_a_chart_in_a_terminal_is_drawn_as_the_training_goes_on(lab: SlurmLab, over_ssh: Program) -> None:
-    job_id = lab.submit("alice", "-J", "live", "-o", "live-%j.out", script=TRAIN)
+    # It goes on once its first steps were seen.
+    script = TRAIN.replace('system("sleep 0.2")', 'system("until [ -e go-$SLURM_JOB_ID ]; do sleep 0.05; done")')
+    job_id = lab.submit("alice", "-J", "live", "-o", "live-%j.out", script=script)
     async with dashboard(over_ssh, "metrics", job_id, "-f", columns=80, lines=30) as screen:
         await screen.until(lambda text: " loss  newest " in text and "at step 200" not in text)
+        (lab.work_dir("alice") / f"go-{job_id}").touch()
         await screen.until(lambda text: "at step 200" in text)
         assert await screen.ended() == 0

@@ -72,7 +72,7 @@ def test_a_hung_controller_is_given_up_and_no_command_of_ours_is_left(
         asked = [pool.submit(program, "jobs", seconds=60) for program in (small_over_ssh, small_locally)]
         for run in asked:
             said = run.result().refused(3)
-            assert "does not answer" in said
+            assert "does not respond" in said
             assert "timed out" in said
         assert slurm_commands(small_lab) == []
     assert time.monotonic() - began < 30
@@ -105,7 +105,7 @@ def test_a_database_that_is_down_takes_only_history(clean_slurm: SlurmLab, over_
     with clean_slurm.accounting_down():
         for program in (over_ssh, locally):
             said = program("history", "--format", "json").refused(1)
-            assert "accounting database does not answer" in said
+            assert "accounting database does not respond" in said
             assert "exit status: 1" in said
             assert [job["id"] for job in program.rows("jobs", "--all")] == [job_id]
             assert program("show", job_id).status == 0

@@ -143,7 +143,7 @@ def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(slurm_lab
     [search] = prepared.searches.values()
     assert search.mark.startswith("hpcdash:")
     assert told(slurm_lab, new_id)["comment"] == search.mark
-    assert "left out, as meant for then: --dependency=singleton" in prepared.notes
+    assert "left out, since they no longer apply: --dependency=singleton" in prepared.notes
     slurm_lab.wait_state(new_id, "FAILED")
 
 

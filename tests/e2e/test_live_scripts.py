@@ -165,7 +165,7 @@ async def test_another_s_script_is_refused_in_words_and_read_from_its_file(slurm
     async with store_on(slurm_lab, "alice") as store:
         await store.open()
         job_id = slurm_lab.submit("bob", "--hold")
-        with pytest.raises(SchedulerRefused, match="another's"):
+        with pytest.raises(SchedulerRefused, match="another user's"):
             await fetch_script(store, job_id)
         file = slurm_lab.run_dir / "jobs" / "bobs.sh"
         slurm_lab.as_user("bob", "sh", "-c", 'printf "#!/bin/sh\\ntrue\\n" > "$1"; chmod 644 "$1"', "sh", file)
@@ -199,7 +199,7 @@ def test_script_prints_the_bytes_alone_and_its_difference(slurm_lab: SlurmLab, o
     assert (difference.status, difference.stderr) == (0, "")
     assert b"\n-#SBATCH -t 90\n+#SBATCH -t 60\n echo caf\xe9\n" in difference.stdout
     bobs = slurm_lab.submit("bob", "--hold")
-    assert "another's" in over_ssh("script", bobs).refused(1)
+    assert "another user's" in over_ssh("script", bobs).refused(1)
     slurm_lab.admin("scancel", job_id, other, bobs)
 
 
@@ -286,6 +286,6 @@ async def test_paths_are_looked_for_as_who_one_is_there(store: ClusterStore) -> 
     request = Request(command="x", work_dir="/root", container=Container(image="/nosuch.sif", binds=("/etc",)))
     found = await missing_paths(store, request)
     assert [(one.field, one.words) for one in found] == [
-        ("work_dir", "/root may not be entered"),
-        ("container.image", "/nosuch.sif is not there"),
+        ("work_dir", "/root cannot be entered: no permission"),
+        ("container.image", "/nosuch.sif does not exist"),
     ]

@@ -104,7 +104,7 @@ echo "kill switch: saved, ending"
         wait_until("it to be up", (run / "up").exists, 20)
         run.chmod(0o755)
         dropped = program("kill-switch", job, "--yes")
-        assert f"create the empty file {run}/kill, group {slurm_lab.alice}; never through a link" in dropped.stderr
+        assert f"create the empty file {run}/kill, group {slurm_lab.alice}; links are not followed" in dropped.stderr
         assert "LC_ALL" not in dropped.stderr
         assert f"members of the group {slurm_lab.alice} cannot create or clear it there" in dropped.stderr
 
@@ -154,6 +154,6 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
 def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: str) -> None:
     assert program("save-switch", array, "--path", f"{run}/ELSE").status == 0
     told = program("save-switch", array, "--status", "--format", "json").json["switches"][0]
-    # Its script goes first.
+    # Its script takes precedence.
     assert (told["path"], told["also_named"]) == (f"{run}/SAVE", f"{run}/ELSE")
     assert program("save-switch", array, "--path", f"{run}/../ELSE").refused(2)

@@ -145,7 +145,7 @@ def test_everything_about_an_absent_server_is_status_3_and_says_what_to_do(pbs_c
         for run in together(program, *(("--backend", "pbs", kind) for kind in kinds)):
             said = run.refused(3)
             assert words in said
-            assert "PBS's server does not answer" in said
+            assert "the PBS server does not respond" in said
 
 
 async def test_a_hung_server_is_given_up_in_time_and_no_command_is_left_on_the_login_node(pbs_cluster: At) -> None:

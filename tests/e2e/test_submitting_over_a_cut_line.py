@@ -198,7 +198,7 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
 
             def tell(words: str) -> None:
                 told.append(words)
-                if "still being handed over" in words:
+                if "still running on the login node" in words:
                     waits.set()
 
             acting = asyncio.create_task(stage.act(line, there, waits))
@@ -206,7 +206,7 @@ async def play(lab: SlurmLab, name: str, stage: Stage, folder: Path) -> Seen:
             report = await Actions(store, journal).run(again.plan)
             ([before], _) = journal.read()
             (outcome,) = await reconcile(store, again, report, tell)
-            await asyncio.wait_for(acting, 10)
+            await asyncio.wait_for(acting, 60)
             seconds = time.monotonic() - began
             ([after], _) = journal.read()
             # A login node that heard nothing hears of it now.
@@ -321,7 +321,7 @@ async def submit_over(lab: SlurmLab, folder: Path, name: str, act: Acts, stop: s
         try:
             acting = asyncio.create_task(act(line, there, asyncio.Event()))
             run = await asyncio.to_thread(program, "submit", "--hold", str(script), seconds=90)
-            await asyncio.wait_for(acting, 10)
+            await asyncio.wait_for(acting, 60)
             (call,) = there.calls
             mark = call.partition("--comment=")[2].split()[0]
             later = None

@@ -18,7 +18,7 @@ from hpcdash.embedded.start import supervisor_pid
 from hpcdash.embedded.store import QueueStore
 
 _ROOT = Path(__file__).parent.parent.parent
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.005
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class QueueLab:
             self.run("cancel", *numbers)
         until(lambda: not any((self.folder / "attempts").glob("*")), f"the jobs' ends: {self.processes()} {self.log()}")
         try:
-            until(self._is_over, "an end of all processes", 10)
+            until(self._is_over, "an end of all processes")
         except AssertionError:
             left = self.processes()
             for pid in left:

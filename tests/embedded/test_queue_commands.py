@@ -117,7 +117,7 @@ def test_a_supervisor_ends_when_it_is_idle_and_comes_back_when_needed(queue: Que
         " supervisor._IDLE_SECONDS = 0.2; supervisor.supervise(Path(sys.argv[1]), [])"
     )
     process = subprocess.Popen([sys.executable, "-c", short, str(queue.folder)], env=queue.environment)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert supervisor_pid(queue.folder) is None
     assert queue.ended(queue.submit("true")).state == "completed"
     assert supervisor_pid(queue.folder) is not None
@@ -132,10 +132,13 @@ def test_an_idle_supervisor_uses_no_time(queue: QueueLab) -> None:
     def ticks() -> int:
         return sum(map(int, path.read_text().rpartition(")")[2].split()[11:13]))
 
-    before = ticks()
-    over = time.monotonic() + 1.0
-    until(lambda: time.monotonic() > over, "a second")
-    assert ticks() - before <= 1
+    def spent_in_a_second() -> int:
+        before, over = ticks(), time.monotonic() + 1.0
+        until(lambda: time.monotonic() > over, "a second")
+        return ticks() - before
+
+    # It may still be at work with the start of the job.
+    until(lambda: spent_in_a_second() <= 1, "a second in which it does nothing")
 
 
 def test_nothing_secret_is_in_a_command_line(queue: QueueLab) -> None:

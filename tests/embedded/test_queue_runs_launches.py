@@ -28,7 +28,7 @@ import os, signal, time
 flags = []
 signal.signal(signal.SIGUSR1, lambda *_: flags.append(1))
 rank = os.environ.get("LOCAL_RANK", os.environ["SLURM_PROCID"])
-until = time.monotonic() + 15
+until = time.monotonic() + 50
 while not flags and time.monotonic() < until:
     time.sleep(0.02)
 print(rank, "warned" if flags else "never warned", flush=True)
@@ -48,14 +48,14 @@ _RUNTIME = """#!/bin/bash
 while [ "$1" != sh ]; do shift; done
 exec "$@"
 """
-# The queue sends its signal a second after the start.
-SIGNALS = {"USR1": EarlySignal("USR1", 9), "B:USR1": EarlySignal("USR1", 9, batch_only=True)}
+# The queue sends its signal four seconds after the start: Python is to handle it by then.
+SIGNALS = {"USR1": EarlySignal("USR1", 56), "B:USR1": EarlySignal("USR1", 56, batch_only=True)}
 
 
 @pytest.fixture
 def launches(queue: QueueLab) -> QueueLab:
     """A queue whose jobs find stand-ins for torchrun and apptainer."""
-    queue.set_slots(cpus=4, gpus=2, grace_seconds=1)
+    queue.set_slots(cpus=4, gpus=2, grace_seconds=30)
     folder = queue.work / "bin"
     folder.mkdir()
     for name, text in {"torchrun": _TORCHRUN, "apptainer": _RUNTIME}.items():
@@ -67,7 +67,7 @@ def launches(queue: QueueLab) -> QueueLab:
 
 
 def submit(queue: QueueLab, command: str, **fields: Any) -> str:
-    known: dict[str, Any] = {"work_dir": str(queue.work), "slots": 0, "limit_seconds": 10}
+    known: dict[str, Any] = {"work_dir": str(queue.work), "slots": 0, "limit_seconds": 60}
     request = Request(command=command, **(known | fields))
     script = batch_script(Scheduler.SLURM, request, Place("test", str(queue.work)))
     done = queue.run("submit", stdin=script.text.encode())

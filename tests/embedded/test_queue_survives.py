@@ -22,6 +22,7 @@ import pytest
 from hpcdash.embedded import database
 from hpcdash.embedded.record import Record
 from hpcdash.embedded.start import supervisor_pid
+from hpcdash.private_files import atomic_write
 from tests.embedded.queue_lab import QueueLab, is_alive, until
 
 _RUN = "echo $SLURM_ARRAY_TASK_ID run >> log"
@@ -82,7 +83,7 @@ def test_a_job_that_is_taken_over_is_cancelled_and_its_end_seen_at_once(queue: Q
     queue.wait(number, "running")
     queue.kill_supervisor()
     assert queue.act("cancel", number)[0]["done"]
-    assert queue.ended(number, 3).state == "cancelled"
+    assert queue.ended(number).state == "cancelled"
 
 
 def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: QueueLab) -> None:
@@ -119,7 +120,7 @@ def test_a_job_runs_once_wherever_the_supervisor_is_killed(queue: QueueLab, patc
         # Only what it forks dies; this one would start it anew for ever.
         until(lambda: queue.job(number).attempt >= 2, "another attempt")
         first.kill()
-    assert first.wait(20) == -signal.SIGKILL
+    assert first.wait(60) == -signal.SIGKILL
     # Whoever comes next starts another supervisor where there is work.
     queue.ended(queue.submit("true"))
     assert queue.ended(number).state == "completed"
@@ -143,7 +144,7 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(q
     patch = "note = keeper.note_begun\nkeeper.note_begun = lambda *a: (note(*a), die())"
     process = supervise(queue, patch)
     job = queue.ended(number)
-    assert (job.state, job.exit_code, job.reason) == ("gone", None, "nobody saw its end: its exit is unknown")
+    assert (job.state, job.exit_code, job.reason) == ("gone", None, "its end was not observed: exit unknown")
     assert runs(queue) == 0
     process.kill()
     process.wait()
@@ -151,20 +152,25 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(q
 
 @pytest.mark.parametrize("tasks", [20, pytest.param(400, marks=pytest.mark.long)])
 def test_no_job_is_lost_or_run_twice_while_supervisors_are_killed_again_and_again(queue: QueueLab, tasks: int) -> None:
-    # One at a time: on a fast machine all would have run before the first kill.
-    number = queue.submit(_RUN, f"--array=1-{tasks}%1")
+    # One at a time, and each once it may: else all might have run before the first kill.
+    gate = "until [ $(cat allowed) -ge $SLURM_ARRAY_TASK_ID ]; do sleep 0.02; done"
+    allowed = queue.work / "allowed"
+    allowed.write_text("0")
+    number = queue.submit(f"{gate}; {_RUN}", f"--array=1-{tasks}%1")
     chance = random.Random(7)
     kills = 0
     while runs(queue) < tasks - 5:
         queue.run("jobs")
         before = runs(queue)
         wanted = min(before + 1 + chance.randrange(3), tasks)
+        atomic_write(allowed, str(wanted).encode())
         until(lambda wanted=wanted: runs(queue) >= wanted, "some work")  # type: ignore[misc]
         if (pid := supervisor_pid(queue.folder)) is not None:
             os.kill(pid, signal.SIGKILL)
             kills += 1
             until(lambda pid=pid: not is_alive(pid), "its end")  # type: ignore[misc]
     assert kills > tasks / 12
+    atomic_write(allowed, str(tasks).encode())
     queue.run("jobs")
     for task in range(1, tasks + 1):
         assert queue.ended(f"{number}_{task}").state == "completed"
@@ -214,7 +220,7 @@ def test_supervisors_that_race_start_nothing_twice(queue: QueueLab) -> None:
     racing = [supervise(queue, "supervisor._IDLE_SECONDS = 0.5") for _ in range(5)]
     for task in range(1, 9):
         queue.ended(f"{number}_{task}")
-    assert [process.wait(20) for process in racing] == [0] * 5
+    assert [process.wait(60) for process in racing] == [0] * 5
     assert runs(queue) == 8
     assert max(job.attempt for job in queue.store.jobs()) == 1
 
@@ -242,7 +248,7 @@ def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue:
     os.kill(begun.keeper, signal.SIGKILL)
     job = queue.ended(number)
     assert (job.state, job.exit_code, job.elapsed) == ("gone", None, None)
-    assert job.reason == "nobody saw its end: its exit is unknown"
+    assert job.reason == "its end was not observed: exit unknown"
     until(lambda: not is_alive(hidden) and not is_alive(begun.pid), "an end of its processes")
 
 
@@ -416,7 +422,7 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
         process = supervise(queue, "database._BUSY_SECONDS = 0.05\nsupervisor._IDLE_SECONDS = 0.1")
         until(lambda: "held by another" in queue.log(), "it noticed")
     assert queue.ended(number).state == "completed"
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert queue.log().count("held by another") == 1, "it says so once"
 
 
@@ -434,7 +440,7 @@ def test_a_clock_that_is_set_back_makes_no_time_negative(queue: QueueLab) -> Non
     assert job.started_at is not None
     assert job.ended_at is not None
     assert job.ended_at >= job.started_at
-    assert 0 <= (job.elapsed or 0) < 10
+    assert 0 <= (job.elapsed or 0) < 600
     process.terminate()
     process.wait()
 
@@ -458,7 +464,7 @@ def test_what_an_older_version_started_finds_the_queue_by_its_former_name(queue:
     """Cron scripts run `python -m hpcdash.local FOLDER`; a running job's scancel, scontrol and srun import from it."""
     submitted = queue.submit("true", "--hold")
     words = [sys.executable, "-P", "-m", "hpcdash.local", str(queue.folder), "jobs"]
-    listed = subprocess.run(words, env=queue.environment, capture_output=True, timeout=30, check=True)
+    listed = subprocess.run(words, env=queue.environment, capture_output=True, timeout=60, check=True)
     assert f'"{submitted}"' in listed.stdout.decode()
     root = Path(database.__file__).parent.parent.parent
     for name in ("srun", "scontrol", "scancel", "orphans"):

@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_read_has_no_callbacks_and_is_logged(
     content: bytes, tmp_path: Path, told_log: pytest.LogCaptureFixture
 ) -> None:
     assert names(content, tmp_path) == []
-    assert "no callback is called" in told_log.text
+    assert "no callbacks will run" in told_log.text
 
 
 # -- telling

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -244,15 +243,13 @@ def test_a_builder_that_shows_no_life_is_replaced(site: Site) -> None:
 def test_a_job_that_is_ended_while_it_builds_leaves_nothing(site: Site) -> None:
     fifo = site.folder / "building"
     os.mkfifo(fifo)
-    site.python = str(site.program("slow", PYTHON.format(before=f'mkdir -p "${{@: -1}}"; echo > "{fifo}"; sleep 60')))
+    site.python = str(site.program("slow", PYTHON.format(before=f'mkdir -p "${{@: -1}}"; echo > "{fifo}"; sleep 600')))
     process = site.start(packaged_wheel(site))
     fifo.read_text()
     assert (site.folder / "env" / "lock").exists()
     os.killpg(process.pid, signal.SIGTERM)
-    began = time.monotonic()
-    assert process.wait(timeout=20) != 0
+    assert process.wait(timeout=60) != 0
     process.communicate()
-    assert time.monotonic() - began < 10
     assert not (site.folder / "env").exists()
 
 

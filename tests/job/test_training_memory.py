@@ -99,7 +99,7 @@ def test_a_process_in_a_real_group_is_stopped_before_the_kernel_kills_it() -> No
     mebibytes, _, why = ended.stdout.partition(" ")
     assert 120 < int(mebibytes) < 200
     assert why.startswith("9")
-    assert why.endswith("% of host memory is used, more than 90 %\n")
+    assert why.endswith("% of host memory used, above 90 %\n")
 
 
 def test_a_share_of_1_for_a_percentage_is_refused() -> None:
@@ -112,16 +112,16 @@ def test_memory_stops_above_its_limit_and_not_at_it() -> None:
     guard = MemoryGuard(every_seconds=0, host_used=lambda: used[0])
     assert guard.should_stop() == ""
     used[0] = 95.1
-    assert guard.should_stop() == "95.1 % of host memory is used, more than 95 %"
+    assert guard.should_stop() == "95.1 % of host memory used, above 95 %"
     used[0] = 10
-    assert guard.should_stop() == "95.1 % of host memory is used, more than 95 %"
+    assert guard.should_stop() == "95.1 % of host memory used, above 95 %"
 
 
 def test_a_gpu_is_full_only_when_it_is_after_its_cache_is_emptied() -> None:
     answers = iter([1 * GIB, 3 * GIB, 1 * GIB, 1.5 * GIB])
     guard = MemoryGuard(None, gpu_free=lambda: next(answers), every_seconds=0)
     assert guard.should_stop() == ""
-    assert guard.should_stop() == "1.50 GiB of GPU memory are free, less than 2 GiB"
+    assert guard.should_stop() == "1.50 GiB of GPU memory free, below 2 GiB"
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_the_gpu_of_a_program_that_uses_torch_is_watched(torch_that_is_imported:
     assert guard.should_stop() == ""
     assert torch_that_is_imported.free[0] == 6 * GIB
     torch_that_is_imported.free[0] = -4 * GIB
-    assert guard.should_stop() == "1.00 GiB of GPU memory are free, less than 2 GiB"
+    assert guard.should_stop() == "1.00 GiB of GPU memory free, below 2 GiB"
 
 
 @pytest.mark.system
@@ -179,7 +179,7 @@ def test_a_measurement_that_fails_is_said_once_and_stops_nothing(caplog: pytest.
 def test_a_host_that_cannot_be_measured_is_said_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     guard = MemoryGuard(95.0, None, every_seconds=0, host_used=lambda: None)
     assert [guard.should_stop() for _ in range(3)] == ["", "", ""]
-    assert caplog.text.count("host memory cannot be measured") == 1
+    assert caplog.text.count("cannot measure host memory") == 1
 
 
 def test_the_worst_rank_decides_for_all() -> None:
@@ -191,5 +191,5 @@ def test_the_worst_rank_decides_for_all() -> None:
 
     full = MemoryGuard(host_used=lambda: 99.0, all_reduce_max=spread)
     idle = MemoryGuard(host_used=lambda: 1.0, all_reduce_max=spread)
-    assert full.should_stop() == "99.0 % of host memory is used, more than 95 %"
-    assert idle.should_stop() == "another rank's memory is almost full"
+    assert full.should_stop() == "99.0 % of host memory used, above 95 %"
+    assert idle.should_stop() == "another rank is almost out of memory"

@@ -42,7 +42,7 @@ def started(code: str) -> "subprocess.Popen[str]":
 def test_a_signal_lets_the_iteration_end_and_save(name: str) -> None:
     training = started(LOOP.format(before=""))
     training.send_signal(signal.Signals[name])
-    out, _ = training.communicate(timeout=30)
+    out, _ = training.communicate(timeout=60)
     assert (training.returncode, out) == (0, f"saved: received {name}\n")
 
 
@@ -52,7 +52,7 @@ def test_a_handler_that_was_there_is_called_too() -> None:
     before = "signal.signal(signal.SIGUSR1, lambda number, frame: os.write(1, b'mine %d\\n' % number))"
     training = started(LOOP.format(before=before))
     training.send_signal(signal.SIGUSR1)
-    out, _ = training.communicate(timeout=30)
+    out, _ = training.communicate(timeout=60)
     assert out == f"mine {int(signal.SIGUSR1)}\nsaved: received SIGUSR1\n"
 
 
@@ -80,7 +80,7 @@ print(word if worker.exitcode == -signal.SIGTERM else f"worker {worker.exitcode}
     )
     training = started(code)
     training.send_signal(signal.SIGTERM)
-    out, _ = training.communicate(timeout=30)
+    out, _ = training.communicate(timeout=60)
     assert out == "saved: received SIGTERM\n"
 
 
@@ -171,7 +171,7 @@ def test_off_the_main_thread_it_refuses_in_plain_words() -> None:
     thread.start()
     thread.join()
     assert len(refused) == 1
-    assert "make this in the main thread" in refused[0]
+    assert "create this in the main thread" in refused[0]
 
 
 def test_the_handlers_that_were_there_are_put_back() -> None:

@@ -65,7 +65,7 @@ def test_the_file_of_another_person_stops_a_running_training(tmp_path: Path) -> 
     assert training.stdout.readline() == "training\n"
     with as_somebody_else():
         kill.touch()
-    _, said = training.communicate(timeout=30)
+    _, said = training.communicate(timeout=60)
     assert training.returncode == 0
     assert f"the kill switch {kill} is there" in said
     assert kill.stat().st_uid == NOBODY
@@ -127,11 +127,11 @@ def test_nothing_that_is_wrong_with_a_path_reaches_the_loop(tmp_path: Path, capl
             caplog.clear()
             switches = Switches(path, f"{path}2", every_seconds=0)
             assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(5))
-            assert caplog.text.count("cannot be looked for") == 2, path
+            assert caplog.text.count("cannot be checked") == 2, path
 
 
 def test_one_file_for_both_switches_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="give each a path of its own"):
+    with pytest.raises(ValueError, match="use two paths"):
         Switches(f"{tmp_path}/S", f"{tmp_path}/../{tmp_path.name}/S")
     Switches("", "")
 
@@ -143,7 +143,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
 
     def lstat(path: str) -> os.stat_result:
         asked.append(path)
-        assert answers.wait(30)
+        assert answers.wait(60)
         return real(path)
 
     kill, save = tmp_path / "KILL", tmp_path / "SAVE"
@@ -158,7 +158,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
     assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(1000))
     # One look a file hangs; the others do not wait for it.
     assert (sorted(asked), time.monotonic() - begun < 5) == ([str(kill), str(save)], True)
-    assert caplog.text.count("does not answer") == 2
+    assert caplog.text.count("does not respond") == 2
     answers.set()
     while not (switches.kill_wanted() and switches.save_wanted()):
         assert time.monotonic() - begun < 30
@@ -184,7 +184,7 @@ def test_a_folder_is_no_kill_switch(tmp_path: Path, caplog: pytest.LogCaptureFix
     switches = Switches(str(tmp_path), "", every_seconds=0)
     switches.exit_if_killed()
     assert not switches.kill_wanted()
-    assert caplog.text.count("is a folder, not a file") == 1
+    assert caplog.text.count("is a folder and has no effect") == 1
 
 
 def test_without_paths_there_is_nothing_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ async def test_one_of_which_nothing_is_known_ends_it_and_is_not_repeated(chain: 
     outcomes = await chain.submit(3)
     assert [outcome.done for outcome in outcomes] == [True, None]
     assert len(chain.transport.submitted) == 2
-    assert "1 job of 3 submitted, which stay: 91; number 2: whether it was submitted is not known" in format_chain(
+    assert "1 job of 3 submitted, which stay: 91; number 2: it may or may not have been submitted" in format_chain(
         outcomes, 3
     )
 

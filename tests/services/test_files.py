@@ -30,7 +30,7 @@ Run = Callable[[Query[tuple[Chunk, ...]]], tuple[Chunk, ...]]
 def answer(query: Query[tuple[Chunk, ...]], shell: str = "sh", path: str = "") -> CommandResult:
     words = [shutil.which(shell) or shell, *(("sh",) if shell == "busybox" else ()), *query.argv[1:]]
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None
-    done = subprocess.run(words, capture_output=True, check=False, timeout=20, env=environment)
+    done = subprocess.run(words, capture_output=True, check=False, timeout=60, env=environment)
     return CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0)
 
 
@@ -127,7 +127,7 @@ def test_the_age_is_by_the_clock_there(run: Run, tmp_path: Path) -> None:
     os.utime(path, (time.time() - 600,) * 2)
     ranges = [FileRange(str(path), 0, 0), FileRange(str(tmp_path / "none"), 0, 0)]
     there, missing = run(files_query(ranges, with_age=True))
-    assert there.look.age_seconds == pytest.approx(600, abs=5)
+    assert there.look.age_seconds == pytest.approx(600, abs=60)
     assert missing.look.age_seconds is None
     assert run(files_query(ranges))[0].look.age_seconds is None
 
@@ -175,7 +175,7 @@ def test_a_whole_file_is_read_or_it_is_said_why_not(tmp_path: Path) -> None:
 
     def read(path: Path) -> bytes:
         query = whole_file_query(str(path), 1 << 20)
-        done = subprocess.run(query.argv, capture_output=True, check=False, timeout=20)
+        done = subprocess.run(query.argv, capture_output=True, check=False, timeout=60)
         return query.parse(CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0))
 
     assert read(script) == script.read_bytes()
@@ -193,6 +193,6 @@ def test_a_whole_file_is_read_or_it_is_said_why_not(tmp_path: Path) -> None:
     os.truncate(large, 1 << 20)
     assert len(read(large)) == 1 << 20
     query = whole_file_query(str(large), 1 << 20)
-    done = subprocess.run(query.argv, capture_output=True, check=False, timeout=20)
+    done = subprocess.run(query.argv, capture_output=True, check=False, timeout=60)
     with pytest.raises(UnreadableOutput, match="cut short"):
         query.parse(CommandResult(query.argv, 137, done.stdout[:1000], b"", 0.0))

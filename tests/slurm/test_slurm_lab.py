@@ -58,7 +58,7 @@ def test_a_job_runs_with_gpus_as_its_user_and_ends_in_the_accounting(clean_slurm
 def test_a_user_reaches_the_scheduler_over_ssh(clean_slurm: SlurmLab) -> None:
     job_id = clean_slurm.submit("alice", "--hold")
     argv = ("ssh", "-F", clean_slurm.ssh_config, "lab-alice", "squeue --me -h -o %i,%u")
-    said = subprocess.run(argv, capture_output=True, check=True, timeout=20).stdout.decode()
+    said = subprocess.run(argv, capture_output=True, check=True, timeout=60).stdout.decode()
     assert said == f"{job_id},{clean_slurm.alice}\n"
 
 

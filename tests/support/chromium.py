@@ -162,7 +162,7 @@ async def chromium(folder: Path) -> AsyncIterator[Tab]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 def _start(home: Path, profile: Path) -> subprocess.Popen[bytes]:

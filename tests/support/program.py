@@ -15,7 +15,7 @@ from typing import Any
 from tests.support.slurm import SlurmLab
 from tests.support.warm_start import is_warm, warm_start
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Screen:
         termios.tcsetwinsize(self._descriptor, (lines, columns))
         self._screen.resize(lines, columns)
 
-    async def until(self, what: Callable[[str], bool] | str, seconds: float = 20.0) -> str:
+    async def until(self, what: Callable[[str], bool] | str, seconds: float = 60.0) -> str:
         """Wait until the screen holds a text, or something is true of it; fails with the screen."""
         holds = what if callable(what) else lambda text: what in text
         deadline = time.monotonic() + seconds
@@ -110,11 +110,11 @@ class Screen:
                 continue
         return self.text
 
-    async def ended(self, seconds: float = 10.0) -> int:
+    async def ended(self, seconds: float = 60.0) -> int:
         """The exit status, once the program has ended by itself."""
         return await asyncio.wait_for(asyncio.to_thread(self.process.wait), seconds)
 
-    async def all_output(self, seconds: float = 30.0) -> bytes:
+    async def all_output(self, seconds: float = 60.0) -> bytes:
         """All that was written, once the program and whatever else had the terminal have left it."""
         await asyncio.wait_for(self._closed.wait(), seconds)
         return self.raw

@@ -45,8 +45,8 @@ class HandClock:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Lets the loop turn until `holds`; fails after two seconds."""
-    async with asyncio.timeout(2):
+    """Lets the loop turn until `holds`; fails after a minute."""
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 

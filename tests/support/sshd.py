@@ -20,7 +20,7 @@ import psutil
 from tests.support.slurm.layout import free_port
 from tests.support.suite import account, processes
 
-_START_SECONDS = 5.0
+_START_SECONDS = 60.0
 _CONFIG = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -84,7 +84,7 @@ def commands_with(word: str) -> list[str]:
     return found
 
 
-async def until_gone(word: str, seconds: float = 6.0) -> list[str]:
+async def until_gone(word: str, seconds: float = 60.0) -> list[str]:
     """Poll until no process holds this word; gives what is left at the end of the time."""
     deadline = time.monotonic() + seconds
     while (left := commands_with(word)) and time.monotonic() < deadline:  # noqa: ASYNC110
@@ -92,7 +92,7 @@ async def until_gone(word: str, seconds: float = 6.0) -> list[str]:
     return left
 
 
-async def until_there(word: str, seconds: float = 6.0) -> None:
+async def until_there(word: str, seconds: float = 60.0) -> None:
     """Poll until a process with this word runs."""
     deadline = time.monotonic() + seconds
     while not commands_with(word):
@@ -100,7 +100,7 @@ async def until_there(word: str, seconds: float = 6.0) -> None:
         await asyncio.sleep(0.02)
 
 
-def block_until_there(word: str, seconds: float = 6.0) -> None:
+def block_until_there(word: str, seconds: float = 60.0) -> None:
     """Have the loop do nothing until a process with this word runs, as on a busy machine."""
     deadline = time.monotonic() + seconds
     while not commands_with(word):

@@ -72,7 +72,7 @@ async def transport_to(
         await transport.close()
 
 
-async def until(holds: Callable[[], bool], seconds: float = 8.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

@@ -570,7 +570,7 @@ async def test_a_login_shell_that_runs_nothing_is_reported_with_its_words(sshd: 
     assert "not available" in error.message
 
 
-async def _until(holds: Callable[[], bool], seconds: float = 8.0) -> None:
+async def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline

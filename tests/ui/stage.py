@@ -60,7 +60,7 @@ def answering(transport: ScriptedTransport, *, name: str = "big", ages: bool = F
     return ClusterSession(store, poller, Actions(store, journal()), "", UTC)
 
 
-async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "", seconds: float = 15.0) -> None:
+async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "", seconds: float = 60.0) -> None:
     """Wait until something holds, for at most `seconds`."""
     deadline = time.monotonic() + seconds
     while True:

@@ -52,9 +52,9 @@ async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         words = banner_of(app)
-        assert "slurmctld) does not answer" in words
+        assert "slurmctld) does not respond" in words
         assert "it said: slurm_load_jobs error: Unable to contact slurm controller" in words
-        assert "→ Running jobs go on without it;" in words
+        assert "→ Running jobs continue;" in words
         assert "with ctrl+r" in words
         assert "Nothing known yet. ! shows the error" in screen_text(app)
         await press(pilot, "exclamation_mark")
@@ -77,7 +77,7 @@ async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: banner_of(app))
         await settled(pilot)
-        assert "slurmctld) does not answer" in banner_of(app)
+        assert "slurmctld) does not respond" in banner_of(app)
         assert "what was known 2 h ago is shown" in banner_of(app)
         assert sum(not row_id.endswith("[]") for row_id in ids_of(app)) == known
         assert "2 h old, from the last run" in screen_text(app)

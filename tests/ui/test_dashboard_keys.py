@@ -263,7 +263,8 @@ async def test_the_cursor_returns_to_its_job_when_the_filter_that_is_typed_is_le
     app = dashboard()
     async with app.run_test(size=(100, height)) as pilot:
         await settled(pilot)
-        await press(pilot, "m", *["down"] * 20, *["up"] * 4)
+        await press(pilot, "m")
+        await press(pilot, *["down"] * 20, *["up"] * 4)
         rows = rows_of(app)
         pointed, line = rows.cursor_id, (rows.cursor_index or 0) - rows.scroll_offset.y
         await press(pilot, "slash")
@@ -277,7 +278,8 @@ async def test_the_cursor_returns_to_its_job_as_soon_as_what_is_typed_matches_it
     app = dashboard()
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        await press(pilot, "m", *["down"] * 14)
+        await press(pilot, "m")
+        await press(pilot, *["down"] * 14)
         assert rows_of(app).cursor_id == "5"
         await press(pilot, "slash")
         await type_text(pilot, "user:chenx")
@@ -359,7 +361,7 @@ async def test_the_hint_says_in_plain_words_why_a_job_waits() -> None:
         await settled(pilot)
         rows_of(app).move_to("57")
         await settled(pilot)
-        assert "waits for another job" in str(app.main.query_one(Hint).render())
+        assert "waiting for a job" in str(app.main.query_one(Hint).render())
         rows_of(app).move_to("13[]")
         await settled(pilot)
         assert "4 running · 15 pending  ·  enter shows its tasks" in str(app.main.query_one(Hint).render())
@@ -553,7 +555,7 @@ async def test_a_job_begins_with_why_it_waits_and_d_goes_to_the_scheduler_s_word
         await settled(pilot)
         first = screen_text(app).splitlines()[1]
         assert "57 dinov2-export" in first
-        assert "waits for another job it depends on" in first
+        assert "waiting for a job it depends on" in first
         assert "JobState" not in screen_text(app)
         await press(pilot, "d")
         assert "JobState" in screen_text(app)

@@ -231,17 +231,13 @@ async def test_keys_are_answered_while_a_large_answer_is_read(before: bytes, mon
 
         def held_up(view: TableView, table: Any) -> Any:
             reading.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             return prepared(view, table)
 
         monkeypatch.setattr(TableView, "_prepared", held_up)
         rows = rows_of(app)
         await app.main.session.store.fetch(Kind.EVERYONE)
-        for _ in range(200):
-            await pilot.pause()
-            if reading.is_set():
-                break
-        assert reading.is_set()
+        await until(pilot, reading.is_set, "that the answer is read")
         at = rows.cursor_index
         await pilot.press("down", "down", "space")
         assert rows.cursor_index == at + 3

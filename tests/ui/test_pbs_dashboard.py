@@ -134,7 +134,7 @@ async def test_a_queue_says_what_it_does_with_jobs() -> None:
         shown = {name: lines_with(app, name)[0].split()[1] for name in ("maint", "stopped", "bobonly", "route")}
         assert shown == {"maint": "disabled", "stopped": "stopped", "bobonly": "closed", "route": "routing"}
         await press(pilot, "j", "j", "j")
-        assert "disabled: PBS refuses its jobs" in screen_text(app)
+        assert "disabled: PBS rejects new jobs" in screen_text(app)
 
 
 async def test_a_column_that_somebody_chose_is_there_whether_or_not_it_says_anything() -> None:

@@ -151,11 +151,7 @@ async def test_a_notice_stands_below_the_table_until_it_is_put_away() -> None:
     app = dashboard(notice="no cluster is [b]configured[/b]: this is \x1b[31mthis machine's queue")
     async with app.run_test(size=(80, 24)) as pilot:
         notice = app.main.query_one(Notice)
-        for _ in range(20):
-            if notice.display:
-                break
-            await pilot.pause()
-        assert notice.display
+        await until(pilot, lambda: notice.display, "the notice")
         await pilot.pause()
         assert "[b]configured[/b]" in shown(notice)
         assert "\x1b" not in shown(notice)

@@ -23,7 +23,7 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
     """One command for all jobs; raises UsageError for a change this queue has no word for."""
     words: tuple[str, ...]
     if request.force:
-        raise UsageError("force: this queue ends its jobs without it")
+        raise UsageError("force: not needed on this queue")
     if request.verb in _PLAIN:
         words = (str(request.verb),)
     elif request.verb is Verb.SIGNAL:
@@ -33,7 +33,7 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         words = ("signal", request.signal, request.recipient or "steps")
     elif request.verb is Verb.ALTER:
         if unknown := [name for name in request.changes if name not in _HAS]:
-            raise UsageError(f"{unknown[0]}: jobs of this queue have none", f"It knows: {', '.join(_HAS)}.")
+            raise UsageError(f"{unknown[0]}: jobs of this queue have none", f"It supports: {', '.join(_HAS)}.")
         for name, value in request.changes.items():
             _require(read_change_of_time if name == "time" else read_throttle, value)
         if "throttle" in request.changes and (tasks := [job_id for job_id in request.job_ids if is_task(job_id)]):
@@ -73,5 +73,5 @@ def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome,
         if found.keys() >= {"job_id", "done", "words"}:
             job_id = str(found["job_id"])
             told[job_id] = Outcome(job_id, bool(found["done"]), str(found["words"]))
-    words = excerpt(answer.stderr) or f"the command ended with status {answer.status}"
+    words = excerpt(answer.stderr) or f"the command exited with status {answer.status}"
     return tuple(told.get(job_id, Outcome(job_id, False, words)) for job_id in job_ids)

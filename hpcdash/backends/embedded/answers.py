@@ -35,8 +35,8 @@ def require_success(answer: Answer) -> None:
     message, _, next_step = words.partition("\n")
     if answer.status in _MISSING or "No module named" in words:
         raise CommandMissing(
-            "the embedded queue's program cannot be started",
-            "Install hpcdash anew.",
+            "cannot start the embedded queue",
+            "Reinstall hpcdash.",
             argv=answer.argv,
             status=answer.status,
             words=words,
@@ -48,7 +48,7 @@ def require_success(answer: Answer) -> None:
     if not words or message.startswith("Traceback"):
         raise SchedulerRefused(
             "the embedded queue's program failed",
-            "This is a fault of hpcdash; please report it.",
+            "This is a bug in hpcdash; please report it.",
             argv=answer.argv,
             status=answer.status,
             words=words,
@@ -72,8 +72,8 @@ def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
         with suppress(AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException):
             return made(found)
     raise UnreadableOutput(
-        "the embedded queue printed something that is not an answer",
-        "Is another version of hpcdash on the PATH?",
+        "unexpected output from the embedded queue",
+        "Check for another version of hpcdash on the PATH.",
         argv=answer.argv,
         status=answer.status,
         words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),

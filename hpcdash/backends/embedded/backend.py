@@ -54,13 +54,13 @@ _HINTS = {
     "Resources": "the next to start, once enough CPU or GPU slots are free",
     "Priority": "jobs submitted earlier go first",
     "JobHeldUser": "held; h releases it",
-    "Dependency": "waits for another job",
-    "DependencyNeverSatisfied": "what it waits for can never happen any more: cancel it, or submit it again",
-    "BeginTime": "starts no earlier than the time it was given",
-    "JobArrayTaskLimit": "as many tasks of this array run as its throttle allows",
+    "Dependency": "waiting for a job it depends on",
+    "DependencyNeverSatisfied": "its dependency can no longer be met: cancel or resubmit it",
+    "BeginTime": "waiting for its start time",
+    "JobArrayTaskLimit": "the array's limit on running tasks is reached",
     "NonZeroExitCode": "its script ended with an error",
     "TimeLimit": "ran into its time limit",
-    "more than this machine has": "it asks for more than this machine has, and never starts",
+    "more than this machine has": "requests more than this machine has and will never start",
 }
 
 

@@ -22,9 +22,7 @@ def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
     """The queue's `submit`; the script comes on stdin where it is in no file there. Raises UsageError for a word that
     is no option, and for another account."""
     if wanted.run_as:
-        raise UsageError(
-            "run_as: the embedded queue runs jobs as whoever it belongs to", "Leave run_as out of the configuration."
-        )
+        raise UsageError("run_as: the embedded queue runs jobs as its owner", "Remove run_as from the configuration.")
     line = read_command_line(wanted.options)
     if line.script:
         raise UsageError(
@@ -73,7 +71,7 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     if number is None or not isinstance(ignored, list):
         # timeout(1), KILL and TERM cut the answer off, not what it was of.
         may_be_done = answer.status in (0, 124, 137, 143)
-        words = ". ".join(excerpt(answer.stderr).splitlines()) or f"the queue ended with status {answer.status}"
+        words = ". ".join(excerpt(answer.stderr).splitlines()) or f"the queue exited with status {answer.status}"
         return (Outcome(job_id, None if may_be_done else False, words),)
     said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
     return (Outcome(job_id, True, f"job {number}{said}"),)

@@ -143,7 +143,7 @@ class _Rest:
         if unconnected:
             if self.one_connection or unconnected >= self.unnamed:
                 return Outcome(job_id, False, words)
-            return Outcome(job_id, None, f"{words} (so for {unconnected} of {self.unnamed} jobs, which is not said)")
+            return Outcome(job_id, None, f"{words} (for {unconnected} of {self.unnamed} jobs; PBS does not say which)")
         if any(_MAY_BE_DONE.search(line) for line in self.general):
             return Outcome(job_id, None, words)
         if self.is_any_told and not any(_STOPPED_EARLY.search(line) for line in self.general):
@@ -159,8 +159,8 @@ class _Rest:
         if best or self.general:
             return excerpt((best or self.general[-1]).encode(), 300)
         if self.status in _CUT_OFF or self.status == _NO_STATUS:
-            return "it was ended before it answered"
-        return f"{self.program} ended with status {self.status}"
+            return "it was stopped before it answered"
+        return f"{self.program} exited with status {self.status}"
 
 
 def _hint_for(words: str, hints: Sequence[RefusalHint], meant: JobId | None) -> RefusalHint | None:
@@ -229,12 +229,13 @@ def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
     alterable = ALTERABLE_OF[dialect]
     if not alterable:
         raise UsageError(
-            "Slurm's commands by Torque's names change no job", 'Set backend = "slurm" for this cluster: scontrol does.'
+            "Slurm's commands by Torque's names cannot change jobs",
+            'Set backend = "slurm" for this cluster: scontrol does.',
         )
     if unknown := [name for name in changes if name not in alterable]:
-        raise UsageError(f"{unknown[0]!r} cannot be changed here", f"What can be: {', '.join(alterable)}.")
+        raise UsageError(f"{unknown[0]!r} cannot be changed here", f"You can change: {', '.join(alterable)}.")
     if not changes:
-        raise UsageError("nothing to change is named", f"What can be changed: {', '.join(alterable)}.")
+        raise UsageError("nothing to change", f"You can change: {', '.join(alterable)}.")
     options: list[str] = []
     queue = ""
     array_options: tuple[str, ...] = ()
@@ -257,14 +258,14 @@ def _time(value: str) -> str:
     """`36:00:00`: hours, minutes and seconds, without days. Bare: minutes."""
     if value[:1] in ("+", "-"):
         raise UsageError(
-            f"time: PBS changes no limit by an amount ({value})", "Write the whole limit: 90 (minutes), 2h, 1-12:00:00."
+            f"time: PBS takes no relative change ({value})", "Give the full limit: 90 (minutes), 2h, 1-12:00:00."
         )
     try:
         seconds = parse_duration(value, bare_unit_seconds=MINUTE)
     except ValueError as error:
         raise UsageError(f"time: {error}", "A bare number is minutes.") from None
     if seconds is None:
-        raise UsageError("time: PBS has no word for unlimited", "Write as much as the queue allows: 48h, 7-00:00:00.")
+        raise UsageError("time: PBS has no unlimited", "Give the queue's maximum: 48h, 7-00:00:00.")
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise UsageError(f"time: {value!r} is not a limit", "Write 90 (minutes), 2h or 1-12:00:00.")
     return format_walltime(seconds)
@@ -274,15 +275,15 @@ def _priority(value: str) -> int:
     priority = -_integer("nice", value)
     if not _LEAST_PRIORITY <= priority <= _MOST_PRIORITY:
         raise UsageError(
-            f"nice: {value} is beyond what PBS takes",
-            f"{-_MOST_PRIORITY} to {-_LEAST_PRIORITY}: it is the opposite of a PBS priority.",
+            f"nice: {value} is out of range for PBS",
+            f"{-_MOST_PRIORITY} to {-_LEAST_PRIORITY}; nice is the negated PBS priority.",
         )
     return priority
 
 
 def _queue(value: str) -> str:
     if "," in value:
-        raise UsageError("queue: a PBS job is in one queue", "Name one.")
+        raise UsageError("queue: a PBS job has exactly one queue", "Name one.")
     if not _QUEUE.fullmatch(value):
         raise UsageError(f"queue: {value!r} is not a name")
     return value
@@ -292,8 +293,8 @@ def _throttle(value: str) -> int:
     tasks = _integer("throttle", value)
     if not 0 < tasks <= _MOST_TASKS:
         raise UsageError(
-            f"throttle: {value!r} is not a number of tasks that may run",
-            "PBS takes a limit away again for no array: as many as it has tasks are no limit either.",
+            f"throttle: {value!r} is not a number of tasks",
+            "PBS cannot remove an array's limit; set it to the number of tasks.",
         )
     return tasks
 
@@ -336,14 +337,14 @@ _WORDS = {
 # Of Torque's, these take some tasks of an array in one request.
 _TAKES_TASKS_OPTION = frozenset({"qdel", "qhold", "qrls", "qalter"})
 _UNAUTHORIZED = re.compile(r"Unauthorized Request|not authorized")
-_ARRAYS_ONLY = "PBS does this to whole arrays only: name {array}"
+_ARRAYS_ONLY = "PBS does this only for whole arrays: use {array}"
 _TASK_OF_ARRAY = RefusalHint(re.compile(r"Invalid request"), _ARRAYS_ONLY, for_tasks=True)
 _NO_MOM = re.compile(r"could not connect to MOM")
 # Seen on 23.06: what it says it could not do on the node it has noted, and does it to a job that is put back.
-_NOTED = RefusalHint(_NO_MOM, "its node does not answer; the server has noted it all the same", is_noted=True)
-_LOST_NODE = RefusalHint(_NO_MOM, "its node does not answer; cancel --force removes it from the queue", can_force=True)
-_NO_NODE = RefusalHint(_NO_MOM, "its node does not answer")
-_SILENT_QDEL = RefusalHint(re.compile(r"ended with status"), "it has ended already, or nobody knows it")
+_NOTED = RefusalHint(_NO_MOM, "its node does not respond; the server recorded the change", is_noted=True)
+_LOST_NODE = RefusalHint(_NO_MOM, "its node does not respond; cancel --force removes it from the queue", can_force=True)
+_NO_NODE = RefusalHint(_NO_MOM, "its node does not respond")
+_SILENT_QDEL = RefusalHint(re.compile(r"exited with status"), "it has already ended, or is unknown")
 # Its Perl program gives Slurm's function fewer arguments than that wants.
 _BROKEN_QRERUN = RefusalHint(
     re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does"
@@ -353,20 +354,20 @@ _HINTS = {
     Verb.RELEASE: (
         _TASK_OF_ARRAY,
         _NOTED,
-        RefusalHint(_UNAUTHORIZED, "not yours, or not your hold: ask the site's operators"),
+        RefusalHint(_UNAUTHORIZED, "not your job or not your hold; ask the site's operators"),
     ),
-    Verb.REQUEUE: (RefusalHint(_UNAUTHORIZED, "PBS lets only operators requeue jobs"), _BROKEN_QRERUN),
-    Verb.SUSPEND: (RefusalHint(_UNAUTHORIZED, "PBS lets only operators suspend jobs"), _NO_NODE),
-    Verb.RESUME: (RefusalHint(_UNAUTHORIZED, "PBS lets only operators resume jobs"), _NO_NODE),
+    Verb.REQUEUE: (RefusalHint(_UNAUTHORIZED, "only operators can requeue jobs"), _BROKEN_QRERUN),
+    Verb.SUSPEND: (RefusalHint(_UNAUTHORIZED, "only operators can suspend jobs"), _NO_NODE),
+    Verb.RESUME: (RefusalHint(_UNAUTHORIZED, "only operators can resume jobs"), _NO_NODE),
 }
 _ALTER_HINTS = (
     _TASK_OF_ARRAY,
     _NOTED,
-    RefusalHint(_UNAUTHORIZED, "PBS lets only operators raise the limit of a job that runs, or change another's job"),
+    RefusalHint(_UNAUTHORIZED, "only operators can raise a running job's limit or change other users' jobs"),
 )
 _MOVE_HINTS = (
     _TASK_OF_ARRAY,
-    RefusalHint(re.compile("Request invalid for state"), "it has begun, and stays in its queue"),
+    RefusalHint(re.compile("Request invalid for state"), "it has started and cannot change queue"),
 )
 _AS_SLURM = 'Set backend = "slurm" for this cluster: its own commands can.'
 
@@ -427,7 +428,7 @@ def _cancel_command(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
     if not force:
         return ("qdel",)
     if dialect is Dialect.SLURM_WRAPPERS:
-        raise UsageError("force: Slurm's qdel has no such thing", _AS_SLURM)
+        raise UsageError("force: Slurm's qdel does not support it", _AS_SLURM)
     return ("qdel", "-p") if dialect is Dialect.TORQUE else ("qdel", "-W", "force")
 
 
@@ -442,7 +443,7 @@ def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
     if dialect is Dialect.SLURM_WRAPPERS:
         raise UsageError("signal: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
     if recipient:
-        raise UsageError(f"{recipient!r}: PBS signals all processes of a job, no part of it")
+        raise UsageError(f"{recipient!r}: PBS can only signal all processes of a job")
     wanted = signal.strip().upper().removeprefix("SIG")
     if wanted in _SIGNALS or (wanted.isdecimal() and wanted.isascii() and 1 <= int(wanted[:6]) <= _LAST_SIGNAL):
         return wanted
@@ -477,7 +478,7 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
         return replace(job, has_brackets=job.has_brackets or job.tasks is not None)
     if job.tasks is not None or job.has_brackets:
         # They would read 12_3 as the number 12, and do it to the whole array.
-        raise UsageError(f"{text!r}: Slurm's commands by Torque's names take whole jobs only", _AS_SLURM)
+        raise UsageError(f"{text!r}: Slurm's commands by Torque's names take only whole jobs", _AS_SLURM)
     return JobId(job.number)
 
 

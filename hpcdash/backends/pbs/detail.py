@@ -19,9 +19,9 @@ from hpcdash.domain.job_ids import task_of
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 
-RUNNING_NOTE = "as PBS sampled it last, which may be some minutes ago"
-SPREAD_NOTE = "memory is what all its nodes held together, spread evenly over them"
-NOTHING_NOTE = "PBS has no measurements for it"
+RUNNING_NOTE = "as last sampled by PBS, maybe minutes ago"
+SPREAD_NOTE = "memory is the total over all nodes, divided evenly"
+NOTHING_NOTE = "PBS has not measured it"
 
 
 def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None:
@@ -77,7 +77,7 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     native = read_whole(answer, question)
     if not native:
         raise NoSuchJob(
-            "PBS does not know this job (any more)",
+            "PBS no longer knows this job",
             "Finished jobs: `hpcdash history`, or key 4 in the app.",
             argv=question.command,
             status=answer.status,

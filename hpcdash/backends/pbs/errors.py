@@ -43,102 +43,102 @@ class _Kind:
 _NO_HISTORY = _Kind(
     AccountingUnavailable,
     "this PBS server keeps no history of jobs (job_history_enable is off)",
-    "How a job ended is known only from what was seen here, and from its output; administrators can turn it on.",
+    "Exits are known only if hpcdash saw them, or from the output. Administrators can turn the history on.",
 )
 _ENDED = _Kind(NoSuchJob, "this job has ended", "Finished jobs: `hpcdash history`, or key 4 in the app.")
 _UNKNOWN_JOB = _Kind(
-    NoSuchJob, "PBS does not know this job (any more)", "Finished jobs: `hpcdash history`, or key 4 in the app."
+    NoSuchJob, "PBS no longer knows this job", "Finished jobs: `hpcdash history`, or key 4 in the app."
 )
 _DOWN = _Kind(
-    ControllerDown, "PBS's server does not answer", "Running jobs go on without it; `qstat -B` tells when it is back."
+    ControllerDown, "the PBS server does not respond", "Running jobs continue; `qstat -B` shows when it is back."
 )
 _UNAUTHORIZED = _Kind(
     SchedulerRefused,
-    "PBS does not allow you this",
-    "It is somebody else's job, a queue that is not for you, or takes an operator (suspend, resume, requeue).",
+    "PBS denied permission",
+    "It may be another user's job, a restricted queue, or an operator's action (suspend, resume, requeue).",
 )
 _BAD_STATE = _Kind(
     SchedulerRefused,
-    "PBS does not do this to a job in the state this one is in",
-    "Look at its state: it may have started, or ended, in the meantime.",
+    "PBS cannot do this in the job's current state",
+    "Check its state: it may have started or ended meanwhile.",
 )
-_NO_QUEUE = _Kind(SchedulerRefused, "PBS knows no such queue", "`hpcdash queues` lists those there are.")
+_NO_QUEUE = _Kind(SchedulerRefused, "no such queue", "`hpcdash queues` lists the queues.")
 _CLOSED_QUEUE = _Kind(
-    SchedulerRefused, "this queue takes no jobs now", "`hpcdash queues` tells which do; or wait until it is enabled."
+    SchedulerRefused,
+    "this queue is not accepting jobs",
+    "`hpcdash queues` shows which do; or wait until it is enabled.",
 )
 _RESOURCE_LIMITS = _Kind(
     SchedulerRefused,
-    "it asks for more (or less) than the queue or the server allows",
-    "`qstat -Qf QUEUE` tells the limits (resources_max, resources_min): ask for less, or take another queue.",
+    "the request exceeds the limits of the queue or the server",
+    "`qstat -Qf QUEUE` shows the limits (resources_max, resources_min): request less, or use another queue.",
 )
 _COUNT_LIMIT = _Kind(
     SchedulerRefused,
-    "you have as much in this queue, or on this server, as you are allowed",
-    "Wait until some of your jobs have ended; `qstat -Qf QUEUE` tells the limits.",
+    "you have reached your limit in this queue or on this server",
+    "Wait until some of your jobs end; `qstat -Qf QUEUE` shows the limits.",
 )
 _INVALID = _Kind(
     SchedulerRefused,
-    "PBS does not do this to what was named",
-    "A single task of an array cannot be held, released or changed; its whole array can.",
+    "PBS cannot do this for these jobs",
+    "Single array tasks cannot be held, released or changed; use the whole array.",
 )
 _AUTHENTICATION = _Kind(
     ControllerDown,
-    "this login node cannot prove to PBS's server who you are",
-    "Nothing of yours is wrong: tell the site's administrators what it said (pbs_iff, munge or trqauthd).",
+    "this login node cannot authenticate you to the PBS server",
+    "This is a site problem: send the message to the administrators (pbs_iff, munge or trqauthd).",
 )
 _BAD_HOST = _Kind(
     ControllerDown,
-    "PBS's server takes no commands from this machine",
-    "Log in to a machine jobs are submitted from, or ask the site's administrators.",
+    "the PBS server does not accept commands from this machine",
+    "Log in to a submit host, or ask the site's administrators.",
 )
 _BUSY = _Kind(
-    ControllerDown, "PBS's server takes no more connections for now", "It is asked again by itself; running jobs go on."
+    ControllerDown, "the PBS server has no free connections", "hpcdash retries by itself; running jobs continue."
 )
 _NO_SERVER = _Kind(
     ControllerDown,
-    "{name} finds no PBS server under the name it is configured with",
-    "Is PBS_SERVER in /etc/pbs.conf right here, or set by a module or a login profile? `hpcdash doctor` tells more.",
+    "{name} cannot resolve the configured PBS server",
+    "Check PBS_SERVER in /etc/pbs.conf, or the module or profile that sets it. `hpcdash doctor` shows more.",
 )
 _NO_CONFIGURATION = _Kind(
     NoConfiguration,
-    "{name} finds no PBS configuration here",
+    "{name} found no PBS configuration",
     "Set PBS_CONF_FILE on the login node (often done by a module or a login profile), then try again.",
 )
 _WRAPPED_DOWN = _Kind(
     ControllerDown,
-    "Slurm's controller (slurmctld) does not answer",
-    "{name} is Slurm's here; running jobs go on, and `scontrol ping` tells the controller's state.",
+    "the Slurm controller (slurmctld) does not respond",
+    "{name} is Slurm's here. Running jobs continue; `scontrol ping` shows the controller's state.",
 )
 _WRAPPED_NOWHERE = _Kind(
     NoConfiguration,
-    "{name} is Slurm's here, and finds no Slurm configuration",
+    "{name} is Slurm's here and found no Slurm configuration",
     "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
 )
 _WRAPPER_BROKEN = _Kind(
     CommandMissing,
-    "{name} is Slurm's here, and lacks the Perl module it needs",
+    "{name} is Slurm's here and lacks its Perl module",
     'Slurm\'s own commands do not need it: set backend = "slurm" for this cluster.',
 )
 _BAD_OPTION = _Kind(
     SchedulerRefused,
-    "{name} does not take one of its options, or its value",
-    "Its own words tell which; `man {name}` explains them.",
+    "{name} rejected an option or its value",
+    "See its message above; `man {name}` explains it.",
 )
 _WRAPPER_OUTDATED = _Kind(
     SchedulerRefused,
-    "{name} is Slurm's here, and calls Slurm in a way it does not know any more",
+    "{name} is Slurm's here and is incompatible with this Slurm",
     'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
 )
 _NO_RESOURCE = _Kind(
-    SchedulerRefused, "PBS knows no such resource here", "Its own words tell which; sites name their own (gpus, ngpus)."
+    SchedulerRefused, "no such resource on this PBS", "See its message; sites define their own names (gpus, ngpus)."
 )
-_BAD_VALUE = _Kind(
-    SchedulerRefused, "PBS cannot read a value it was given", "Its own words tell which; `man pbs_resources` helps."
-)
-_NO_NODE = _Kind(SchedulerRefused, "PBS knows no such node", "`hpcdash nodes` lists those there are.")
-_NO_SIGNAL = _Kind(SchedulerRefused, "PBS knows no such signal", "TERM, USR1, … or a number; `kill -l` lists them.")
+_BAD_VALUE = _Kind(SchedulerRefused, "PBS cannot parse a value", "See its message; `man pbs_resources` helps.")
+_NO_NODE = _Kind(SchedulerRefused, "no such node", "`hpcdash nodes` lists the nodes.")
+_NO_SIGNAL = _Kind(SchedulerRefused, "no such signal on PBS", "TERM, USR1, … or a number; `kill -l` lists them.")
 _WINDOWS_LINES = _Kind(
-    SchedulerRefused, "the script's lines end as Windows writes them", "`sed -i 's/\\r$//' SCRIPT` makes them plain."
+    SchedulerRefused, "the script has Windows line endings (CRLF)", "`sed -i 's/\\r$//' SCRIPT` fixes them."
 )
 # Tried in this order: the first whose words are there tells. One failure often says several of them.
 _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
@@ -234,15 +234,15 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     if answer.status == _MISSING_STATUS:
         return CommandMissing(
             f"{name} is not on the PATH here",
-            'If PBS lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` looks around.',
+            'If PBS lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` searches for it.',
             argv=argv,
             status=answer.status,
             words=words,
         )
     if answer.status == _TIMED_OUT_STATUS and not told:
         return CommandTimedOut(
-            f"PBS's server left {name} without an answer",
-            "It may be hung or busy; running jobs go on without it.",
+            f"{name} got no answer from the PBS server",
+            "It may be hung or busy; running jobs continue.",
             argv=argv,
             status=answer.status,
         )
@@ -250,7 +250,7 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     if kind is None and answer.status == _NO_CONNECTION_STATUS and not told:
         kind = _DOWN
     if kind is None:
-        kind = _Kind(SchedulerRefused, "{name} failed", "Its own words tell why; `man {name}` explains them.")
+        kind = _Kind(SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it.")
     return _error(kind, answer, argv, words)
 
 

@@ -15,7 +15,7 @@ _CLOCK = re.compile(r"[0-9]+(:[0-9]+){0,3}")
 _SIZE = re.compile(r"([0-9]+)([kmgtp]?)([bw]?)", re.IGNORECASE)
 _DEPENDENCY_WORDS = {
     "after": "{} began",
-    "afterok": "{} ended well",
+    "afterok": "{} succeeded",
     "afternotok": "{} failed",
     "afterany": "{} ended",
 }
@@ -47,7 +47,7 @@ _TIMES = {
     "walltime": "time limit {}",
     "cput": "CPU time limit {}",
     "pcput": "CPU time limit of a process {}",
-    "min_walltime": "content with a limit of {}",
+    "min_walltime": "accepts a limit down to {}",
     "max_walltime": "takes a limit up to {}",
 }
 
@@ -135,7 +135,7 @@ def _keep(value: str) -> str:
     spoken = " and ".join(streams) or "output"
     if "d" in value:
         what = streams[0] if len(streams) == 1 else "the log"
-        return f"writes {what} where it belongs at once: it can be read while it runs"
+        return f"writes {what} directly to its destination: readable while the job runs"
     return f"{spoken} {'stay' if len(streams) > 1 else 'stays'} in the home folder of its node"
 
 
@@ -198,7 +198,7 @@ _ATTRIBUTES: dict[str, Words] = {
     "block": _one_of({"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"),
     "depend": _depend,
     "group_list": _of("runs as group {}"),
-    "interactive": _one_of({"true": "runs in one's terminal"}, "interactive {}"),
+    "interactive": _one_of({"true": "runs in your terminal"}, "interactive {}"),
     "max_run_subjobs": _of("{} tasks at a time"),
     "run_count": _of("counts as run {} times"),
     "sandbox": _one_of({"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"),
@@ -218,7 +218,7 @@ _WORDS: dict[str, Words] = {
     "f": _of("qsub leaves no process behind"),
     "F": _of("arguments of the script: {}"),
     "h": _of("submitted held"),
-    "I": _of("runs in one's terminal"),
+    "I": _of("runs in your terminal"),
     "j": _one_of({"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"),
     "J": _array,
     "k": _keep,
@@ -234,18 +234,18 @@ _WORDS: dict[str, Words] = {
     "P": _of("project {}"),
     "q": _of("queue {}"),
     "r": _one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
-    "R": _of("removes its output when it ended well: {}"),
+    "R": _of("removes its output if it succeeds: {}"),
     "S": _of("run by {}"),
     "t": _array,
     "T": _of("prologue {}"),
     "u": _of("runs as user {}"),
     "v": _variables,
-    "V": _of("takes one's environment along"),
+    "V": _of("passes your environment"),
     "w": _of("runs in {}"),
     "W": _attributes,
     "x": _of("runs a command"),
     "X": _of("forwards X11"),
-    "z": _of("qsub prints no id"),
+    "z": _of("qsub prints no job ID"),
 }
 
 

@@ -79,7 +79,7 @@ def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect)
 def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> None:
     if dialect is Dialect.SLURM_WRAPPERS:
         raise AccountingUnavailable(
-            "Slurm's commands by Torque's names tell nothing of jobs that ended",
+            "Slurm's commands by Torque's names keep no record of ended jobs",
             'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
             argv=question.command,
             status=answer.status,

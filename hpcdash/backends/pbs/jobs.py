@@ -356,7 +356,7 @@ def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Wan
         table = table.filter(pc.invert(pc.or_(pc.fill_null(has_moved, False), is_old)))
     if question.job_ids and not table.num_rows and not parsed.rejected:
         raise NoSuchJob(
-            "PBS does not know this job (any more)",
+            "PBS no longer knows this job",
             "Finished jobs: `hpcdash history`, or key 4 in the app.",
             argv=question.command,
             status=answer.status,

@@ -131,7 +131,7 @@ def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     first = first_line_with(lines, "#SBATCH")
     if not first:
         return
-    words = "#SBATCH lines are for Slurm: qsub takes them for comments"
+    words = "#SBATCH lines are for Slurm; qsub treats them as comments"
     if has_own:
         yield LintFinding("warning", f"line {first}", words, "")
     else:
@@ -146,8 +146,8 @@ _RULES = ScriptRules(
     option_findings=_value,
     unknown=_unknown,
     foreign=_foreign,
-    not_taken=("warning", "your login shell runs it"),
-    crlf="the shell there takes the CR for a part of each word",
+    not_taken=("warning", "your login shell will run it"),
+    crlf="the shell treats the CR as part of each word",
     comments=("#", ":"),
     begins_line=False,
 )

@@ -63,7 +63,7 @@ def log_files(dialect: Dialect, detail: JobDetail, script: Script | None = None)
 
 def _files_of(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
     if dialect is Dialect.SLURM_WRAPPERS:
-        return LogFiles(None, None, "Slurm's commands by Torque's names do not tell where a job writes")
+        return LogFiles(None, None, "Slurm's commands by Torque's names do not report where a job writes")
     if native.get("interactive", "").lower() in ("true", "1") or _path_of(native, _STDOUT).startswith("/dev/pts/"):
         return LogFiles(None, None, _INTERACTIVE_NOTE)
     job = _Job(dialect, native, row)
@@ -85,7 +85,7 @@ def last_files(row: Mapping[str, Any], native: Native, dialect: Dialect) -> tupl
 
 def _files(out: _Place | None, err: _Place | None) -> LogFiles:
     if out is None:
-        return LogFiles(None, None, "it is not told where the job writes")
+        return LogFiles(None, None, "PBS does not report where the job writes")
     places = [place for place in (out, err) if place is not None]
     notes = dict.fromkeys(place.note for place in places if place.note)
     # A node has the files that are written through to their folder as well.
@@ -141,7 +141,7 @@ class _Job:
         elif self._is_array:
             path = path.replace(_ARRAY_INDEX, self._task)
         if self._dialect is Dialect.TORQUE and "$" in path:
-            path, note = self._filled(path), "Torque fills in the variables of its path itself: this is a guess"
+            path, note = self._filled(path), "a guess: Torque expands the variables in the path itself"
         if path.endswith("/"):
             path += self._id + stream.suffix
         if not path.startswith("/"):

@@ -68,7 +68,7 @@ esac
 _PROBE_LIMIT_SECONDS = 45.0
 _COMMAND = ("qstat", "--version")
 _ELSEWHERE = 'If PBS lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
-_CONFIGURED = f"{_ELSEWHERE} --backend local does without a scheduler, on this machine alone."
+_CONFIGURED = f"{_ELSEWHERE} --backend local runs jobs on this machine without a scheduler."
 # Of Perl without the module, and of qstat's usage, which no other's has so.
 _SLURMS_WORDS = ("Can't locate Slurm", "Unknown option: version Usage:     qstat")
 # How others that have a qstat name themselves.
@@ -111,19 +111,19 @@ def parse_probe(answer: Answer) -> Probe:
     if known is None and (found.get("is_slurms") or any(words in said for words in _SLURMS_WORDS)):
         if "Can't locate" in said:
             raise missing(
-                "no PBS here: qstat is Slurm's, and lacks the Perl module it needs",
-                "Slurm's own commands do not need it: squeue is to be on the PATH, or set path for this cluster.",
+                "no PBS here: qstat is Slurm's, and lacks its Perl module",
+                "Slurm's own commands do not need it: put squeue on the PATH, or set path for this cluster.",
             )
         known = Dialect.SLURM_WRAPPERS, WRAPPERS_VERSION
     if known is None and "hpcdash: no answer" in said:
         raise CommandTimedOut(
             "qstat --version gave no answer within 10 s",
-            "The login node, or the disk that its commands are on, may be busy; try again later.",
+            "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
         )
     if known is None:
         owner = next((name for marks, name in _OTHERS if any(mark in said for mark in marks)), "")
-        whose = f"is {owner}" if owner else "does not tell that it is PBS's"
+        whose = f"is {owner}" if owner else "does not identify itself as PBS's"
         raise missing(f"no PBS here: qstat {whose}", _ELSEWHERE)
     dialect, version = known
     clock = epoch_seconds(found.get("clock"))

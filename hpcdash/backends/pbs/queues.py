@@ -172,7 +172,7 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
     standing, note = _standing_of(said, person)
     takes_jobs = standing not in REFUSING
     start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
-    server_note = "scheduling is off on this server: no job starts" if is_off and takes_jobs else None
+    server_note = "scheduling is off on this server: no jobs start" if is_off and takes_jobs else None
     told = {
         "_standing": standing and str(standing),
         "_note": note or None,
@@ -184,17 +184,17 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
 
 def _standing_of(said: Mapping[str, str | None], person: _Person) -> tuple[QueueStanding | None, str]:
     if not _is_true(said["enabled"]):
-        return QueueStanding.DISABLED, "disabled: PBS refuses its jobs"
+        return QueueStanding.DISABLED, "disabled: PBS rejects new jobs"
     if _is_true(said["from_route_only"]):
-        return QueueStanding.CLOSED, "closed to submissions: only routing queues pass jobs on to it"
+        return QueueStanding.CLOSED, "not open to submission: fed by routing queues only"
     for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
         listed = said[f"acl_{name}s"] or ""
         if _is_true(said[f"acl_{name}_enable"]) and person.user and not is_on_list(listed, mine):
             return QueueStanding.CLOSED, f"closed to you: only {who}{_some(listed) or 'nobody'} may submit"
     if not _is_true(said["started"]):
         if RESERVED_QUEUE.fullmatch(said["id"] or ""):
-            return QueueStanding.RESERVED, "reserved: its jobs start with the reservation"
-        return QueueStanding.STOPPED, "stopped: its jobs wait until the site starts the queue"
+            return QueueStanding.RESERVED, "reservation: jobs start when it begins"
+        return QueueStanding.STOPPED, "stopped: jobs wait until the site starts the queue"
     if (said["queue_type"] or "").lower().startswith("r"):
         return QueueStanding.ROUTING, f"routes jobs to {_some(said['route_destinations'] or '') or 'no queue'}"
     return None, ""

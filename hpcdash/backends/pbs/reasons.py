@@ -17,25 +17,25 @@ from hpcdash.domain.units import format_duration, format_memory, parse_memory
 
 _EXECUTION = {
     -1: ("FAIL1", "could not be started"),
-    -2: ("FAIL2", "could not be started, after its files were in place"),
-    -3: ("RETRY", "could not be started, and is tried again"),
-    -4: ("INITABT", "ended when its node's PBS came up again"),
-    -5: ("INITRST", "ended when its node's PBS came up again, with a checkpoint"),
-    -6: ("INITRMG", "ended when its node's PBS came up again, with a checkpoint that can move"),
+    -2: ("FAIL2", "could not start after staging its files"),
+    -3: ("RETRY", "could not start; PBS retries"),
+    -4: ("INITABT", "ended when its node's PBS restarted"),
+    -5: ("INITRST", "ended when its node's PBS restarted, with a checkpoint"),
+    -6: ("INITRMG", "ended when its node's PBS restarted, with a migratable checkpoint"),
     -7: ("BADRESRT", "could not be restarted"),
-    -10: ("FAILUID", "its node does not know its user or group"),
-    -11: ("RERUN", "was put back into the queue"),
-    -12: ("CHKP", "was saved as a checkpoint and ended"),
+    -10: ("FAILUID", "its user or group is unknown on the node"),
+    -11: ("RERUN", "was requeued"),
+    -12: ("CHKP", "was checkpointed and ended"),
     -13: ("FAIL_PASSWORD", "its password was refused"),
-    -14: ("RERUN_SIS_FAIL", "a node of it could not be reached"),
-    -15: ("QUERST", "waits to be restarted from its checkpoint"),
-    -16: ("FAILHOOK_RERUN", "a hook of the site refused it, and put it back"),
-    -17: ("FAILHOOK_DELETE", "a hook of the site refused it, and deleted it"),
-    -18: ("HOOK_RERUN", "a hook of the site put it back"),
-    -19: ("HOOK_DELETE", "a hook of the site deleted it"),
-    -20: ("RERUN_MS_FAIL", "its first node could not be reached"),
-    -21: ("FAIL_SECURITY", "its node's PBS folders are not safe"),
-    -22: ("HOOKERROR", "a hook of the site failed"),
+    -14: ("RERUN_SIS_FAIL", "one of its nodes was unreachable"),
+    -15: ("QUERST", "waiting to restart from its checkpoint"),
+    -16: ("FAILHOOK_RERUN", "a site hook rejected and requeued it"),
+    -17: ("FAILHOOK_DELETE", "a site hook rejected and deleted it"),
+    -18: ("HOOK_RERUN", "a site hook requeued it"),
+    -19: ("HOOK_DELETE", "a site hook deleted it"),
+    -20: ("RERUN_MS_FAIL", "its first node was unreachable"),
+    -21: ("FAIL_SECURITY", "its node's PBS folders failed a security check"),
+    -22: ("HOOKERROR", "a site hook failed"),
     -23: ("FAIL_KRB5", "has no Kerberos credentials"),
     -24: ("KILL_NCPUS_BURST", "exceeded resource ncpus (burst)"),
     -25: ("KILL_NCPUS_SUM", "exceeded resource ncpus (sum)"),
@@ -43,9 +43,9 @@ _EXECUTION = {
     -27: ("KILL_MEM", "exceeded resource mem"),
     -28: ("KILL_CPUT", "exceeded resource cput"),
     -29: ("KILL_WALLTIME", "exceeded resource walltime"),
-    -30: ("JOINJOB", "its nodes could not come together"),
+    -30: ("JOINJOB", "its nodes could not connect to each other"),
     -31: ("KILL_HPMEM", "exceeded resource hpmem"),
-    -32: ("RERUN_ZOMBIE_JOB", "its node had lost it"),
+    -32: ("RERUN_ZOMBIE_JOB", "its node lost track of it"),
 }
 # Torque's, where they are others.
 _TORQUE_EXECUTION = {
@@ -54,13 +54,13 @@ _TORQUE_EXECUTION = {
     -10: ("OVERLIMIT_MEM", "exceeded resource mem"),
     -11: ("OVERLIMIT_WT", "exceeded resource walltime"),
     -12: ("OVERLIMIT_CPUT", "exceeded resource cput"),
-    -13: ("RETRY_CGROUP", "its cgroup could not be made"),
+    -13: ("RETRY_CGROUP", "its cgroup could not be created"),
     -14: ("RETRY_PROLOGUE", "its prologue failed"),
 }
 
 
 def exit_reason(exit_status: int, *, is_torque: bool = False) -> str | None:
-    """`its first node could not be reached (JOB_EXEC_RERUN_MS_FAIL, -20)`; None for what a job's own end left.
+    """`its first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)`; None for what a job's own end left.
 
     For where the comment has no reason. Torque's −8 to −14 are others.
     """
@@ -81,9 +81,9 @@ _BY_SUBSTATE = {
     "22": "waits for a dependency",
     "30": "waits for its start time",
     "37": "its files could not be staged in",
-    "43": "suspended by a person",
+    "43": "suspended by a user",
     "45": "suspended by the scheduler",
-    "71": "its node is being set up",
+    "71": "its node is being provisioned",
 }
 # Whose hold keeps a job where it does not say who made it; the owner's own needs no words.
 _BY_HOLD = {"s": "held by PBS or a manager", "o": "held by an operator", "u": "held by its owner"}
@@ -182,10 +182,10 @@ def _lacks(found: re.Match[str]) -> str:
     figures = re.search(_FIGURES, rest)
     if figures is None:
         if words == "the node":
-            return "the node it asks for is not free, or not there"
+            return "the node it requests is busy or does not exist"
         if rest or words not in RESOURCES.values():
-            return f"no node that it could use gives the {resource} it asks for now"
-        return f"waits for enough {words} to be free{where}"
+            return f"no suitable node has the {resource} it requests"
+        return f"waiting for enough free {words}{where}"
     asked, free, whole = (_amount(resource, figures[name]) for name in ("asked", "free", "whole"))
     if (most := digits(whole)) is not None and (digits(asked) or 0) > most:
         return f"needs {asked} {words}, of {whole} in all{where}"
@@ -198,11 +198,11 @@ def _lacks(found: re.Match[str]) -> str:
 def _limit(found: re.Match[str]) -> str:
     """As many run, or as much is used, as is allowed: whose, of what, where, as far as the comment tells."""
     groups = found.groupdict()
-    who = _WHO_MANY.get((groups.get("who") or groups.get("each") or "").lower(), "all together")
+    who = _WHO_MANY.get((groups.get("who") or groups.get("each") or "").lower(), "all users together")
     queue, resource = groups.get("queue"), groups.get("resource")
     where = f"in queue {queue}" if queue else "on this server"
     if not resource:
-        return f"as many jobs run as {who} may have {where}; it waits for one to end"
+        return f"{who} reached the limit on running jobs {where}; waiting for one to end"
     what = RESOURCES.get(resource, resource)
     used = f"many {what} are" if what in _COUNTED else f"much {what} is"
     return f"as {used} in use as {who} may have {where}; it waits for some to be free"
@@ -214,10 +214,10 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
     (r"Insufficient amount of (?:(?P<where>queue|server) )?resource: *(?P<resource>[^\s(]+)(?P<rest>.*)", _lacks),
     (
         r"(?:is|are) down\Z",
-        "what the job does there is unknown; PBS gives it up after some minutes, cancel --force removes it now",
+        "the job's state there is unknown; PBS gives up after some minutes, or use cancel --force now",
     ),
-    (r"Queue not started", "its queue takes jobs but starts none now"),
-    (r"not an execution queue", "its queue only passes jobs on, and no queue behind it has taken this one"),
+    (r"Queue not started", "its queue accepts jobs but does not start them"),
+    (r"not an execution queue", "its queue only routes jobs, and no destination accepted this one"),
     (rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit", _limit),
     (
         r"(?:server|queue (?P<queue>\S+)) per-(?P<who>user|group|project) limit reached on resource (?P<resource>\S+)",
@@ -231,68 +231,71 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
     ),
     (r"would exceed (?:queue (?P<queue>\S+?)|complex)'s per-(?P<who>user|group|project) limit", _limit),
     (r"(?:server|queue (?P<queue>\S+?)) job limit has been reached", _limit),
-    (r"running subjobs limit reached", "as many tasks of this array run as its limit allows"),
-    (r"cross dedicated time", "would not end before the time that is set aside for other work; ask for less time"),
-    (r"dedicated time", "the machine is set aside for other work now; it starts afterwards"),
-    (r"right type of nodes", "waits for enough nodes of the kind it asks for"),
-    (r"not enough free nodes", "waits for enough free nodes"),
-    (r"not enough total nodes", "asks for more nodes than there are"),
+    (r"running subjobs limit reached", "the array's limit on running tasks is reached"),
+    (r"cross dedicated time", "would run into dedicated time; request less time"),
+    (r"dedicated time", "dedicated time for other work; it starts afterwards"),
+    (r"right type of nodes", "waiting for enough nodes of the requested type"),
+    (r"not enough free nodes", "waiting for enough free nodes"),
+    (r"not enough total nodes", "requests more nodes than exist"),
     (
         r"conflict with reservation or top job|interfere with a (?:top job|confirmed reservation)",
-        "would be in the way of a reservation or of a job that comes first; a shorter time limit may let it in",
+        "would delay a reservation or a job with higher priority; a shorter time limit may help",
     ),
-    (r"in nonprimetime only|not a nonprimetime", "its queue runs jobs outside of prime time only"),
-    (r"in primetime only|not a primetime", "its queue runs jobs in prime time only"),
-    (r"cross into (?:non-?)?prime", "would run on into a time of day its queue does not use; ask for less time"),
-    (r"Specified \S+ does not exist: (?P<name>\S+)", lambda found: f"it asks for {found['name']}, which is not there"),
-    (r"no available resources on nodes", "no node has anything free for it"),
-    (r"preempt enough work", "may take others' places, yet not enough of them to fit in"),
-    (r"zero shares", "its owner has no share of the machine: ask the site"),
-    (r"fairshare|fair share", "its owner has used more than their share lately; others go first"),
+    (r"in nonprimetime only|not a nonprimetime", "its queue runs jobs only outside prime time"),
+    (r"in primetime only|not a primetime", "its queue runs jobs only in prime time"),
+    (r"cross into (?:non-?)?prime", "would run past its queue's hours; request less time"),
+    (
+        r"Specified \S+ does not exist: (?P<name>\S+)",
+        lambda found: f"it requests {found['name']}, which does not exist",
+    ),
+    (r"no available resources on nodes", "no node has free resources for it"),
+    (r"preempt enough work", "cannot preempt enough jobs to fit in"),
+    (r"zero shares", "its owner has no fair share; ask the site"),
+    (r"fairshare|fair share", "its owner exceeded their fair share; others go first"),
     (r"ineligible state: *(?P<state>\S+)", lambda found: f"a node it needs is {found['state']}"),
-    (r"ineligible type", "a node it needs is of another kind"),
-    (r"exclusive node and node is in use", "wants a node for itself alone, and none is empty"),
+    (r"ineligible type", "a node it needs has the wrong type"),
+    (r"exclusive node and node is in use", "needs an exclusive node and none is empty"),
     (
         r"node has reached (?P<who>job|user|group) run limit",
-        "as many jobs run on the nodes it could use as these allow",
+        "the nodes it could use reached their job limit",
     ),
-    (r"multi-node job", "a node it needs cannot be part of a job of several nodes"),
-    (r"licen[cs]e", "waits for a software licence"),
-    (r"pack placement", "all of it has to fit on one node (place=pack), and no node has so much free"),
-    (r"strict (?:sorted order|fifo order)", "jobs start strictly in order here, and others are ahead of it"),
+    (r"multi-node job", "a node it needs cannot run multi-node jobs"),
+    (r"licen[cs]e", "waiting for a software licence"),
+    (r"pack placement", "must fit on one node (place=pack), and no node has enough free"),
+    (r"strict (?:sorted order|fifo order)", "jobs start strictly in order, and others are ahead"),
     (r"top job", "others are ahead of it"),
-    (r"cannot provision|provision conflict|provisioning", "the node it needs cannot be set up for it now"),
+    (r"cannot provision|provision conflict|provisioning", "the node it needs cannot be provisioned now"),
     (
         r"set (?P<set>\S+) has too few free",
-        lambda found: f"the group of nodes {found['set']} has too little free for it",
+        lambda found: f"node group {found['set']} has too few free resources",
     ),
-    (r"too few free resources", "waits for enough to be free"),
-    (r"largest placement set", "no group of nodes that belong together is large enough for it"),
-    (r"invalid job/resv", "PBS cannot make sense of what it asks for"),
-    (r"job_sort_formula threshold", "its priority is too low to be started yet"),
-    (r"mission", "its group has used the share of the machine it has"),
-    (r"draining system|starving job", "the machine is kept free for a job that has waited long"),
-    (r"timesharing nodes are too loaded", "the nodes it could use are too busy"),
-    (r"queue is (?:configured to be )?ignored", "the scheduler does not look at its queue"),
-    (r"token usage", "waits for a token of the site to be free"),
-    (r"internal scheduling error", "the scheduler failed on it; tell the site if that stays so"),
-    (r"PBS Error: *(?P<said>.+)", lambda found: f"PBS could not start it, and tries again; it said: {found['said']}"),
+    (r"too few free resources", "waiting for free resources"),
+    (r"largest placement set", "no placement set is large enough"),
+    (r"invalid job/resv", "PBS cannot parse its request"),
+    (r"job_sort_formula threshold", "its priority is below the start threshold"),
+    (r"mission", "its group used up its share"),
+    (r"draining system|starving job", "the machine is draining for a starving job"),
+    (r"timesharing nodes are too loaded", "the nodes it could use are overloaded"),
+    (r"queue is (?:configured to be )?ignored", "the scheduler ignores its queue"),
+    (r"token usage", "waiting for a free site token"),
+    (r"internal scheduling error", "internal scheduler error; report it if it persists"),
+    (r"PBS Error: *(?P<said>.+)", lambda found: f"PBS could not start it and will retry: {found['said']}"),
     (
         r"too many failed attempts",
-        "PBS could not start it, time and again: is the folder of its output there and writable? An operator has to "
-        "release it; or delete it and submit it anew",
+        "PBS failed to start it too often: check that its output folder exists and is writable. An operator must "
+        "release it, or delete and resubmit it",
     ),
-    (r"^held by (?:PBS|an operator)", "only they can release it, or PBS once what it waits for is there"),
+    (r"^held by (?:PBS|an operator)", "only they can release it, or PBS when its condition is met"),
     (r"^held by its owner", "release it to let it run"),
     (r"^held by (?P<who>\S+)", lambda found: f"held by {found['who']}; release it to let it run"),
-    (rf"^{_BY_SUBSTATE['22']}", "waits for another job it depends on"),
-    (rf"^{_BY_SUBSTATE['30']}", "waits for the start time it asked for"),
-    (rf"^{_BY_SUBSTATE['37']}", "its input files could not be copied; it is tried again: are they there?"),
-    (rf"^{_BY_SUBSTATE['43']}", "was suspended; it goes on when it is resumed"),
+    (rf"^{_BY_SUBSTATE['22']}", "waiting for a job it depends on"),
+    (rf"^{_BY_SUBSTATE['30']}", "waiting for its requested start time"),
+    (rf"^{_BY_SUBSTATE['37']}", "staging its input files failed; PBS retries: check that they exist"),
+    (rf"^{_BY_SUBSTATE['43']}", "suspended; resume it to continue"),
     # Maui and Moab.
-    (r"BatchHold|Job deferred|\bdeferred\b", "the scheduler failed to start it and leaves it alone for a while"),
-    (r"throttling polic|usage limit|violates .*polic", "its owner runs as much as the site's policy allows"),
-    (r"NoResources|insufficient (?:idle )?(?:procs|nodes)", "waits for enough to be free"),
+    (r"BatchHold|Job deferred|\bdeferred\b", "the scheduler failed to start it and deferred it"),
+    (r"throttling polic|usage limit|violates .*polic", "its owner reached the site's usage limit"),
+    (r"NoResources|insufficient (?:idle )?(?:procs|nodes)", "waiting for free resources"),
 )
 _ENDINGS: tuple[tuple[str, _Hint], ...] = (
     (
@@ -303,18 +306,21 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
     # As domain.exits has them for the states these end in: said once.
     (r"^exceeded resource walltime", "ran into its time limit"),
     (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it requested"),
-    (r"^exceeded resource vmem", "used more virtual memory than it asked for"),
-    (r"^exceeded resource cput", "used more CPU time than it asked for"),
-    (r"^exceeded resource ncpus", "kept more CPUs busy than it asked for"),
-    (r"^exceeded resource (?P<resource>.+)", lambda found: f"used more {found['resource']} than it asked for"),
+    (r"^exceeded resource vmem", "used more virtual memory than requested"),
+    (r"^exceeded resource cput", "used more CPU time than requested"),
+    (r"^exceeded resource ncpus", "used more CPUs than requested"),
+    (r"^exceeded resource (?P<resource>.+)", lambda found: f"used more {found['resource']} than requested"),
     (
         rf"^{DEPENDENCY_NOT_MET}",
-        "it never started: a job it depends on ended the wrong way, or is not known any more",
+        "it never started: a job it depends on failed its condition or is unknown",
     ),
-    (r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b", "is the folder of its output there and writable, and its home on the nodes?"),
-    (r"JOB_EXEC_RERUN\b", "made way for another job, or was put back by hand"),
+    (
+        r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b",
+        "check that its output folder exists and is writable, and its home is mounted on the nodes",
+    ),
+    (r"JOB_EXEC_RERUN\b", "was preempted or requeued"),
     (r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b", "a node it ran on failed"),
-    (r"JOB_EXEC_(?:FAILHOOK|HOOK)", "its output or the site can tell why"),
+    (r"JOB_EXEC_(?:FAILHOOK|HOOK)", "see its output, or ask the site"),
 )
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 
@@ -327,13 +333,11 @@ def reason_hint(state: str, reason: str | None) -> str:
         return _ended_hint(reason)
     if state == JobState.SUSPENDED and reason.startswith(_BY_SUBSTATE["45"]):
         words = _hint(_HINTS, reason.partition(": ")[2])
-        return "makes way for a job that comes first, and goes on afterwards" + (f"; now {words}" if words else "")
+        return "preempted by a job with higher priority; it continues afterwards" + (f"; now {words}" if words else "")
     never = re.match(_NEVER, reason)
     words = _hint(_HINTS, reason[never.end() :] if never else reason)
     if never:
-        return (
-            f"it will never start: {words or 'nothing here can give what it asks for'}: change the request or delete it"
-        )
+        return f"it will never start: {words or 'the request cannot be met here'}: change the request or delete it"
     if not words:
         # A job that was put back keeps what its last run ended with.
         words = _hint(_ENDINGS, reason)
@@ -353,7 +357,7 @@ def _ended_hint(reason: str) -> str:
     words = _hint(_HINTS, before[start.end() :] if start else before)
     how = f"{_hint(_ENDINGS, outlived[1])} before it started" if outlived else "it did not start"
     if never:
-        how += ", which it never could have"
+        how += ", and never could have"
     return how + (f": {words}" if words and "release" not in words else "")
 
 
@@ -392,8 +396,8 @@ def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
 
 # -- reasons that no waiting ends
 
-_LAUNCH = "Find out why it could not be launched (is its output path writable?), then hpcdash release {id}"
-_REQUEST = "Nothing there can give what it asks for: change the request and submit it anew."
+_LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
+_REQUEST = "The request cannot be met there: change it and resubmit."
 _NEVER_STARTS = (
     (r"(?:Can )?Never Run", _REQUEST),
     (r"Not enough total nodes", _REQUEST),

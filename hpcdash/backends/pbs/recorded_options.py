@@ -94,11 +94,11 @@ def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Ma
     """
     job_id, work_dir = row["array_id"] or row["id"], row["work_dir"] or ""
     if native.get("executable"):
-        raise UsageError(f"job {job_id} is a command and has no script", "Submit it by hand: qsub -- COMMAND.")
+        raise UsageError(f"job {job_id} runs a command and has no script", "Submit it by hand: qsub -- COMMAND.")
     if native.get("interactive", "").lower() == "true" or native.get("interactive", "").isdecimal():
         raise UsageError(f"job {job_id} is interactive: it has no script")
     if not any(name.startswith(_RESOURCE) for name in native) and "Variable_List" not in native:
-        raise UsageError(f"PBS no longer tells what job {job_id} asked for", "Submit its script: hpcdash submit.")
+        raise UsageError(f"PBS no longer reports what job {job_id} requested", "Submit its script: hpcdash submit.")
     variables = _variables(native.get("Variable_List", ""))
     words = (native.get("Submit_arguments") or native.get("submit_args") or "").split()
     has_environment = "-V" in words or "V" in in_script
@@ -121,10 +121,10 @@ def read_record(native: Mapping[str, str], row: Mapping[str, Any], in_script: Ma
     host = variables.get("PBS_O_HOST") or native.get("Submit_Host") or ""
     for key, attribute in (("o", "Output_Path"), ("e", "Error_Path")):
         found[key] = _path(native.get(attribute, ""), key, str(row["_number"]), work_dir, host)
-    left_out = ["what it waited for"] if _WAITS.search(native.get("depend", "")) else []
+    left_out = ["its dependency"] if _WAITS.search(native.get("depend", "")) else []
     left_out += ["its start time"] if native.get("Execution_Time") else []
     if left_out:
-        notes.append(f"left out, as meant for then: {', '.join(left_out)}")
+        notes.append(f"left out, since they no longer apply: {', '.join(left_out)}")
     named = _named_variables([*words, "-v", in_script.get("v", "")]) if has_environment else None
     passed, lost = _passed_on(variables, named)
     if lost:

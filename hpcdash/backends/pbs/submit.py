@@ -61,7 +61,7 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
     words = _refusal(answer)
     spoken = words.lower()
     is_lost = answer.status in _CUT_OFF or any(phrase in spoken for phrase in _MAY_BE_DONE)
-    words = words or f"qsub ended with status {answer.status}"
+    words = words or f"qsub exited with status {answer.status}"
     if is_lost and _NOT_DONE not in spoken:
         return (Outcome(job_id, None, words),)
     return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
@@ -130,7 +130,7 @@ def submission(dialect: Dialect, wanted: Submission) -> SubmitCommand:
         words += _array_arguments(dialect, _tasks(wanted.array))
     if wanted.after:
         words += ["-W", f"depend={_depend(dialect, wanted.after, told.get('W.depend', ''))}"]
-        notes.append("a job that waits for one PBS does not know (any more) ends at once, without having run")
+        notes.append("a job that depends on one PBS no longer knows ends at once, without running")
     if wanted.held and "h" not in told:
         words.append("-h")
     name = told.get("N") or _job_name(dialect, wanted.name)

@@ -75,7 +75,7 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
         if words is not None:
             if "[" in target.argument and _INVALID in words:
                 # It says so when one of the tasks is not there, and ends the others.
-                return Outcome(target.job_id, None, f"{words} (of one of several tasks; the others may be cancelled)")
+                return Outcome(target.job_id, None, f"{words} (for one of several tasks; the others may be cancelled)")
             return Outcome(target.job_id, _done(words), words)
         if answer.status in _CUT_OFF and not errors:
             return Outcome(target.job_id, None, general)
@@ -108,10 +108,10 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
         its_own = sent if is_only else [known for known in sent if _is_of(target.job_id, known)]
         if not its_own:
             if answer.status in _CUT_OFF and not sent:
-                return Outcome(target.job_id, False, "not sent: the controller did not answer in time")
+                return Outcome(target.job_id, False, "not sent: the controller timed out")
             if answer.status and not errors and not sent:
                 return Outcome(target.job_id, _done(general), general)
-            return Outcome(target.job_id, False, "not sent: it does not run")
+            return Outcome(target.job_id, False, "not sent: the job is not running")
         if answer.status not in _CUT_OFF:
             return Outcome(target.job_id, True)
         if not in_transition:
@@ -233,8 +233,8 @@ def _general_message(answer: Answer, lines: Sequence[str]) -> str:
     if words:
         return excerpt(words[-1].encode(), 300)
     if answer.status in _CUT_OFF:
-        return "it was ended before it answered"
-    return f"{program_name(answer.argv)} ended with status {answer.status}"
+        return "it was stopped before it answered"
+    return f"{program_name(answer.argv)} exited with status {answer.status}"
 
 
 def _each(targets: Sequence[Target], outcome: Callable[[Target], Outcome]) -> tuple[Outcome, ...]:
@@ -268,9 +268,9 @@ def alteration(changes: Mapping[str, str]) -> Alteration:
     """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
     unknown = [name for name in changes if name not in ALTERABLE]
     if unknown:
-        raise UsageError(f"{unknown[0]!r} cannot be changed", f"What can be: {', '.join(ALTERABLE)}.")
+        raise UsageError(f"{unknown[0]!r} cannot be changed", f"You can change: {', '.join(ALTERABLE)}.")
     if not changes:
-        raise UsageError("nothing to change is named", f"What can be changed: {', '.join(ALTERABLE)}.")
+        raise UsageError("nothing to change", f"You can change: {', '.join(ALTERABLE)}.")
     fields: list[str] = []
     one_job: list[str] = []
     array: list[str] = []
@@ -374,7 +374,7 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
     if not jobs:
         raise UsageError("no job is named")
     if request.force:
-        raise UsageError("force: Slurm cancels a job whose node does not answer without it")
+        raise UsageError("force: Slurm cancels jobs on unresponsive nodes without it")
     match request.verb:
         case Verb.CANCEL:
             return tuple(_cancel(jobs))
@@ -446,7 +446,7 @@ def _signal_word(text: str) -> str:
 def _recipient(text: str) -> str:
     if text in ("", "batch", "full") or re.fullmatch(r"[0-9]{1,9}", text):
         return text
-    raise UsageError(f"{text!r} is nobody to signal", "batch, full, or a step's number; left out, the steps.")
+    raise UsageError(f"{text!r} is not a signal target", "batch, full or a step number; without it, all steps.")
 
 
 # -- hold, release, requeue, suspend, resume, alter
@@ -493,9 +493,7 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
             yield Target(job_id, str(job))
             continue
         if job.tasks.count > _MOST_JOBS:
-            raise UsageError(
-                f"{job_id} has {job.tasks.count} tasks", "A limit can be raised by an amount task by task."
-            )
+            raise UsageError(f"{job_id} has {job.tasks.count} tasks", "Relative changes work task by task only.")
         for task in job.tasks:
             yield Target(job_id, f"{job.number}_{task}")
 

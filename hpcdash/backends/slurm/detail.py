@@ -78,7 +78,7 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
     text = answer.stdout.decode("utf-8", "replace")
     if not text.lstrip().startswith("JobId="):
         if not text.strip():
-            raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
+            raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
         raise unreadable(answer, "a job's details")
     found: list[tuple[str, list[str]]] = []
     for number, line in enumerate(_first_record(text.strip()).split("\n")):
@@ -169,8 +169,8 @@ def parse_script(answer: Answer) -> Script:
         return Script(_text(answer.stdout), "Slurm's own copy")
     words = excerpt(answer.stderr)
     for phrases, message, next_step in (
-        (_ANOTHERS_WORDS, "this job is another's", "Slurm shows a script to its owner and to operators alone."),
-        (_NO_SCRIPT_WORDS, "this job has no batch script", "It is one of srun or salloc."),
+        (_ANOTHERS_WORDS, "this is another user's job", "Slurm shows a script only to its owner and to operators."),
+        (_NO_SCRIPT_WORDS, "this job has no batch script", "It was started by srun or salloc."),
     ):
         if any(phrase in words for phrase in phrases):
             raise SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=words)
@@ -204,7 +204,7 @@ def parse_history_script(answer: Answer) -> Script:
     if whole is None or whole.strip() in (b"", b"NONE"):
         raise AccountingUnavailable(
             "the accounting shows no script of this job",
-            "It shows one to its owner alone, and where AccountingStoreFlags of slurm.conf has job_script.",
+            "Only its owner can see it, and only if AccountingStoreFlags in slurm.conf has job_script.",
             argv=answer.argv,
             status=answer.status,
         )

@@ -64,12 +64,12 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
         return error(
             CommandMissing,
             f"{name} is not on the PATH here",
-            'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` looks around.',
+            'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` searches for it.',
         )
     if has(_NO_SUCH_JOB_WORDS) or _NO_SUCH_TASK.search(words):
         return error(
             NoSuchJob,
-            "Slurm does not know this job (any more)",
+            "Slurm no longer knows this job",
             "Finished jobs: `hpcdash history`, or key 4 in the app.",
         )
     if name in {"sacct", "sacctmgr"} and has((*_ACCOUNTING_WORDS, *_CONTROLLER_WORDS)):
@@ -81,28 +81,28 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
             )
         return error(
             AccountingUnavailable,
-            "Slurm's accounting database does not answer",
-            "History comes back with it; jobs and nodes are not affected.",
+            "the Slurm accounting database does not respond",
+            "Only the history is affected; jobs and nodes are not.",
         )
     if has(_CONFIGURATION_WORDS):
         return error(
             NoConfiguration,
-            f"{name} finds no Slurm configuration here",
+            f"{name} found no Slurm configuration",
             "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
         )
     if has(_CONTROLLER_WORDS):
         return error(
             ControllerDown,
-            "Slurm's controller (slurmctld) does not answer",
-            "Running jobs go on without it; `scontrol ping` tells its state.",
+            "the Slurm controller (slurmctld) does not respond",
+            "Running jobs continue; `scontrol ping` shows its state.",
         )
     if has(_AUTHENTICATION_WORDS):
         return error(
             ControllerDown,
-            "Slurm's authentication (munge) fails on this login node",
-            "Tell the site's administrators; nothing of yours is wrong.",
+            "Slurm authentication (munge) fails on this login node",
+            "This is a site problem: tell the administrators.",
         )
-    return error(SchedulerRefused, f"{name} failed", f"Its own words tell why; `man {name}` explains them.")
+    return error(SchedulerRefused, f"{name} failed", f"See its message; `man {name}` explains it.")
 
 
 def accounting_unavailable(

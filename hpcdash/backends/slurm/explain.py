@@ -32,19 +32,19 @@ _DEPENDENCY_WORDS = {
     "afterany": "{} ended",
     "afterburstbuffer": "{} and its burst buffer ended",
     "afternotok": "{} failed",
-    "afterok": "{} ended well",
+    "afterok": "{} succeeded",
 }
 _MAIL_WORDS = {
     "begin": "it begins",
     "end": "it ends",
     "fail": "it fails",
     "requeue": "it is requeued",
-    "invalid_depend": "its dependency can never hold",
+    "invalid_depend": "its dependency can never be met",
     "stage_out": "its files are staged out",
-    "time_limit": "its time is over",
-    "time_limit_90": "90 % of its time are over",
-    "time_limit_80": "80 % of its time are over",
-    "time_limit_50": "half of its time is over",
+    "time_limit": "its time limit is reached",
+    "time_limit_90": "90 % of its time is used",
+    "time_limit_80": "80 % of its time is used",
+    "time_limit_50": "half of its time is used",
     "array_tasks": "for each task of the array",
 }
 
@@ -115,7 +115,7 @@ def dependencies(value: str | None) -> str:
 def _condition(condition: str) -> str:
     kind, _, ids = condition.partition(":")
     if kind.lower() == "singleton":
-        return "after one's earlier jobs of this name ended"
+        return "after your earlier jobs of this name end"
     jobs = ids.split(":")
     if kind.lower() == "aftercorr":
         return f"each task after the same task of {_jobs(jobs)} ended well"
@@ -187,10 +187,10 @@ def export(value: str | None) -> str:
     kinds = {name.upper() for name in names}
     rest = ", ".join(name for name in names if name.upper() not in ("ALL", "NONE", "NIL"))
     if kinds & {"NONE", "NIL"}:
-        return "takes nothing of one's environment along"
+        return "passes no environment variables"
     if "ALL" in kinds:
-        return f"takes one's environment along, and {rest}" if rest else "takes one's environment along"
-    return f"takes of one's environment only {rest}"
+        return f"passes your environment and {rest}" if rest else "passes your environment"
+    return f"passes only {rest} of your environment"
 
 
 def cpu_frequency(value: str | None) -> str:
@@ -227,7 +227,7 @@ def _one_of(known: Mapping[str, str], template: str) -> Words:
     return lambda value: known.get((value or "").lower(), template.replace("{}", value or ""))
 
 
-_FILES = {"none": "thrown away", "/dev/null": "thrown away"}
+_FILES = {"none": "discarded", "/dev/null": "discarded"}
 
 _WORDS: dict[str, Words] = {
     "account": _of("charged to account {}"),
@@ -258,7 +258,7 @@ _WORDS: dict[str, Words] = {
     "error": _one_of({key: f"stderr {word}" for key, word in _FILES.items()}, "stderr to {}"),
     "exclude": _of("never on {}"),
     "exclusive": _one_of(
-        {"": "nodes shared with no other job", "user": "nodes shared with one's own jobs only"},
+        {"": "nodes shared with no other job", "user": "nodes shared only with your own jobs"},
         "nodes shared within the same {} only",
     ),
     "export": export,
@@ -291,10 +291,10 @@ _WORDS: dict[str, Words] = {
     "job-name": _of("called {}"),
     "kill-on-invalid-dep": _one_of(
         {
-            "yes": "removed if its dependency can never hold",
-            "no": "stays waiting even if its dependency can never hold",
+            "yes": "removed if its dependency can never be met",
+            "no": "stays waiting even if its dependency can never be met",
         },
-        "if its dependency can never hold: {}",
+        "if its dependency can never be met: {}",
     ),
     "licenses": _of("needs licenses {}"),
     "mail-type": mail_events,
@@ -333,15 +333,15 @@ _WORDS: dict[str, Words] = {
     "output": _one_of({key: f"stdout {word}" for key, word in _FILES.items()}, "stdout to {}"),
     "overcommit": _of("more than one task a CPU"),
     "oversubscribe": _of("shares its CPUs with other jobs"),
-    "parsable": _of("sbatch prints the number alone"),
+    "parsable": _of("sbatch prints only the job ID"),
     "partition": lambda value: f"{'partitions' if ',' in (value or '') else 'partition'} {value}",
     "power": _of("power {}"),
-    "prefer": _of("rather on nodes with {}"),
+    "prefer": _of("prefers nodes with {}"),
     "priority": _of("priority {}"),
     "profile": _of("profiles {}"),
-    "propagate": _or("takes all of one's resource limits along", "takes one's resource limits along: {}"),
+    "propagate": _or("passes all your resource limits", "passes your resource limits: {}"),
     "qos": _of("QoS {}"),
-    "quiet": _of("sbatch says nothing"),
+    "quiet": _of("no sbatch messages"),
     "reboot": _of("nodes are rebooted first"),
     "requeue": _of("may be requeued"),
     "reservation": _of("in reservation {}"),
@@ -352,18 +352,18 @@ _WORDS: dict[str, Words] = {
     "spread-job": _of("spread over as many nodes as can be"),
     "stepmgr": _of("its first node manages the steps"),
     "switches": switches,
-    "test-only": _of("only tried: nothing is submitted"),
+    "test-only": _of("test only: nothing is submitted"),
     "thread-spec": count_of("thread a node for the system", "threads a node for the system"),
     "threads-per-core": count_of("thread a core", "threads a core"),
     "time": lambda value: "no time limit" if duration(value) == "" else f"time limit {duration(value)}",
-    "time-min": lambda value: f"content with a limit of {duration(value)}",
+    "time-min": lambda value: f"accepts a limit down to {duration(value)}",
     "tmp": memory("of local disk a node", all_of_it="no local disk"),
     "tres-bind": _of("bound: {}"),
     "tres-per-task": gres("", " a task"),
     "uid": _of("runs as user {}"),
     "usage": _of("prints sbatch's usage: nothing is submitted"),
     "use-min-nodes": _of("takes the fewest nodes of its range"),
-    "verbose": _of("sbatch tells more"),
+    "verbose": _of("verbose sbatch messages"),
     "version": _of("prints sbatch's version: nothing is submitted"),
     "wait": _of("sbatch waits for its end"),
     "wait-all-nodes": _one_of(
@@ -387,9 +387,9 @@ def explain(line: str) -> str:
         if rest:
             word, *rest = rest
             if word.lower() in _HETEROGENEOUS:
-                parts.append("what follows is for the next part of the job")
+                parts.append("the following lines are for the next part of the job")
             else:
-                parts.append(f"no option: {word}")
+                parts.append(f"not an option: {word}")
     return "; ".join(parts)
 
 

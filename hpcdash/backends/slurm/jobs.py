@@ -94,7 +94,7 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTa
         raise unreadable(answer, "jobs")
     columns = with_ids(columns, "jobarrayid")
     if one_job and not columns.table.num_rows and not columns.rejected:
-        raise NoSuchJob("Slurm does not know this job (any more)", argv=answer.argv, status=answer.status)
+        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
     if answer.status != 0 and not columns.table.num_rows:
         raise failure(answer)
     rejected = columns.rejected

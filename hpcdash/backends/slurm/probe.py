@@ -69,7 +69,7 @@ def parse_probe(answer: Answer) -> Probe:
     if configured := found.get("configured"):
         raise CommandMissing(
             f"Slurm is configured here, but squeue is not on the PATH: {' '.join(configured.split())}",
-            f"{_ELSEWHERE} --backend local does without a scheduler, on this machine alone.",
+            f"{_ELSEWHERE} --backend local runs jobs on this machine without a scheduler.",
             argv=_COMMAND,
             status=127,
         )
@@ -77,7 +77,7 @@ def parse_probe(answer: Answer) -> Probe:
         # It is there: no other scheduler's commands are to be taken for this cluster's.
         raise CommandTimedOut(
             "squeue --version gave no answer within 10 s",
-            "The login node, or the disk that Slurm's commands are on, may be busy; try again later.",
+            "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
             words=excerpt(answer.stderr),
         )

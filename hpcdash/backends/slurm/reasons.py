@@ -11,44 +11,42 @@ from hpcdash.backends.base import PolicyReason
 from hpcdash.domain.states import WAITING
 
 _EXACT = {
-    "Priority": "others are ahead of it; it starts when its turn comes",
+    "Priority": "queued behind jobs with higher priority",
     "Resources": "next in line: waits for enough free nodes, CPUs, memory or GPUs",
-    "Dependency": "waits for another job it depends on",
+    "Dependency": "waiting for a job it depends on",
     "DependencyNeverSatisfied": (
-        "will never start: a job it depends on ended the wrong way; cancel it or change the dependency"
+        "will never start: its dependency can no longer be met; cancel it or change the dependency"
     ),
     "JobHeldUser": "held by its owner; release it to let it run",
     "JobHeldAdmin": "held by an administrator; only they can release it",
-    "job requeued in held state": "was put back and held; release it to let it run",
-    "BeginTime": "waits for the start time it asked for (or about two minutes after a requeue)",
-    "JobArrayTaskLimit": "as many tasks of this array run as its % limit allows",
-    "Licenses": "waits for a software licence",
-    "PartitionDown": "the partition takes jobs but starts none now",
-    "PartitionInactive": "the partition takes no jobs now",
+    "job requeued in held state": "was requeued and held; release it to let it run",
+    "BeginTime": "waiting for its start time (after a requeue, about two minutes)",
+    "JobArrayTaskLimit": "the array's % limit on running tasks is reached",
+    "Licenses": "waiting for a software licence",
+    "PartitionDown": "the partition accepts jobs but does not start them",
+    "PartitionInactive": "the partition is not accepting jobs",
     "PartitionTimeLimit": "will not start: asks for more time than the partition allows; lower its time limit",
     "PartitionNodeLimit": (
-        "will not start: asks for more (or fewer) nodes than its partition allows, or than it has up; "
-        "change its number of nodes or its partition"
+        "will not start: requests more (or fewer) nodes than its partition allows or has up; "
+        "change the node count or the partition"
     ),
-    "Constraints": "no node has what its constraints ask for now; it waits for one that has",
-    "MaxPoweredUpNodes": "as many nodes are switched on as the site allows at once; it waits for one to be free",
-    "MpiPortsBusy": "the ports that its MPI needs are all in use on the nodes; it waits for some to be free",
-    "PowerNotAvail": "waits for enough electric power to be free",
-    "PowerReserved": "waits for electric power that is kept for a reservation",
-    "PartitionConfig": "the partition does not allow what it asks for",
-    "ReqNodeNotAvail": (
-        "a node it insists on, or all that it could use, are down, drained or reserved; it waits for them"
-    ),
+    "Constraints": "no available node meets its constraints; waiting for one",
+    "MaxPoweredUpNodes": "the site's limit on powered-on nodes is reached; waiting for a free one",
+    "MpiPortsBusy": "the MPI ports it needs are in use; waiting for free ones",
+    "PowerNotAvail": "waiting for available power",
+    "PowerReserved": "waiting for power kept for a reservation",
+    "PartitionConfig": "the partition does not allow this request",
+    "ReqNodeNotAvail": ("a required node, or every node it could use, is down, drained or reserved; waiting"),
     "NodeDown": "a node it needs is down",
-    "BadConstraints": "no node can ever give what it asks for; change the request",
-    "Reservation": "waits for its reservation to begin",
+    "BadConstraints": "no node can ever meet the request; change it",
+    "Reservation": "waiting for its reservation to begin",
     "ReservationDeleted": "its reservation is gone; change or cancel it",
     "InvalidAccount": "its account is not valid here; ask the site or change the account",
     "InvalidQOS": "its QoS is not valid here; change it",
     "AccountNotAllowed": "its account may not use this partition",
     "QOSNotAllowed": "its QoS may not be used here",
     "Prolog": "the node's prologue is still running",
-    "Cleaning": "its last run is still being cleaned up",
+    "Cleaning": "its previous run is still being cleaned up",
     "InactiveLimit": "reached the inactivity limit",
     "launch failed requeued held": "could not be launched and was held; release it to try again",
     "user env retrieval failed requeued held": "its owner's environment could not be read; held",
@@ -57,28 +55,28 @@ _EXACT = {
     "OutOfMemory": "used more memory than it requested",
     "JobLaunchFailure": "could not be launched, or ended by a signal; is its output path writable?",
     "RaisedSignal": "ended by a signal",
-    "DeadLine": "could not end before its deadline",
-    "FedJobLock": "waits for another cluster of the federation",
-    "FrontEndDown": "the node that would start it is down",
-    "JobHoldMaxRequeue": "was put back too many times and is held; find out why, then release it",
+    "DeadLine": "cannot end before its deadline",
+    "FedJobLock": "waiting for another cluster of the federation",
+    "FrontEndDown": "its front-end node is down",
+    "JobHoldMaxRequeue": "was requeued too often and is held; find out why, then release it",
     "ReservationInvalid": "its reservation is not valid; change or cancel it",
-    "Reserved for maintenance": "the nodes it could use are kept for maintenance",
-    "SchedDefer": "was submitted to start by the scheduler's next round; it is looked at then",
-    "SystemFailure": "the cluster itself failed: tell the site",
-    "AccountingPolicy": "its account or QoS has reached a limit; it waits for some of it to be free",
-    "BurstBufferOperation": "its burst buffer is being made or cleared, or that failed",
-    "QOSUsageThreshold": "its QoS has been used too little for it: the site sets from what share on it may run",
-    "QOSTimeLimit": "the time that its QoS allows is used up, or it asks for more than that",
-    "AssociationTimeLimit": "the time that its account allows is used up, or it asks for more than that",
-    "QOSJobLimit": "as many jobs run as its QoS allows; it waits for one to end",
-    "AssociationJobLimit": "as many jobs run as its account allows; it waits for one to end",
-    "MaxJobsPerAccount": "as many jobs of its account run as its QoS allows; it waits for one to end",
+    "Reserved for maintenance": "the nodes it could use are reserved for maintenance",
+    "SchedDefer": "left to the main scheduling cycle; it will be considered then",
+    "SystemFailure": "the cluster failed; tell the site",
+    "AccountingPolicy": "its account or QoS reached a limit; waiting for capacity",
+    "BurstBufferOperation": "its burst buffer is being set up or torn down, or failed",
+    "QOSUsageThreshold": "its QoS is below the usage the site requires",
+    "QOSTimeLimit": "its QoS has used up its compute time, or the job requests more than is left",
+    "AssociationTimeLimit": "its account has used up its compute time, or the job requests more than is left",
+    "QOSJobLimit": "its QoS reached its limit of running jobs; waiting for one to end",
+    "AssociationJobLimit": "its account reached its limit of running jobs; waiting for one to end",
+    "MaxJobsPerAccount": "its account reached the QoS limit of running jobs; waiting for one to end",
     "MaxMemPerLimit": "will not start: asks for more memory on a node or CPU than the partition allows",
-    "MaxJobCount": "the cluster holds as many jobs as it can",
-    "BurstBufferResources": "waits for burst-buffer space",
+    "MaxJobCount": "the cluster reached its job limit",
+    "BurstBufferResources": "waiting for burst-buffer space",
     "BurstBufferStageIn": "its files are being staged in",
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": (
-        "the nodes it could use are down, drained or kept for others"
+        "the nodes it could use are down, drained or reserved for others"
     ),
 }
 _NOT_COUNTED = frozenset({"memory", "time", "energy", "burst buffer"})
@@ -115,7 +113,7 @@ def reason_hint(state: str, reason: str | None) -> str:
     if head == "ReqNodeNotAvail":
         return _nodes_hint(reason[len(head) :])
     if reason.startswith("Nodes required for job are"):
-        return "the nodes it could use are down, drained or kept for others"
+        return "the nodes it could use are down, drained or reserved for others"
     if head in _EXACT:
         return _EXACT[head]
     if reason.startswith("Job's QOS not permitted"):
@@ -128,12 +126,12 @@ def reason_hint(state: str, reason: str | None) -> str:
 def _nodes_hint(said: str) -> str:
     """Of what is said after ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `, Reserved for …`."""
     if "maintenance" in said:
-        return "would run into a maintenance of the nodes it could use; a shorter time limit may let it in before"
+        return "would run into maintenance on the nodes it could use; a shorter time limit may let it start before"
     if "reserved for other" in said:
-        return "the nodes it could use are kept for another job; a shorter time limit may let it in before"
+        return "the nodes it could use are reserved for another job; a shorter time limit may let it start before"
     found = re.search(r"Unavailable(?:Nodes)?:([^)\s]+)", said)
     if found:
-        return f"the nodes it could use ({found[1]}) are down, drained or reserved; it waits for them"
+        return f"the nodes it could use ({found[1]}) are down, drained or reserved; waiting for them"
     return _EXACT["ReqNodeNotAvail"]
 
 
@@ -147,7 +145,7 @@ def _limit_hint(reason: str) -> str:
     else:
         owner = "its account allows"
     if "Minutes" in reason or "RunMins" in reason:
-        return f"the share of computing time that {owner} is used up"
+        return f"the compute time that {owner} is used up"
     per = next((words for mark, words in _PER if mark in reason), "")
     limited = re.sub(r"Per(?:User|Account|Node|Job)", "", reason)
     what = next((words for mark, words in _SUBJECTS if mark in limited), "resources")
@@ -216,12 +214,12 @@ def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
 
 # -- reasons that no waiting ends
 
-_DEPENDENCY = "hpcdash cancel {id}, or submit it anew: what it depends on ended the wrong way."
-_LIMIT = "It asks for more than its limits allow: hpcdash alter {id}, or submit it anew with less."
+_DEPENDENCY = "hpcdash cancel {id}, or resubmit it: its dependency can no longer be met."
+_LIMIT = "The request exceeds its limits: hpcdash alter {id}, or resubmit it with less."
 _TIME = "hpcdash alter {id} --time with a shorter limit, or another queue."
-_RIGHTS = "Ask the site, or submit it anew with another account, QoS or queue."
-_LAUNCH = "Find out why it could not be launched (is its output path writable?), then hpcdash release {id}"
-_REQUEST = "Nothing there can give what it asks for: change the request and submit it anew."
+_RIGHTS = "Ask the site, or resubmit it with another account, QoS or queue."
+_LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
+_REQUEST = "The request cannot be met there: change it and resubmit."
 # Reasons of squeue(1), JOB REASON CODES.
 _NEVER_STARTS = {
     "DependencyNeverSatisfied": _DEPENDENCY,
@@ -239,7 +237,7 @@ _NEVER_STARTS = {
     "JobHoldMaxRequeue": _LAUNCH,
     "launch failed requeued held": _LAUNCH,
     "user env retrieval failed requeued held": _LAUNCH,
-    "DeadLine": "Its deadline is over: submit it anew.",
+    "DeadLine": "Its deadline has passed: resubmit it.",
 }
 # QOSMaxWallDurationPerJobLimit, AssocMaxCpuPerJobLimit, QOSMaxGRESPerNode, QOSMinCpuNotSatisfied: by itself too much.
 _OWN_LIMIT = re.compile(

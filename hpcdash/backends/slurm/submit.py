@@ -81,7 +81,7 @@ _CUT_OFF = (124, 137, 143)
 # sbatch tries again for 120 s where the controller takes no more jobs, and then says no.
 _LIMIT_SECONDS = 180.0
 _TRIES_AGAIN = "sleeping and retrying"
-_MAY_BE_FULL = "most likely the cluster holds as many jobs as it takes, MaxJobCount"
+_MAY_BE_FULL = "the cluster has probably reached MaxJobCount"
 # Slurm's own defaults: no cluster is asked whether it takes arrays up to here.
 _TASKS_TAKEN = 1000
 _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
@@ -99,7 +99,7 @@ def resubmission(
     row = detail.job.to_pylist()[0]
     native = {**past, **detail.native}
     if "+" in row["id"] or last_value_of(native, "HetJobId") is not None:
-        raise UsageError(f"job {row['id']} is heterogeneous", "Only one that is not can be submitted again from here.")
+        raise UsageError(f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here.")
     line = _submit_line(row, detail.native, past, script)
     in_script = read_directives(script.text).options
     notes: list[str] = []
@@ -107,13 +107,11 @@ def resubmission(
         options = _recorded_options(row, native, in_script)
         arguments = _recorded_arguments(detail.native)
         rest = "; so are the script's arguments" if arguments else "; arguments of the script are not known"
-        notes.append(
-            f"the command line it was submitted with is not known: its options are rebuilt from Slurm's record{rest}"
-        )
+        notes.append(f"its command line is unknown: options are rebuilt from Slurm's record{rest}")
     else:
         options, dropped = _split_options(line.options, row)
         if dropped:
-            notes.append(f"left out, as meant for then: {' '.join(dropped)}")
+            notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
         arguments = line.script[1:]
         notes += _blank_notes(line, arguments)
     given = {option.name for option in (*(line.options if line else ()), *in_script)}
@@ -132,7 +130,7 @@ def resubmission(
         notes.append("it keeps its own comment; if the answer is lost, the job is looked for by its name and time")
     notes += _environment_notes((*(line.options if line else ()), *in_script))
     if any("\ufffd" in word for word in words):
-        notes.append("bytes that are no UTF-8 are lost: some options are not quite what they were")
+        notes.append("bytes that are not UTF-8 were lost: some options may differ")
     argv = _argv(words, arguments)
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else with_tasks(asked, tasks)
@@ -225,7 +223,7 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
             " compare the options with those it had"
         ]
     if len(arguments) > 1:
-        return ["Slurm keeps its command line without quotes: the script's arguments are taken to hold no blanks"]
+        return ["Slurm stores the command line without quotes: arguments are assumed to contain no blanks"]
     return []
 
 
@@ -260,9 +258,9 @@ def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
     """What takes the place of directives that were meant for then; sbatch reads an empty dependency as none."""
     names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
     if names:
-        notes.append(f"what its #SBATCH lines say of these does not count: {', '.join(names)}")
+        notes.append(f"its #SBATCH lines for these are overridden: {', '.join(names)}")
     if any(option.name == "hold" for option in in_script):
-        notes.append("its #SBATCH lines have it held: it waits for a release")
+        notes.append("its #SBATCH lines submit it held")
     if deadline := last_value(in_script, "deadline"):
         notes.append(f"its #SBATCH lines name a deadline, which stays: {deadline}")
     return [f"--{name}={_NEUTRAL[name]}" for name in names]
@@ -280,7 +278,7 @@ def _array(
     given = last_value(on_line, "array") or last_value(in_script, "array")
     if tasks is None:
         if given is None:
-            raise UsageError(f"which tasks array {row['array_id']} had is not known", "Name the tasks.")
+            raise UsageError(f"which tasks array {row['array_id']} had is unknown", "Name the tasks.")
         return [f"--array={given}"]
     throttle = _throttle(given) or digits(native.get("ArrayTaskThrottle"))
     limited = f"%{throttle}" if throttle else ""
@@ -302,7 +300,7 @@ def _own_comment(comment: str | None) -> str:
 def _environment_notes(given: Sequence[Option]) -> list[str]:
     if (last_value(given, "export") or "").upper() in ("NONE", "NIL"):
         return []
-    return ["its environment variables will be those of a new session, not those it was first submitted with"]
+    return ["it gets a new session's environment, not the original one"]
 
 
 # -- where the command line is not known
@@ -401,8 +399,8 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
         return f"task {_highest(tasks)} is over this cluster's limit: at most {size - 1} (MaxArraySize = {size})"
     # The controller keeps one place free.
     if jobs is not None and tasks.count >= jobs:
-        most = f"it holds at most {jobs - 1} jobs at a time, everyone's together (MaxJobCount = {jobs})"
-        return f"{tasks.count} tasks are more than this cluster takes: {most}"
+        most = f"at most {jobs - 1} jobs at a time for all users (MaxJobCount = {jobs})"
+        return f"{tasks.count} tasks exceed this cluster's limit: {most}"
     return ""
 
 
@@ -411,7 +409,7 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
 
 def _explain(line: str) -> str:
     """What sbatch says while it tries again, with why."""
-    return line if _TRIES_AGAIN not in line else f"{line} ({_MAY_BE_FULL}; sbatch goes on for about 2 minutes)"
+    return line if _TRIES_AGAIN not in line else f"{line} ({_MAY_BE_FULL}; sbatch retries for about 2 minutes)"
 
 
 def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
@@ -420,7 +418,7 @@ def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
         found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)
         if found is None:
             if _TESTED.search(answer.stderr):
-                return (Outcome(job_id, False, "nothing was submitted: --test-only asks when it would start"),)
+                return (Outcome(job_id, False, "nothing was submitted: --test-only only estimates the start"),)
             return (Outcome(job_id, True, "submitted, but sbatch returned no job ID"),)
         cluster = f" on {found[2].decode('utf-8', 'replace')}" if found[2] else ""
         return (Outcome(job_id, True, f"job {found[1].decode()}{cluster}"),)
@@ -428,7 +426,7 @@ def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
     words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
     words += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in words else ""
     may_be_done = answer.status in _CUT_OFF or any(phrase in words for phrase in _MAY_BE_DONE)
-    words = words or f"sbatch ended with status {answer.status}"
+    words = words or f"sbatch exited with status {answer.status}"
     if may_be_done:
         return (Outcome(job_id, None, words),)
     return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
@@ -441,27 +439,30 @@ _START_ESTIMATE_PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation fa
 _EPOCH_DIGITS = 11
 _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
-_NOT_COUNTED = (("hold", "it is held"), ("dependency", "it waits for other jobs"))
+_NOT_COUNTED = (("hold", "it is held"), ("dependency", "it depends on other jobs"))
 # sbatch(1) and slurm_strerror's words → what to do about them.
 _HINTS = (
-    ("Requested node configuration is not available", "no node has what it asks for: fewer GPUs, CPUs or less memory"),
-    ("Invalid account or account/partition", "you may not charge this account, or not in this partition"),
-    ("Invalid qos", "there is no such QoS, or your account may not use it"),
-    ("Invalid partition name", "there is no such partition"),
+    (
+        "Requested node configuration is not available",
+        "no node can meet the request: use fewer GPUs, CPUs or less memory",
+    ),
+    ("Invalid account or account/partition", "you cannot charge this account, or not in this partition"),
+    ("Invalid qos", "no such QoS, or your account cannot use it"),
+    ("Invalid partition name", "no such partition"),
     ("Invalid --time", "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"),
     ("requested time limit is invalid", "it asks for more time than the partition allows"),
     ("Node count specification invalid", "it asks for more nodes than the partition allows"),
-    ("accounting/QOS policy", "it is over a limit of its account or QoS: time, size, or the number of jobs"),
+    ("accounting/QOS policy", "it exceeds a limit of its account or QoS: time, size or job count"),
     ("not permitted to use this partition", "this partition is not for your group or account"),
     ("partition configuration not available now", "it asks for more than the partition allows"),
-    ("partition not available", "the partition takes no jobs now"),
+    ("partition not available", "the partition is not accepting jobs"),
     ("Memory specification can not be satisfied", "no node of the partition has so much memory"),
     ("CPU count per node can not be satisfied", "no node of the partition has so many CPUs"),
-    ("Invalid generic resource", "there is no such device: the GPU's type may be another one here"),
+    ("Invalid generic resource", "no such device: the GPU type may have another name here"),
     ("Invalid feature", "no node has this feature"),
-    ("dependency problem", "a job it waits for is not there"),
-    ("DOS line breaks", "save it with the line ends of UNIX"),
-    ("does not look like a batch script", "its first line has to be #!/bin/bash or the like, with nothing before"),
+    ("dependency problem", "a job it depends on does not exist"),
+    ("DOS line breaks", "save it with Unix line endings"),
+    ("does not look like a batch script", "its first line must be #!/bin/bash or similar, with nothing before it"),
 )
 
 
@@ -500,14 +501,14 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
         error = failure(answer)
         if isinstance(error, ControllerDown | NoConfiguration | CommandMissing):
             raise error
-        refusal = _refusal(words) or f"sbatch ended with status {answer.status}"
+        refusal = _refusal(words) or f"sbatch exited with status {answer.status}"
         return StartEstimate(refusal=refusal, hint=_hint(refusal))
     found = _TO_START.search(words)
     if found is None:
-        return StartEstimate(hint="it would be taken; Slurm tells no start")
+        return StartEstimate(hint="it would be accepted; Slurm gives no start estimate")
     told, cpus, nodes, queue = found.groups()
     is_epoch = told.isdecimal() and len(told) <= _EPOCH_DIGITS
-    clock = () if is_epoch else (f"it would start at {told} by the clock there",)
+    clock = () if is_epoch else (f"it would start at {told}, cluster time",)
     return StartEstimate(
         starts_at_epoch=float(told) if is_epoch else None,
         cpus=int(cpus),
@@ -521,7 +522,7 @@ def _not_counted(given: tuple[Option, ...], wanted: Submission) -> tuple[str, ..
     asked = {option.name for option in given}
     waits = [why for name, why in _NOT_COUNTED if name in asked]
     waits += ["it is held"] if wanted.held and "hold" not in asked else []
-    waits += ["it waits for other jobs"] if wanted.after and "dependency" not in asked else []
+    waits += ["it depends on other jobs"] if wanted.after and "dependency" not in asked else []
     notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
     return (*notes, "of an array, its first task") if wanted.array or last_value(given, "array") else tuple(notes)
 

@@ -39,7 +39,7 @@ _SSTAT_BY_OWN_NUMBER = (
 _NO_STEP = "No steps running for job"
 _REFUSED = ("Invalid user id", "Access/permission denied")
 _FRACTION = re.compile(r"\.[0-9]*$")
-RUNNING_NOTE = "counts the steps that run now"
+RUNNING_NOTE = "counts running steps only"
 NO_STEP_NOTE = "no step is running right now"
 
 
@@ -98,8 +98,8 @@ def parse_running(answer: Answer, *, asked: Usage) -> Usage:
     steps = [_running_step(line) for line in _lines(answer, RUNNING_FIELDS)]
     if not steps and any(phrase in words for phrase in _REFUSED):
         raise SchedulerRefused(
-            "Slurm tells what a running job uses to its owner alone",
-            "Ask again once it ended: the accounting tells everybody, where the site lets it.",
+            "Slurm reports a running job's usage only to its owner",
+            "Try again once it has ended: accounting may show it to everyone.",
             argv=answer.argv,
             status=answer.status,
             words=words.strip(),
@@ -117,7 +117,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     rows = [dict(zip(ENDED_FIELDS, line, strict=True)) for line in _lines(answer, ENDED_FIELDS)]
     whole = next((row for row in rows if "." not in row["jobid"]), None)
     if whole is None:
-        return Usage(note="accounting has no record of it")
+        return Usage(note="not in accounting")
     steps = [_ended_step(row) for row in rows if "." in row["jobid"]]
     allocated_gpus, memory_bytes = tres(whole["alloctres"])
     asked = Usage(

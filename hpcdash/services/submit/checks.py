@@ -20,7 +20,7 @@ from hpcdash.services.cluster.store import ClusterStore
 
 # A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
 _FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
-_ON_NODES = "It is looked for on the login node; a disk that only the nodes have is not seen from there."
+_ON_NODES = "Checked on the login node, which may not mount disks that the nodes have."
 # A folder of a file server that hangs holds the command no longer than this.
 _LIMIT_SECONDS = 10.0
 MOST_PATHS = 200
@@ -97,7 +97,7 @@ def kill_switch_of(request: Request) -> str:
 
 def dropped_finding(path: str) -> LintFinding:
     """What to say before something is submitted whose kill switch is there."""
-    words = f"the kill switch {path} is still set: the job would stop as it starts"
+    words = f"the kill switch {path} is still set: the job would stop at once"
     return LintFinding(
         "warning", "", words, f"Clear it first: rm {shlex.quote(path)} (or hpcdash kill-switch JOB --clear)"
     )
@@ -149,9 +149,9 @@ _KINDS = {
     PathKind.CLEARED: "cleared",
 }
 _CLOSED = {
-    PathKind.FOLDER: "may not be entered",
-    PathKind.WRITTEN: "may not be written to",
-    PathKind.FILE: "may not be read",
+    PathKind.FOLDER: "cannot be entered: no permission",
+    PathKind.WRITTEN: "is not writable",
+    PathKind.FILE: "is not readable",
 }
 _OTHER = {PathKind.FILE: "is not a file", PathKind.FOLDER: "is not a folder", PathKind.WRITTEN: "is not a folder"}
 
@@ -177,7 +177,7 @@ async def missing_paths(
         return ()
     findings = await store.ask(_query(tuple(asked[:MOST_PATHS])))
     if len(asked) > MOST_PATHS:
-        findings += (LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not looked for"),)
+        findings += (LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not checked"),)
     return findings
 
 
@@ -191,7 +191,7 @@ async def estimate_start(
     """
     query = store.backend.submit.start_estimate(Submission(script, name, options=tuple(options), file=file))
     if query is None:
-        return StartEstimate(is_known=False, hint=f"{store.backend.title}: no start is told before a job is submitted")
+        return StartEstimate(is_known=False, hint=f"{store.backend.title}: no start estimate before submission")
     answer = await store.act(ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds))
     estimate = query.parse(answer)
     if estimate.refusal and store.probe is not None:
@@ -212,8 +212,8 @@ def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding
     lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
     if answer.status != 0 or len(lines) != len(paths):
         raise SchedulerRefused(
-            "the paths could not be looked for",
-            "`hpcdash doctor` tells what the login shell prints.",
+            "the paths could not be checked",
+            "`hpcdash doctor` shows what the login shell prints.",
             argv=("sh", "-c", "test -e …"),
             status=answer.status,
             words=excerpt(answer.stderr),
@@ -224,7 +224,7 @@ def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding
 def _finding(one: WantedPath, said: str) -> LintFinding:
     if said == "dropped":
         return dropped_finding(one.path)
-    what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "is not there")
+    what = {"closed": _CLOSED, "other": _OTHER}.get(said, {}).get(one.kind, "does not exist")
     return LintFinding(
         "error" if one.is_needed else "warning", one.field, f"{one.what}{one.path} {what}", one.next_step
     )

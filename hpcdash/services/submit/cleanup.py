@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 async def discarded(store: ClusterStore, staged: Staged) -> str:
     """Remove the folder of what was not submitted; in words where it is left. Raises nothing of HpcdashError."""
     left = await _removed(store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program)
-    return f"its files are left in {staged.folder}: {left}" if left else ""
+    return f"its files remain in {staged.folder}: {left}" if left else ""
 
 
 async def tidied(
@@ -53,17 +53,17 @@ async def tidied(
     for record in may_have_ended:
         rows = by_job.get(record.job_id, [])
         if not rows and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
-            await asyncio.to_thread(records.stays, record, "how it ended is not known")
+            await asyncio.to_thread(records.stays, record, "its exit is unknown")
         elif (is_done := has_completed(rows, record.tasks)) or (
             record.keep == "nothing" and has_failed(rows, record.tasks)
         ):
             ended = "completed" if is_done else "ended"
             left = await _removed(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
             if left:
-                told.append(f"job {record.job_id} {ended}, but its files are left in {record.folder}: {left}")
+                told.append(f"job {record.job_id} {ended}, but its files remain in {record.folder}: {left}")
                 await asyncio.to_thread(records.stays, record, left)
             else:
-                told.append(f"job {record.job_id} {ended}: {record.folder} is removed")
+                told.append(f"job {record.job_id} {ended}: removed {record.folder}")
                 await asyncio.to_thread(records.removed, record)
         elif has_failed(rows, record.tasks):
             await asyncio.to_thread(records.stays, record, "it did not complete")
@@ -120,7 +120,7 @@ async def _removed(
     """'' once a folder is not there any more; else why it is."""
     root, _, name = folder.rpartition("/")
     if not root.startswith("/") or name in ("", ".", ".."):
-        return "that is not a folder of a launch"
+        return "not a launch folder"
     argv = discard_argv(root, name, sums, has_run=has_run, run_as=run_as, launch_program=launch_program)
     try:
         await store.open()
@@ -129,4 +129,4 @@ async def _removed(
         return error.message
     if gone.status in (0, NOTHING_THERE):
         return ""
-    return excerpt(gone.stderr) or "it does not hold what was staged"
+    return excerpt(gone.stderr) or "its contents are not what was staged"

@@ -185,7 +185,7 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
         problems["chain"] = f"expected a whole number from 1 to {MOST_LINKS}, not {quoted(text)}"
         return 1
     if int(text) > 1 and texts.get("array", "").strip():
-        problems["chain"] = "an array of %1 is a chain already: give one of array and chain"
+        problems["chain"] = "an array with %1 is already a chain: use either array or chain"
     return int(text)
 
 

@@ -25,7 +25,7 @@ class FieldKind(StrEnum):
     # Words with blanks between them, an option or a bind each.
     WORDS = "words"
     OPTIONS = "options"
-    # NAME=value, one a line.
+    # NAME=value, one per line.
     PAIRS = "pairs"
 
 
@@ -66,33 +66,33 @@ class FormGroup:
 _RUNS = FormGroup(
     "Command",
     (
-        FormField("name", "name", "the job's name; empty: generated", example="train-llm"),
+        FormField("name", "name", "job name; empty: generated", example="train-llm"),
         FormField(
             "command",
             "command",
-            "run on each node: one or more lines of bash",
+            "bash lines to run on each node",
             FieldKind.LINES,
             "python train.py --config base.yaml",
         ),
         FormField(
             "files",
             "files",
-            "folders and files of this machine to send; the command starts in them. What git ignores is left out",
+            "local files and folders to send; the command starts there. Files that git ignores are left out",
             FieldKind.WORDS,
             ".",
         ),
-        FormField("script", "script", "a program or script there to run instead of a command", example="run.sh"),
+        FormField("script", "script", "program or script on the cluster, instead of a command", example="run.sh"),
         FormField(
             "file",
             "batch script",
-            "its own directives count; what is filled in below is said on the command line, over them",
+            "its own directives apply; fields below override them on the command line",
             example="train.sbatch",
             ways=SCRIPT_ONLY,
         ),
         FormField(
             "file_where",
-            "it is",
-            "on this machine (handed over on stdin), or on the cluster",
+            "location",
+            "on this machine (sent on stdin) or on the cluster",
             example=HERE,
             choices=(HERE, THERE),
             ways=SCRIPT_ONLY,
@@ -100,7 +100,7 @@ _RUNS = FormGroup(
         FormField(
             "arguments",
             "arguments",
-            "words after the script's name",
+            "arguments for the script",
             FieldKind.WORDS,
             "--epochs 10",
             ways=SCRIPT_ONLY,
@@ -111,18 +111,18 @@ _RUNS = FormGroup(
 _GETS = FormGroup(
     "Resources",
     (
-        FormField("queue", "queue", "partition or queue; empty: the default one", ways=BOTH_WAYS),
-        FormField("slots", "slots", "GPUs (or CPUs) in total; 0 is one core", FieldKind.COUNT, "1"),
-        FormField("slots_per_node", "per node", "how many of them on each node", FieldKind.COUNT),
-        FormField("slot_type", "slot type", "a GPU (cuda, rocm) or a CPU core", choices=tuple(SlotType)),
-        FormField("gpu_type", "GPU type", "which GPUs; empty: any"),
+        FormField("queue", "queue", "partition or queue; empty: the default", ways=BOTH_WAYS),
+        FormField("slots", "slots", "GPUs (or CPUs) in total; 0: one core", FieldKind.COUNT, "1"),
+        FormField("slots_per_node", "per node", "slots on each node", FieldKind.COUNT),
+        FormField("slot_type", "slot type", "GPU (cuda, rocm) or CPU core", choices=tuple(SlotType)),
+        FormField("gpu_type", "GPU type", "GPU model; empty: any"),
         FormField(
             "cpus_per_gpu",
-            "CPUs a GPU",
-            "CPUs with each GPU; empty: a node's share on PBS, the site's default on Slurm",
+            "CPUs per GPU",
+            "CPUs per GPU; empty: a node's share on PBS, the site's default on Slurm",
             FieldKind.COUNT,
         ),
-        FormField("memory", "memory", "of each node, with a unit", example="64G"),
+        FormField("memory", "memory", "memory per node, with a unit", example="64G"),
         FormField("time", "time", "time limit; empty: the queue's default", example="2h, 1-12:00:00", ways=BOTH_WAYS),
     ),
     is_open=True,
@@ -137,39 +137,39 @@ _WHEN = FormGroup(
             example="1-10%1",
             ways=BOTH_WAYS,
         ),
-        FormField("after", "after", "jobs whose end it waits for, however they end", FieldKind.WORDS, ways=BOTH_WAYS),
+        FormField("after", "after", "start after these jobs end, however they end", FieldKind.WORDS, ways=BOTH_WAYS),
         FormField(
             "chain",
             "chain length",
-            "how many jobs, each after the end of the one before: for a training longer than the limit",
+            "number of jobs, each starting after the previous one ends; for runs longer than the time limit",
             FieldKind.COUNT,
             "1",
             ways=BOTH_WAYS,
         ),
-        FormField("begin", "begin", "not before: 2026-12-01T08:00 by the cluster's clock, or +2h", example="+2h"),
-        FormField("hold", "held", "it waits until it is released", FieldKind.FLAG, ways=BOTH_WAYS),
+        FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
+        FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
     ),
 )
 _ACCOUNT = FormGroup(
     "Account & priority",
     (
-        FormField("account", "account", "who pays; empty: your default account"),
+        FormField("account", "account", "account to charge; empty: your default"),
         FormField("qos", "QoS", "quality of service: limits and priority"),
-        FormField("project", "project", "what it is accounted to (Slurm: wckey)"),
+        FormField("project", "project", "project for accounting (Slurm: wckey)"),
     ),
 )
 _WHERE = FormGroup(
     "Directory & environment",
     (
-        FormField("work_dir", "work folder", "the folder there it runs in; empty: home", example="/scratch/me/run"),
-        FormField("environment", "environment", "NAME=value, one a line", FieldKind.PAIRS, "NCCL_DEBUG=INFO"),
+        FormField("work_dir", "work dir", "working directory on the cluster; empty: home", example="/scratch/me/run"),
+        FormField("environment", "environment", "NAME=value, one per line", FieldKind.PAIRS, "NCCL_DEBUG=INFO"),
     ),
 )
 _CONTAINER = FormGroup(
     "Container",
     (
         FormField("container.image", "image", "empty: no container", example="docker://python:3.12, /images/torch.sif"),
-        FormField("container.runtime", "runtime", "what runs it; empty: apptainer", choices=tuple(Runtime)),
+        FormField("container.runtime", "runtime", "container runtime; empty: apptainer", choices=tuple(Runtime)),
         FormField(
             "container.binds",
             "binds",
@@ -182,42 +182,40 @@ _CONTAINER = FormGroup(
 _ENDS = FormGroup(
     "Signals & requeue",
     (
-        FormField("signal", "signal", "USR1@600: USR1 so many seconds before its time is up", example="USR1@600"),
-        FormField("requeue", "requeue", "it may be started again after preemption or a node's failure", FieldKind.FLAG),
+        FormField("signal", "signal", "USR1@600: send USR1 600 s before the time limit", example="USR1@600"),
+        FormField("requeue", "requeue", "restart after preemption or node failure", FieldKind.FLAG),
         FormField(
-            "kill_switch", "kill switch", "a file: when it appears, the training stops", example="/scratch/me/KILL"
+            "kill_switch", "kill switch", "file; creating it makes the run save and stop", example="/scratch/me/KILL"
         ),
-        FormField("save_switch", "save switch", "a file: when it appears, a checkpoint is saved"),
+        FormField("save_switch", "save switch", "file; creating it makes the run save a checkpoint"),
         FormField(
             "checkpoints",
             "checkpoints",
-            "the folder it saves into: each start is told the newest whole one, as $HPCDASH_RESUME_FROM",
+            "checkpoint folder; each start gets the newest complete one as $HPCDASH_RESUME_FROM",
             example="/scratch/me/run/checkpoints",
         ),
-        FormField(
-            "saves_every", "saves every", "how often it saves by itself; the overhead is estimated", example="3h"
-        ),
-        FormField("save_takes", "a save takes", "how long one pauses the training", example="40s"),
+        FormField("saves_every", "save interval", "time between checkpoints; the overhead is estimated", example="3h"),
+        FormField("save_takes", "save duration", "how long a checkpoint pauses training", example="40s"),
     ),
 )
 _MORE = FormGroup(
     "More",
     (
-        FormField("startup_hook", "startup hook", "bash that each node runs once before the command", FieldKind.LINES),
-        FormField("launcher", "launcher", "what starts the command's processes", choices=tuple(Launcher)),
+        FormField("startup_hook", "startup hook", "bash to run once on each node before the command", FieldKind.LINES),
+        FormField("launcher", "launcher", "what starts the processes", choices=tuple(Launcher)),
         FormField(
             "job_library",
             "job library",
-            "hpcdash.job, which the command can import; empty: yes",
+            "make hpcdash.job importable; empty: yes",
             FieldKind.UNLESS_NO,
             choices=(YES, NO),
         ),
-        FormField("exclude_nodes", "not on", "nodes that it must not get", FieldKind.WORDS, "n[01-03] n17"),
-        FormField("extra_args", "more options", "of sbatch or qsub, as typed", FieldKind.OPTIONS, ways=BOTH_WAYS),
-        FormField("place", "place", "PBS: how its chunks lie, and whom they share nodes with", example="scatter:excl"),
-        FormField("attributes", "attributes", "PBS: of qsub -W", FieldKind.WORDS, "group_list=lab umask=027"),
+        FormField("exclude_nodes", "exclude", "nodes to exclude", FieldKind.WORDS, "n[01-03] n17"),
+        FormField("extra_args", "extra options", "sbatch or qsub options, as typed", FieldKind.OPTIONS, ways=BOTH_WAYS),
+        FormField("place", "place", "PBS: chunk placement and node sharing", example="scatter:excl"),
+        FormField("attributes", "attributes", "PBS: qsub -W attributes", FieldKind.WORDS, "group_list=lab umask=027"),
         FormField(
-            "keep_files", "keep files", "PBS: of qsub -k; empty: oed, logs are written while it runs", example="oed"
+            "keep_files", "keep files", "PBS: qsub -k; empty: oed, which writes logs while it runs", example="oed"
         ),
     ),
 )

@@ -112,8 +112,8 @@ def import_steps(
             copy = Step((store.program, "import", "--output", part, "--", file), makes)
         elif not file.endswith(".sqsh"):
             raise UsageError(
-                f"enroot takes no {posixpath.basename(file)}: it reads squashfs files (.sqsh)",
-                "Write dockerd://NAME or podman://NAME for an image that docker or podman has there.",
+                f"enroot cannot import {posixpath.basename(file)}: it reads squashfs files (.sqsh)",
+                "Write dockerd://NAME or podman://NAME for a local Docker or Podman image.",
             )
         return (before, *_replaced(copy, part, there), *_created(store, reference, force, create))
     if file.startswith(_ARCHIVES) or _TAR.search(file):
@@ -138,7 +138,7 @@ def _name_of(image: str) -> str:
     scheme = next((one for one in SCHEMES if image.startswith(one)), "")
     name = posixpath.normpath(image.removeprefix(scheme).lstrip("/"))
     if name.startswith("..") or name == ".":
-        raise UsageError(f"{image!r} is not an image's name", "Write NAME:TAG, as in pytorch:24.05.")
+        raise UsageError(f"{image!r} is not an image name", "Write NAME:TAG, as in pytorch:24.05.")
     return name
 
 

@@ -112,8 +112,8 @@ class Launches:
                 found = self._roots[storage_root] = await self._ask_for_root(storage_root, switch)
         if found.user_number == 0 and not storage_root:
             raise UsageError(
-                "storage_root is not set: root's own home is not every node's",
-                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all nodes see.',
+                "storage_root is not set, and root's home is not shared between nodes",
+                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all nodes mount.',
             )
         return found.folder
 
@@ -128,7 +128,7 @@ class Launches:
                 raise
             # Its disk may be another than that of the launches.
             found = await self.store.ask(_root_query(storage_root))
-            words = f"whether the kill switch {switch} is set is not known: its disk does not answer"
+            words = f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
             self._switches[switch] = LintFinding("warning", "", words)
         if found.is_switch_dropped:
             self._switches[switch] = dropped_finding(switch)
@@ -163,8 +163,8 @@ class Launches:
         await self.store.open(force=True)
         if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
             raise UsageError(
-                "storage_root is not set: run_as needs a folder that the other account may enter",
-                "Set storage_root in [launch] to the folder that root's program keeps (hpcdash sudoers --program).",
+                "storage_root is not set; run_as needs a folder that the other account can enter",
+                "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers --program).",
             )
         from hpcdash.services.submit.checks import kill_switch_of
 
@@ -297,7 +297,7 @@ class Launches:
             words = "" if planned.code_state is None else planned.code_state.words
             await asyncio.to_thread(self.records.launched, record_of(planned, outcome, self.store.clock.now()), words)
         except StateUnusable as error:
-            kept = f"it could not be noted here that its files are in {folder}: {error.message}"
+            kept = f"its files are in {folder}, but this could not be recorded: {error.message}"
             return "; ".join(part for part in (said, kept) if part)
         return said
 
@@ -404,7 +404,7 @@ class Launches:
             return request, ""
         slots = "GPUs" if has_gpus else "CPUs"
         where = f"queue {request.queue}" if request.queue else "the queue"
-        return request, f"whether {where} has GPUs is not told: its slots are taken for {slots}; slot_type says what"
+        return request, f"{where} does not report GPUs: slots are assumed to be {slots}; set slot_type to change it"
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
         from hpcdash.domain.request import slots_of
@@ -412,7 +412,7 @@ class Launches:
         backend = self.store.backend
         if (writer := backend.scripts.writer()) is None:
             raise UsageError(
-                f"no scripts are made for {backend.title}", "Write one, and submit that: hpcdash submit SCRIPT"
+                f"hpcdash writes no scripts for {backend.title}", "Write one yourself and run: hpcdash submit SCRIPT"
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
         slots = slots_of(request)
@@ -459,7 +459,7 @@ def _read_root(answer: Answer) -> _Root:
     folder, _, told = rest.partition("\n")
     if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
         raise SchedulerRefused(
-            "the home there is not known, which holds launches",
+            "the home folder, which holds launches, is unknown",
             "Set storage_root in [launch] of the configuration.",
             argv=answer.argv,
             status=answer.status,
@@ -581,7 +581,7 @@ def _library() -> bytes:
         return job_zip()
     except OSError as error:
         raise UsageError(
-            f"hpcdash.job cannot be staged: {error}", "Write job_library = false, and have the job find it elsewhere."
+            f"hpcdash.job cannot be staged: {error}", "Set job_library = false and install hpcdash.job yourself."
         ) from None
 
 
@@ -590,7 +590,7 @@ def _submitting_program(store: ClusterStore) -> str:
     path = (store.probe.commands if store.probe else {}).get(store.backend.submit.program, "")
     if not path.startswith("/"):
         raise UsageError(
-            f"run_as: the path of {store.backend.title}'s submit command is not known, which sudo needs",
-            "Leave run_as out of the configuration.",
+            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is unknown",
+            "Remove run_as from the configuration.",
         )
     return path

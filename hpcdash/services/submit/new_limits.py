@@ -78,13 +78,13 @@ def _joined(time: _Part, memory: _Part) -> Proposal:
 def _more_time(row: Row, queues: pa.Table | None) -> _Part:
     had = row["limit_seconds"]
     if not had:
-        return AS_IT_WAS, AS_IT_WAS, ("it ran out of time; the limit it had is not known",)
-    notes = [f"it was ended at its time limit of {format_span(had, exact=True)}"]
+        return AS_IT_WAS, AS_IT_WAS, ("it ran out of time; its time limit is unknown",)
+    notes = [f"it hit its time limit of {format_span(had, exact=True)}"]
     wanted = _rounded_up(int(had * _MORE), _TIME_STEPS)
     most = _most(queues, "limit_seconds", "name", row["queue"])
     if most is not None and wanted > most:
         wanted = max(most, had)
-        notes.append(f"queue {row['queue']} gives at most {format_span(most, exact=True)}")
+        notes.append(f"queue {row['queue']} allows at most {format_span(most, exact=True)}")
     return NewLimits(had), NewLimits(wanted), tuple(notes)
 
 
@@ -94,9 +94,9 @@ def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
         had = row["memory_bytes"] // max(1, row["nodes"] or 1)
     peak = usage.memory_peak_bytes
     if had is None and peak is None:
-        return AS_IT_WAS, AS_IT_WAS, ("it ran out of memory; what it had and used is not known",)
+        return AS_IT_WAS, AS_IT_WAS, ("it ran out of memory; its limit and usage are unknown",)
     said = [f"of the {format_memory(had)} it had on a node" if had is not None else "it had"]
-    said += [f"it was seen to use {format_memory(peak)}" if peak is not None else "what it used is not known"]
+    said += [f"measured usage {format_memory(peak)}" if peak is not None else "its usage is unknown"]
     notes = [f"it ran out of memory: {', '.join(said)}"]
     wanted = _rounded_up(int(max((had or 0) * _MORE, (peak or 0) * _ABOVE_PEAK)), _MEMORY_STEPS)
     most = _most(nodes, "memory_bytes", "queues", row["queue"])
@@ -151,7 +151,7 @@ def read_limits(typed: Mapping[str, str]) -> NewLimits:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if "time" in typed and not time:
-        raise UsageError("a time limit is more than nothing, and ends: write 2h or 1-12:00:00")
+        raise UsageError("a time limit must be finite and above zero: write 2h or 1-12:00:00")
     if memory == 0:
-        raise UsageError("memory is more than nothing: write 16G")
+        raise UsageError("memory must be above zero: write 16G")
     return NewLimits(time, memory)

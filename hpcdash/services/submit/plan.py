@@ -51,7 +51,7 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
     except HpcdashError:
         return
     if why:
-        raise UsageError(why, "Submit it in parts, or have each task do more.")
+        raise UsageError(why, "Submit it in parts, or let each task do more.")
 
 
 def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
@@ -126,7 +126,7 @@ async def plan_again(
     """
     if len(wanted) > MOST_AT_ONCE:
         raise UsageError(
-            f"{len(wanted)} jobs and arrays are too many to submit again at once", f"Mark at most {MOST_AT_ONCE}."
+            f"{len(wanted)} jobs and arrays are too many to resubmit at once", f"Mark at most {MOST_AT_ONCE}."
         )
     notes: list[str] = []
     made: list[tuple[Resubmission, SubmitCommand]] = []
@@ -205,7 +205,7 @@ def _read(path: str) -> bytes:
     try:
         file = Path(path).expanduser()
         if not file.is_file():
-            raise UsageError(f"{path}: {'a folder' if file.is_dir() else 'there is no such file here'}")
+            raise UsageError(f"{path}: {'a folder' if file.is_dir() else 'no such file on this machine'}")
         with file.open("rb") as stream:
             return _fitting(stream.read(_MOST_BYTES + 1), path)
     except OSError as error:
@@ -217,5 +217,5 @@ def _read(path: str) -> bytes:
 
 def _fitting(content: bytes, path: str) -> bytes:
     if len(content) > _MOST_BYTES:
-        raise UsageError(f"{path}: more than {_MOST_BYTES >> 20} MiB: is it a batch script?")
+        raise UsageError(f"{path}: more than {_MOST_BYTES >> 20} MiB: check that it is a batch script")
     return content

@@ -106,14 +106,14 @@ class LaunchQueues:
         chunk_cpus = max((one.chunk_cpus or 0 for one in limits), default=0)
         if chunk_cpus > 1:
             return CpuShare(
-                None, f"queue {queue.name} gives each chunk {chunk_cpus} CPUs; cpus_per_gpu sets another number"
+                None, f"queue {queue.name} defaults to {chunk_cpus} CPUs per chunk; cpus_per_gpu overrides it"
             )
         shares = [node["cpus"] // node["gpus"] for node in self._nodes_of(queue.name) if node["gpus"] and node["cpus"]]
         share, whose = min(shares, default=0), "a node's share"
         if (most := min((one.most_cpus for one in limits if one.most_cpus), default=0)) and share * gpus > most:
             share, whose = most // gpus, f"as many as queue {queue.name} allows"
         cpus = "1 CPU" if share == 1 else f"{share} CPUs"
-        return CpuShare(share, f"{cpus} with each GPU, {whose}; cpus_per_gpu sets another number") if share else None
+        return CpuShare(share, f"{cpus} per GPU, {whose}; cpus_per_gpu overrides it") if share else None
 
     def _limits_of(self, name: str) -> list[QueueLimits]:
         """A queue's own, those of where it passes jobs on to, and the server's."""
@@ -162,13 +162,13 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
         probe = await store.open()
     except HpcdashError as error:
         known = await _known(store)
-        return replace(known, notes=(f"nothing can be asked: {error.message}", *known.notes))
+        return replace(known, notes=(f"no answer: {error.message}", *known.notes))
     notes: list[str] = []
     backend, whose = store.backend, user or probe.user
     of_accounts = backend.policy.associations(whose, probe.cluster)
     of_qos = backend.policy.qos_offers()
     if of_accounts is not None and probe.has_accounting is False:
-        notes.append("this cluster has no accounting: there are no accounts and no QoS to choose from")
+        notes.append("no accounting on this cluster: no accounts or QoS to choose from")
         of_accounts = of_qos = None
     accounts, qos, *_ = await asyncio.gather(
         _asked(store, of_accounts, "accounts", notes),
@@ -188,7 +188,7 @@ async def _asked(
     try:
         parsed = await store.ask(query)
     except HpcdashError as error:
-        notes.append(f"{what} are not known: {error.message}")
+        notes.append(f"{what} are unknown: {error.message}")
         return ()
     if parsed.rejected:
         rows = counted(len(parsed.rejected), "row")
@@ -225,7 +225,7 @@ def offers_of(queue_table: pa.Table | None, node_table: pa.Table | None, now: fl
         for name in node["queues"] or ():
             own.setdefault(name, []).append(node)
     offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes, now) for row in queues]
-    told = () if is_bound or not nodes or len(queues) < 2 else ("which nodes a queue has is not told: all are counted",)
+    told = () if is_bound or not nodes or len(queues) < 2 else ("a queue's own nodes are unknown: counting all",)
     return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=told)
 
 

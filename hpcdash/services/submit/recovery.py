@@ -51,8 +51,8 @@ ps -eo args= | while read -r line; do
     case $line in *"$1$2"*) echo "still there"; exit ;; esac
 done
 """
-_NO_NAME = "the queue has no such job; a history may keep no marks, and its name is not known"
-_MAY_HAVE_ENDED = "the queue has no such job; one that ended at once would have left no trace, as no history is kept"
+_NO_NAME = "not in the queue; the history may not keep marks, and its name is unknown"
+_MAY_HAVE_ENDED = "not in the queue; without a history, a job that ended at once leaves no trace"
 _MARK = re.compile(rf"{re.escape(MARK_START)}[0-9a-f]{{10}}\b")
 _NAME = "--job-name="
 _RECENT_SECONDS = 86_400.0
@@ -118,7 +118,7 @@ async def reconcile(
 def _format_searches(searches: Iterable[Search]) -> str:
     marks = [search.mark for search in searches if search.mark]
     how = f"by its mark {marks[0]}" if len(marks) == 1 else "by their marks" if marks else "by its name"
-    return f"the answer was lost; what became of it is looked for {how}"
+    return f"the answer was lost; looking for the job {how}"
 
 
 async def _store_script(store: ClusterStore, command: ActionCommand | None, found: Outcome) -> Outcome:
@@ -146,14 +146,14 @@ class _Looking:
         try:
             await self._search_queue()
             if self._left and await self._is_on_its_way():
-                self._report("on the login node it is still being handed over; its end is waited for")
+                self._report("the submission is still running on the login node; waiting for it")
                 await self._wait_for_its_end()
             if self._left:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
                 await self._search_queue()
                 await self._search_history()
         except HpcdashError as error:
-            self._give_up(f"the queue cannot be asked: {error.message.rstrip('.')}")
+            self._give_up(f"cannot query the queue: {error.message.rstrip('.')}")
         return self._found
 
     async def _wait_for_its_end(self) -> None:
@@ -165,14 +165,14 @@ class _Looking:
             if self._left and not await self._is_on_its_way():
                 return
             if _now() > self._ends_at:
-                self._give_up("on the login node it is still being handed over")
+                self._give_up("the submission is still running on the login node")
 
     def _give_up(self, why: str) -> None:
         for job_id, search in self._left.items():
             look = f"look for {search.mark}" if search.mark else "look for its name"
-            words = f"whether it was submitted is not known: {why}; before it is submitted again, {look} in the queue"
+            words = f"it may or may not have been submitted: {why}. Before you submit again, {look} in the queue"
             if search.mark:
-                words += ", or have that done: hpcdash journal --settle"
+                words += ", or run: hpcdash journal --settle"
             self._found[job_id] = Outcome(job_id, None, words)
         self._left.clear()
 
@@ -199,25 +199,25 @@ class _Looking:
             except UnreachableError:
                 raise
             except HpcdashError as error:
-                words = f"the queue has no such job; whether it ended at once is not known: {error.message}"
+                words = f"not in the queue; it may have ended at once: {error.message}"
                 self._end(searches, None, words)
                 continue
             for job_id, search in searches:
                 self._take(job_id, search, _numbers_of(table, search, seen=self._queued))
             left = [(job_id, search) for job_id, search in searches if job_id in self._left]
             self._end([one for one in left if one[1].name is None], None, _NO_NAME)
-            words = f"{NEVER_ARRIVED}: neither the queue nor the history has such a job"
+            words = f"{NEVER_ARRIVED}: no such job in the queue or the history"
             self._end([one for one in left if one[1].name is not None], False, words)
 
     def _take(self, job_id: str, search: Search, numbers: list[tuple[str, bool]]) -> None:
         marked = [number for number, is_marked in numbers if is_marked]
         if len(marked or numbers) == 1 and (marked or not search.mark):
-            how = "" if search.mark else " (the only one of its name submitted since)"
+            how = "" if search.mark else " (the only one of that name submitted since)"
             self._end([(job_id, search)], True, f"job {numbers[0][0] if not marked else marked[0]}{how}")
         elif numbers:
             listed = ", ".join(marked or [number for number, _ in numbers])
             why = "its mark" if marked else "its name"
-            self._end([(job_id, search)], None, f"one of {listed} may be it: they have {why}")
+            self._end([(job_id, search)], None, f"it may be one of {listed}, which have {why}")
 
     def _end(self, searches: Iterable[tuple[str, Search]], done: bool | None, words: str) -> None:
         for job_id, _ in searches:
@@ -255,7 +255,7 @@ class _Looking:
             except HpcdashError as error:
                 if gives_up_at is None:
                     gives_up_at = _now() + _PATIENCE_SECONDS
-                    self._report(f"{error.message} It is tried again for {_PATIENCE_SECONDS:.0f} s.")
+                    self._report(f"{error.message} Retrying for {_PATIENCE_SECONDS:.0f} s.")
                 if _now() >= gives_up_at:
                     raise
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS, max(0.0, gives_up_at - _now()))
@@ -353,7 +353,7 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
         at = datetime.fromtimestamp(entry.at).astimezone()
         for outcome in await reconcile_noted(store, journal, entry):
             what = f"it is {outcome.words}" if outcome.done else outcome.words
-            said.append(f"nobody saw how the submission of {outcome.job_id} at {at:%H:%M} ended: {what}")
+            said.append(f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {what}")
     return said
 
 
@@ -372,5 +372,5 @@ def _note(journal: Journal, action_id: str, outcomes: Sequence[Outcome]) -> str:
     try:
         journal.after(action_id, outcomes)
     except JournalUnwritable as error:
-        return f"this is not in the journal: {error.message}"
+        return f"not saved in the journal: {error.message}"
     return ""

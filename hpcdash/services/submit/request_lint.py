@@ -30,9 +30,9 @@ def lint_request(
     """
     found = list(unmet(demand_of(request, offers, packs_nodes=packs_nodes), offers))
     if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(LintFinding("warning", "gpu_type", f"{request.gpu_type} is not asked for: a slot is a CPU here"))
+        found.append(LintFinding("warning", "gpu_type", f"{request.gpu_type} is ignored: a slot is a CPU here"))
     if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(LintFinding("warning", "cpus_per_gpu", "it counts for nothing: a slot is a CPU here"))
+        found.append(LintFinding("warning", "cpus_per_gpu", "ignored: a slot is a CPU here"))
     found += [LintFinding("warning", "", warning) for warning in (script.warnings if script else ())]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
 
@@ -99,7 +99,7 @@ def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = Fa
         most = _spent(total * queue.limit_seconds, unit)
         parts.append(f"for at most the queue's {_time(queue.limit_seconds)} (up to {most})")
     else:
-        parts.append("without a time limit" if queue is not None else "for as long as its queue allows")
+        parts.append("without a time limit" if queue is not None else "for the queue's maximum time")
     notes = [" ".join(parts).replace(",,", ",")]
     if slots.slots and slots.spare:
         notes.append(f"{slots.spare} more than the {slots.slots} asked for")

@@ -131,21 +131,19 @@ def staged_files(
     more than MOST_STAGED_BYTES.
     """
     if run_as and (not _ACCOUNT.fullmatch(run_as) or run_as == "root"):
-        raise UsageError(
-            f"run_as: {run_as!r} is not an account that jobs are submitted as", "Write a login name: alice"
-        )
+        raise UsageError(f"run_as: {run_as!r} is not a valid account to submit as", "Write a login name: alice")
     total = sum(map(len, (*own.values(), *given.values())))
     if total > MOST_STAGED_BYTES:
         raise UsageError(
-            f"{total >> 20} MiB of files are more than the {MOST_STAGED_BYTES >> 20} MiB that are staged",
-            "Copy large files there beforehand, and name them by their absolute paths.",
+            f"{total >> 20} MiB of files exceed the {MOST_STAGED_BYTES >> 20} MiB staging limit",
+            "Copy large files to the cluster first and use their absolute paths.",
         )
     if run_as:
         for name in given:
             if not PLAIN_NAME.fullmatch(name) or name in (*own, SUMS_NAME):
                 raise UsageError(
-                    f"with run_as, {name!r} cannot be the name of a staged file",
-                    "Rename it: letters, digits and ._@+- alone, and none of hpcdash's own names "
+                    f"with run_as, a staged file cannot be named {name!r}",
+                    "Rename it: use only letters, digits and ._@+-, and none of hpcdash's own names "
                     f"({', '.join((*own, SUMS_NAME))}).",
                 )
     contents = {**own, **{staged_name(_checked(name), run_as): content for name, content in given.items()}}
@@ -161,9 +159,9 @@ def _digest(content: bytes) -> str:
 def _checked(name: str) -> str:
     encoded = name.encode("utf-8", "surrogateescape")
     if not name or name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise UsageError(f"{name!r} cannot be the name of a staged file", "Give it a plain name, without a folder.")
+        raise UsageError(f"{name!r} cannot be the name of a staged file", "Use a plain name without a folder.")
     if len(encoded) > _LONGEST_NAME_BYTES:
-        raise UsageError(f"{name[:40]}… is too long a name for a staged file", "Give it a shorter one.")
+        raise UsageError(f"{name[:40]}… is too long for a staged file's name", "Give it a shorter one.")
     return name
 
 
@@ -179,7 +177,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
         if staged.run_as and words.endswith(_NO_RULE):
             words += f" (the sudo rules do not let this account run {staged.launch_program} as {staged.run_as})"
-        return (Outcome(job, False, f"nothing was submitted: {staged.folder} cannot be made and filled: {words}"),)
+        return (Outcome(job, False, f"not submitted: cannot create {staged.folder} and its files: {words}"),)
 
     # The sums are not counted.
     count = len(staged.contents) - 1
@@ -207,7 +205,7 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
         why = answer.stdout.decode("utf-8", "replace").strip()
         if answer.status != 0:
             raise SchedulerRefused(
-                f"whether {launch_program} is root's alone is not known",
+                f"cannot tell whether only root can change {launch_program}",
                 argv=answer.argv,
                 status=answer.status,
                 words=excerpt(answer.stderr),

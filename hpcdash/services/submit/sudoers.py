@@ -230,12 +230,12 @@ def sudoers_text(
     """
     if not _ACCOUNT.fullmatch(account):
         raise UsageError(
-            f"{account!r} is not an account that sudo rules can name", "Write a login name: --account launcher"
+            f"{account!r} is not a valid account name for sudo rules", "Write a login name: --account launcher"
         )
     if account == "root":
-        raise UsageError("root needs no rules", "Name the account that hpcdash runs as: --account launcher")
+        raise UsageError("root needs no rules", "Give the account that hpcdash runs as: --account launcher")
     if not _GROUP.fullmatch(group):
-        raise UsageError(f"{group!r} is not a group that sudo rules can name", "Write a group's name: --group hpcusers")
+        raise UsageError(f"{group!r} is not a valid group name for sudo rules", "Write a group name: --group hpcusers")
     _check_path("--bin", "the commands' folder", bin_folder)
     _check_path("--storage-root", "the storage root", storage_root)
     _check_path("launch_program", "the launch program", launch_program)
@@ -295,5 +295,5 @@ def program_argv(account: str, launch_program: str, verb: str, *words: str) -> t
 def _check_path(option: str, what: str, path: str) -> None:
     if not PLAIN_PATH.fullmatch(path):
         raise UsageError(
-            f"{path!r} cannot be {what} here", f"{option}: write an absolute path of letters, digits and ._@+- alone."
+            f"{path!r} cannot be {what} here", f"{option}: write an absolute path of letters, digits and ._@+- only."
         )

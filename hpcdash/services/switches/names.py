@@ -97,7 +97,7 @@ class SwitchNames:
     def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
         """What is named as an absolute path, or why it can be none."""
         if named is None:
-            return Naming(problem=f"neither the launch nor the script of {job_id} names its {kind.words}")
+            return Naming(problem=f"no {kind.words} is named in the launch or the script of {job_id}")
         whole = absolute_path(named.path, row["work_dir"])
         problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(whole)):
@@ -107,9 +107,9 @@ class SwitchNames:
     def remembered(self, kind: SwitchKind, job_id: str, name: str, owner: str) -> NamedSwitch | None:
         """What a person named for this job, else for another of its name."""
         if path := self.memory.of_job(kind, job_id, name):
-            return NamedSwitch(path, "named here for this job before")
+            return NamedSwitch(path, "set here for this job before")
         if path := self.memory.of_name(kind, name, owner):
-            return NamedSwitch(path, "named here for a job of this name before")
+            return NamedSwitch(path, "set here for a job of this name before")
         return None
 
     def launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:

@@ -33,9 +33,9 @@ entry() {
 tell now "$(date +%s)"; tell me "$(id -u) $(id -un)"; tell groups "$(id -G)"
 [ ! "$owner" ] || tell owner-uid "$(id -u -- "$owner" 2>/dev/null)"
 if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'its folder is a link to nowhere'
-elif [ ! -e "$folder" ]; then tell problem 'its folder is not there, or one above it may not be entered'
-elif [ ! -d "$folder" ]; then tell problem 'what should be its folder is none'
-elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder may not be entered'
+elif [ ! -e "$folder" ]; then tell problem 'its folder does not exist, or one above it cannot be entered'
+elif [ ! -d "$folder" ]; then tell problem 'its folder is not a folder'
+elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder cannot be entered: no permission'
 else
   tell there "$(pwd -P)"; entry folder .
   if [ -w . ]; then tell writable yes; fi
@@ -93,13 +93,13 @@ fi
 rm -f -- "$file" || exit 73
 """
 _SAID = {
-    66: "the folder is gone, or is another now: nothing was done",
-    68: "the folder is somebody else's now: nothing was done",
-    69: "a link, or no plain file, has its name: nothing was done",
+    66: "the folder is gone or was replaced; nothing was done",
+    68: "the folder has another owner now; nothing was done",
+    69: "the path is a link or not a regular file; nothing was done",
     70: "it is already set",
-    71: "it is gone already",
-    72: "it holds more than when it was looked at: it stays",
-    74: "something else has its name now: nothing was done",
+    71: "it is already gone",
+    72: "it grew since it was checked; not removed",
+    74: "the path was replaced; nothing was done",
 }
 
 
@@ -120,8 +120,8 @@ def _parse_look(answer: Answer, *, path: str, token: str) -> SwitchLook:
     pieces = answer.stdout.decode("utf-8", "surrogateescape").split(token)
     if len(pieces) < 2 or pieces[-1]:
         raise UnreadableOutput(
-            f"what is at {path} was not told whole",
-            "Look again.",
+            f"the answer about {path} was cut off",
+            "Try again.",
             argv=("ls", "-ld", path),
             status=answer.status,
             words=excerpt(answer.stderr),
@@ -136,7 +136,7 @@ def drop_command(look: SwitchLook, owner: str, job_ids: Sequence[str]) -> Action
     argv = ("sh", "-c", _DROP.strip(), "sh", folder, look.there, name, owner)
     read = partial(_outcomes, job_ids=tuple(job_ids), done=f"created {look.path}")
     group = f", group {look.folder.group}" if look.folder.group else ""
-    shown = f"create the empty file {look.path}{group}; never through a link"
+    shown = f"create the empty file {look.path}{group}; links are not followed"
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
@@ -145,14 +145,14 @@ def clear_command(look: SwitchLook, job_ids: Sequence[str]) -> ActionCommand:
     folder, name = _parts(look.path)
     most = min(look.file.size or 0, MOST_SWITCH_BYTES)
     argv = ("sh", "-c", _CLEAR.strip(), "sh", folder, look.there, name, str(look.thing), str(most))
-    done = f"removed {look.path}, which {look.file.owner or 'somebody'} made"
+    done = f"removed {look.path}, created by {look.file.owner or 'somebody'}"
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
     if look.thing is Thing.FILE:
-        shown = f"remove the {f'file {look.path}, of {most} bytes at the most' if most else f'empty file {look.path}'}"
+        shown = f"remove the {f'file {look.path}, at most {most} bytes' if most else f'empty file {look.path}'}"
     elif look.thing is Thing.LINK:
-        shown = f"remove the link {look.path} itself, and nothing that it leads to"
+        shown = f"remove the link {look.path}, not its target"
     else:
-        shown = f"remove {look.path}, which is not a plain file"
+        shown = f"remove {look.path}, which is not a regular file"
     return ActionCommand(argv, tuple(job_ids), read, limit_seconds=ACT_SECONDS, shown=(shown,))
 
 
@@ -166,7 +166,7 @@ def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[O
     words = excerpt(answer.stderr).rpartition("\n")[2]
     if answer.status == 0:
         # Only that the group stays one's own is said by what went well.
-        said = f"{done}; its group stays one's own: {words.rpartition(': ')[2]}" if words else done
+        said = f"{done}; it keeps your group: {words.rpartition(': ')[2]}" if words else done
         return tuple(Outcome(job_id, True, said) for job_id in job_ids)
     said = _SAID.get(answer.status) or words.rpartition(": ")[2] or f"status {answer.status}"
     return tuple(Outcome(job_id, False, said) for job_id in job_ids)

@@ -90,7 +90,7 @@ class Switch:
     def format_other_path(self) -> str:
         """Of another path that was named for it before, which does not count; '' for none."""
         also = self.naming.also
-        return f"named here before: {also}; {self.naming.whence} goes first" if also else ""
+        return f"set here before: {also}; {self.naming.whence} takes precedence" if also else ""
 
     @property
     def living(self) -> tuple[Row, ...]:
@@ -130,9 +130,9 @@ class JobSwitches:
         row = detail.job.to_pylist()[0]
         name, owner = str(row["name"] or ""), str(row["user"] or "")
         if path:
-            naming = self.names.settled(kind, job_id, NamedSwitch(path, "as it was named"), row)
+            naming = self.names.settled(kind, job_id, NamedSwitch(path, "as given"), row)
             if naming.problem:
-                raise UsageError(naming.problem, "Write the path of one file.")
+                raise UsageError(naming.problem, "Give the path of one file.")
         else:
             naming = await self.names.naming(kind, job_id, detail)
         return Switch(kind, job_id, name, owner, naming, tuple(rows or (row,)), detail, bool(path))
@@ -144,7 +144,7 @@ class JobSwitches:
         try:
             self.names.memory.remember(switch.kind, switch.job_id, switch.name, switch.owner, switch.path)
         except StateUnusable as error:
-            return f"the path could not be remembered: {error.message}"
+            return f"could not remember the path: {error.message}"
         return ""
 
     def forget(self, switch: Switch) -> str:
@@ -152,7 +152,7 @@ class JobSwitches:
         try:
             kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
         except StateUnusable as error:
-            return f"it could not be forgotten: {error.message}"
+            return f"could not forget it: {error.message}"
         return f"forgotten: {', '.join(kept)}" if kept else "nothing was remembered"
 
     def mark(self, switch: Switch, log: SwitchLog) -> str:
@@ -162,7 +162,7 @@ class JobSwitches:
         try:
             self.names.memory.mark(switch.kind, switch.path, log.now)
         except StateUnusable as error:
-            return f"what its log says from now on is not told later: {error.message}"
+            return f"what its log says later cannot be reported: {error.message}"
         return ""
 
     def log_of(self, switch: Switch) -> SwitchLog:
@@ -176,7 +176,7 @@ class JobSwitches:
         try:
             return await self.store.ask(look_query(switch.path, switch.owner))
         except CommandTimedOut as error:
-            error.message = f"the disk of {switch.path} does not answer"
+            error.message = f"the disk of {switch.path} does not respond"
             raise
 
     async def namesakes(self, switch: Switch) -> Namesakes:
@@ -196,8 +196,8 @@ class JobSwitches:
             elif is_same:
                 found += rows
         others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
-        note = f"of {others} other jobs seen it is not known what they name" if others > 1 else ""
-        return Namesakes(tuple(found), note or ("of 1 other job seen it is not known what it names" if others else ""))
+        note = f"{others} other jobs were not checked for this switch" if others > 1 else ""
+        return Namesakes(tuple(found), note or ("1 other job was not checked for this switch" if others else ""))
 
     def _candidates(self, switch: Switch) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
         """(job or array, its living rows, what is remembered of it) of those that may name the same file, those of the
@@ -318,7 +318,7 @@ class JobSwitches:
     async def carry_out(self, switch: Switch, plan: Plan) -> Report:
         """Run a plan; where nobody knows what came of it, it is said how to look."""
         report = await self.actions.run(plan)
-        look = f"the answer was lost; look: hpcdash {switch.kind}-switch {switch.job_id} --status"
+        look = f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} --status"
         outcomes = tuple(
             one if one.done is not None else replace(one, words=one.words.replace(ANSWER_LOST, look, 1))
             for one in report.outcomes
@@ -339,7 +339,7 @@ def _next_step(switch: Switch, look: SwitchLook) -> str:
     if look.is_dropped:
         return f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} --clear"
     if look.problem:
-        return "Does the job make this folder? --path names another file."
+        return "If the job creates this folder, wait for it; --path names another file."
     return ""
 
 
@@ -362,16 +362,16 @@ class SwitchLog:
         """Whether it says that the job still looks for its switches; `living` are its rows. Raises nothing."""
         active = [row for row in living if row["state"] in ACTIVE]
         if not active:
-            return "it waits: it looks for the switch once it starts" if living else "it has ended"
+            return "pending: it checks for the switch once it starts" if living else "it has ended"
         try:
             await self._find(str(active[0]["id"]))
             if not self._paths:
                 return self._why_none
             return self._grows(await self._ask([None] * len(self._paths)))
         except CommandTimedOut:
-            return "the disk of its log does not answer: whether the job still looks is not known"
+            return "the disk of its log does not respond: cannot tell whether the job still runs"
         except HpcdashError as error:
-            return f"whether its log grows is not known: {error.message}"
+            return f"cannot tell whether its log is growing: {error.message}"
 
     async def since_mark(self, living: Sequence[Row]) -> tuple[str | None, str]:
         """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with.
@@ -427,7 +427,7 @@ class SwitchLog:
         try:
             found = await self._ask(self._read)
         except HpcdashError as error:
-            return self._said, f"whether its log grows is not known: {error.message}"
+            return self._said, f"cannot tell whether its log is growing: {error.message}"
         for at, chunk in enumerate(found):
             if not chunk.look.is_there:
                 continue
@@ -446,7 +446,7 @@ class SwitchLog:
 
     def _grows(self, found: Sequence[Chunk]) -> str:
         ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
-        return format_log(min(ages, default=None), "its log is not there yet")
+        return format_log(min(ages, default=None), "it has no log yet")
 
     async def _find(self, job_id: str) -> None:
         if self._of == job_id:
@@ -457,7 +457,7 @@ class SwitchLog:
         files = await files_of(self._store, job_id, detail)
         self._of, self._paths = job_id, ()
         if files.host:
-            self._why_none = f"its log is on {files.host}'s own disk: whether it grows is not known"
+            self._why_none = f"its log is on {files.host}'s local disk: cannot tell whether it is growing"
             return
         self._paths = tuple(path for path in (files.stdout, files.stderr) if path and "\0" not in path)
         self._why_none = format_log(None, files.note)

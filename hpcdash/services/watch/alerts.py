@@ -21,14 +21,14 @@ STATE_SCHEMA = 1
 _PASSED_SECONDS = 7.0 * DAY
 _MOST_PASSED = 1000
 _OF_ASPECTS = {
-    ("is-running", "held"): "it is held",
-    ("storage", "inodes"): "inodes run out",
-    ("loss", "nan"): "its loss is nan",
-    ("loss", "inf"): "its loss is infinite",
-    ("loss", "divergence"): "its loss diverges",
-    ("loss", "spike"): "its loss has a spike",
-    ("loss", "plateau"): "its loss stands still",
-    ("loss", "stall"): "it logs no more samples",
+    ("is-running", "held"): "Job held",
+    ("storage", "inodes"): "Running out of inodes",
+    ("loss", "nan"): "Loss is NaN",
+    ("loss", "inf"): "Loss is infinite",
+    ("loss", "divergence"): "Loss diverging",
+    ("loss", "spike"): "Loss spike",
+    ("loss", "plateau"): "Loss plateau",
+    ("loss", "stall"): "No new samples in the log",
 }
 # Whose subject is a job's id, or an array's.
 _OF_JOBS = frozenset(
@@ -213,7 +213,7 @@ class Alerts:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _unreadable(str(error)) from None
         if kept.schema != STATE_SCHEMA:
-            raise _unreadable(f"it is of schema {kept.schema}, not {STATE_SCHEMA}")
+            raise _unreadable(f"it has schema {kept.schema}, not {STATE_SCHEMA}")
         return cls({state.finding.key: state for state in kept.states}, kept.snoozed, kept.owed, kept.passed)
 
 
@@ -227,7 +227,7 @@ class _Kept:
 
 
 def _unreadable(why: str) -> HpcdashError:
-    return HpcdashError(f"the kept state of the alerts cannot be read: {why}", "Remove it: alerts will be sent again.")
+    return HpcdashError(f"the saved alert state cannot be read: {why}", "Remove it; alerts will be sent again.")
 
 
 def _worst_by_key(findings: Iterable[Finding]) -> dict[str, Finding]:
@@ -304,22 +304,22 @@ def _is_kept_back(
 
 
 _TITLES = {
-    "is-running": "a job does not run",
-    "is-hanging": "its log stands still",
-    "storage": "a disk fills up",
-    "drained-nodes": "a node is out of use",
-    "spare-nodes": "few nodes to spare",
-    "no-successor": "nothing waits behind it",
-    "never-starts": "it will never start",
-    "end-before-save": "it ends before it saves",
-    "no-save": "it does not save",
-    "grace-too-short": "too little time to save",
-    "fails-on-a-node": "it fails on one node",
-    "loss": "its loss is not as it should be",
-    "ends-late": "it needs more than its time",
-    "unreachable": "the cluster does not answer",
-    "allocation-ends": "an allocation is soon over",
-    "cannot-look": "it cannot be looked at",
+    "is-running": "Job not running",
+    "is-hanging": "Log stopped growing",
+    "storage": "Disk filling up",
+    "drained-nodes": "Node out of service",
+    "spare-nodes": "Few spare nodes",
+    "no-successor": "No successor queued",
+    "never-starts": "Will never start",
+    "end-before-save": "Ends before its next checkpoint",
+    "no-save": "No checkpoints saved",
+    "grace-too-short": "Grace period too short to save",
+    "fails-on-a-node": "Repeated failures on one node",
+    "loss": "Abnormal loss",
+    "ends-late": "Time limit too short",
+    "unreachable": "Cluster not responding",
+    "allocation-ends": "Allocation ends soon",
+    "cannot-look": "Cannot be checked",
 }
 
 
@@ -329,8 +329,8 @@ def is_of_job(rule: str) -> bool:
 
 
 def title_of(rule: str, aspect: str = "") -> str:
-    """`its log stands still`; the rule's own name where there are no words for it."""
+    """`Log stopped growing`; the rule's own name where there are no words for it."""
     if aspect == "cannot be seen":
-        return "it cannot be seen"
+        return "Cannot be monitored"
     known = _OF_ASPECTS.get((rule, aspect)) or _OF_ASPECTS.get((rule, aspect.partition(" ")[0]))
     return known or _TITLES.get(rule, rule)

@@ -76,7 +76,7 @@ class WatchBoard:
                 settings = await asyncio.to_thread(self._reread)
             except HpcdashError as error:
                 words = " ".join(error.message.split())
-                self.unread = f"what is watched is as it was: the configuration cannot be read: {words}"
+                self.unread = f"the watchdogs are unchanged: the configuration cannot be read: {words}"
                 return
             if settings is None:
                 return

@@ -78,11 +78,11 @@ class Watching(Endings):
         self.state.unreachable_rounds += 1
         rounds = self.state.unreachable_rounds
         if rounds >= self.settings.unreachable_rounds:
-            words = f"{self.store.title} could not be asked {rounds} times in a row: {visible(error.message)}"
-            step = error.next_step.splitlines()[0] if error.next_step else "hpcdash doctor looks at the connection."
+            words = f"{self.store.title} did not respond {rounds} times in a row: {visible(error.message)}"
+            step = error.next_step.splitlines()[0] if error.next_step else "hpcdash doctor checks the connection."
             look.findings.append(Finding(UNREACHABLE, self.store.name, Severity.CRITICAL, words, step))
         look.pulses = [
-            f"{rule.meant.name}: the cluster does not answer: {error.message}"
+            f"{rule.meant.name}: the cluster is not responding: {error.message}"
             for rule in self._here(self.settings.running)
         ]
         return look
@@ -91,7 +91,7 @@ class Watching(Endings):
         try:
             await self.store.fetch(kind)
         except HpcdashError as error:
-            look.problems.append(f"{kind} could not be asked: {error.message}")
+            look.problems.append(f"{kind} could not be queried: {error.message}")
 
     def _wants_history(self) -> bool:
         is_old = self.store.clock.now() - self.state.history_at >= HISTORY_EVERY_SECONDS
@@ -117,7 +117,7 @@ class Watching(Endings):
             except NoSuchJob:
                 continue
             except HpcdashError as error:
-                look.problems.append(f"where job {job_id} writes could not be asked: {error.message}")
+                look.problems.append(f"could not find out where job {job_id} writes: {error.message}")
                 continue
             paths = [path for path in (files.stdout, files.stderr) if path is not None]
             state.logs_of[job_id] = list(dict.fromkeys(paths))
@@ -125,7 +125,7 @@ class Watching(Endings):
             if files.host:
                 state.hosts[job_id] = files.host
             if not paths:
-                state.unseen[job_id] = files.note or "the scheduler does not tell where it writes"
+                state.unseen[job_id] = files.note or "the scheduler does not report where it writes"
 
     def _to_ask(self, jobs: pa.Table, now: float, look: Judgement) -> FactsRequest:
         newest: set[str] = set()
@@ -164,8 +164,8 @@ class Watching(Endings):
                 asked |= by_job[job_id]
         looks.update(dict.fromkeys(asked, now))
         if waiting:
-            logs = f"the logs of {counted(waiting, 'more job')} wait for their turn"
-            look.problems.append(f"{logs}: whether they grow is looked at of {MOST_FILES} logs in one round")
+            logs = f"the logs of {counted(waiting, 'more job')} were not checked"
+            look.problems.append(f"{logs}: a round checks at most {MOST_FILES} logs, and the next one continues")
         return tuple(sorted(asked))
 
     def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
@@ -187,8 +187,8 @@ class Watching(Endings):
         turn = sorted(paths, key=lambda path: (looks.get(path, 0.0), path))
         looks.update(dict.fromkeys(turn[:MOST_TAILS], now))
         if waiting := len(turn[MOST_TAILS:]):
-            logs = f"{counted(waiting, 'more log')} of trainings {'waits' if waiting == 1 else 'wait'} for their turn"
-            look.problems.append(f"{logs}: {MOST_TAILS} are read in one round")
+            logs = f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} not read"
+            look.problems.append(f"{logs}: a round reads at most {MOST_TAILS}, and the next one continues")
         return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
 
     async def _ask_facts(self, jobs: pa.Table, look: Judgement) -> None:
@@ -202,7 +202,7 @@ class Watching(Endings):
                 self._facts = await self.store.ask(facts_query(self._asked, self.store.user))
             except HpcdashError as error:
                 failure = error
-                look.problems.append(f"logs and disks could not be looked at: {error.message}")
+                look.problems.append(f"logs and disks could not be checked: {error.message}")
         look.problems += [_format_silent(place) for place in self._facts.silent]
         await self._ask_nodes(jobs, now, look)
         self._answered_at = self.store.clock.now()
@@ -255,7 +255,7 @@ class Watching(Endings):
             facts = query.parse(await node.run(query.argv, limit_seconds=query.limit_seconds))
         except HpcdashError as error:
             for job_id in of_host:
-                state.unseen[job_id] = f"its log is on {host} until it ends, and {visible(error.message)}"
+                state.unseen[job_id] = f"its log stays on {host} until it ends, and {visible(error.message)}"
             return Facts()
         look.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
         asked = {path for path in (*files, *(tail.path for tail in tails)) if not lies_in(path, facts.silent)}
@@ -267,7 +267,7 @@ class Watching(Endings):
                 # It may have been started anew elsewhere: where it writes is asked again.
                 del state.hosts[job_id]
                 state.logs_of.pop(job_id, None)
-                state.unseen[job_id] = f"its log is not on {host}, where it is to be until it ends"
+                state.unseen[job_id] = f"its log is missing on {host}, where it should stay until it ends"
         return facts
 
     def _note_blind(self, jobs: pa.Table, facts: Facts, failure: HpcdashError | None) -> None:
@@ -338,7 +338,7 @@ class Watching(Endings):
 
 
 def _format_silent(place: str) -> str:
-    return f"{visible(place)} did not answer in time: is its file system there? Nothing in it was looked at"
+    return f"{visible(place)} did not respond in time: is its file system mounted? Nothing in it was checked"
 
 
 def _tail_query(path: str, tail: LogTail | None) -> TailQuery:
@@ -378,7 +378,7 @@ async def _ask(
         try:
             kept[name] = qos_state(await store.ask(query), now)
         except HpcdashError as error:
-            problems.append(f"{what} {name} could not be asked: {error.message}")
+            problems.append(f"{what} {name} could not be queried: {error.message}")
     return problems
 
 

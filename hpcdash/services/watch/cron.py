@@ -83,13 +83,13 @@ async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronS
 async def write_script(store: ClusterStore, path: str, content: str) -> None:
     """A program of the person alone; raises CommandError where it cannot be written there."""
     argv = ("sh", "-c", _WRITE, "sh", path)
-    await _act(store, argv, f"{path} could not be written", content.encode("utf-8", "surrogateescape"))
+    await _act(store, argv, f"cannot write {path}", content.encode("utf-8", "surrogateescape"))
 
 
 async def move_away(store: ClusterStore, job: CronJob) -> None:
     """The job's script into the folder `removed`; raises CommandError."""
     argv = ("sh", "-c", _MOVE_AWAY, "sh", job.script_path, f"{job.folder}/removed")
-    await _act(store, argv, f"{job.script_path} could not be moved away")
+    await _act(store, argv, f"cannot move {job.script_path} away")
 
 
 async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: CronStand | None) -> tuple[str, ...]:
@@ -98,18 +98,18 @@ async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: Cr
     script = cron_script(job, store.backend.scripts.cron_parts(job))
     folders = (job.scripts_folder, job.output_folder)
     argv = ("sh", "-c", 'umask 077; mkdir -p -- "$@"', "sh", *folders)
-    await _act(store, argv, f"{' and '.join(folders)} could not be made")
+    await _act(store, argv, f"{' and '.join(folders)} could not be created")
     await write_script(store, job.script_path, script)
-    said = [f"{job.script_path} is written; it runs the scripts of {job.scripts_folder}"]
+    said = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
     if stand is not None and stand.rows:
         rows = ", ".join(f"{row['id']} {row['state']}" for row in stand.rows)
-        return (*said, f"{job.name} is in the queue already ({rows}): no second one is submitted")
+        return (*said, f"{job.name} is already in the queue ({rows}); not submitted again")
     planned = plan_submission(store, Submission(script.encode(), job.name, file=job.script_path))
     report = await actions.run(planned.plan)
     outcome = report.outcomes[-1]
     if not outcome.done:
         words = "was not submitted" if outcome.done is False else "may or may not have been submitted"
-        raise HpcdashError(f"{job.name} {words}: {outcome.words}", "hpcdash cron --status tells how it stands.")
+        raise HpcdashError(f"{job.name} {words}: {outcome.words}", "Check with hpcdash cron --status.")
     return (*said, f"{job.name}: {outcome.words}", *((report.journal_problem,) if report.journal_problem else ()))
 
 
@@ -118,12 +118,12 @@ async def remove(store: ClusterStore, actions: Actions, job: CronJob, stand: Cro
     said = []
     if stand is not None and stand.is_installed:
         await move_away(store, job)
-        said.append(f"{job.script_path} is in {job.folder}/removed")
+        said.append(f"moved {job.script_path} to {job.folder}/removed")
     waiting = tuple(str(row["id"]) for row in (stand.rows if stand is not None else ()) if row["state"] in WAITING)
     if waiting:
         report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, waiting)))
         said += [f"{one.job_id}: {one.words or 'cancelled'}" for one in report.outcomes]
-    return tuple(said) or (f"{job.name} is not installed in {job.folder}, and not in the queue",)
+    return tuple(said) or (f"{job.name} is neither installed in {job.folder} nor in the queue",)
 
 
 async def _list(store: ClusterStore, named: str) -> tuple[str, dict[str, list[str]]]:
@@ -136,8 +136,8 @@ def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
     parts = answer.stdout.decode("utf-8", "surrogateescape").split(token)[1:]
     if not parts or parts[-1] != "end" or not parts[0].startswith("folder /"):
         raise CommandError(
-            "the folder of the cron jobs cannot be looked at",
-            "--folder names another.",
+            "cannot read the cron jobs' folder",
+            "Name another with --folder.",
             argv=("sh",),
             status=answer.status,
             words=excerpt(answer.stderr),
@@ -161,4 +161,4 @@ async def _act(store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes
 
     answer = await store.act(ActionCommand(tuple(argv), (), read, stdin, _LIMIT_SECONDS))
     if answer.status != 0:
-        raise CommandError(what, "Is there room, and may you write there?", argv=("sh",), words=excerpt(answer.stderr))
+        raise CommandError(what, "Check free space and permissions.", argv=("sh",), words=excerpt(answer.stderr))

@@ -170,7 +170,7 @@ def _known(rows: Iterable[tuple[str, int, int] | None], program: str, printed: b
 
 def _unreadable(program: str, printed: bytes) -> UnreadableOutput:
     return UnreadableOutput(
-        f"{program} printed no figures", "Try it there by hand.", argv=(program.split()[0],), words=excerpt(printed)
+        f"{program} printed no usage", "Run it there by hand.", argv=(program.split()[0],), words=excerpt(printed)
     )
 
 
@@ -309,5 +309,5 @@ def _beegfs_amount(text: str) -> int | None:
 
 def _unreadable_quota(program: str, printed: bytes) -> UnreadableOutput:
     return UnreadableOutput(
-        f"{program} printed no quotas", "Try it there by hand.", argv=tuple(program.split()), words=excerpt(printed)
+        f"{program} printed no quotas", "Run it there by hand.", argv=tuple(program.split()), words=excerpt(printed)
     )

@@ -39,7 +39,7 @@ _KINDS = {
     "nan": "is a number again",
     "inf": "is finite again",
     "divergence": "no longer diverges",
-    "plateau": "moves again",
+    "plateau": "is changing again",
     "stall": "has new samples",
 }
 
@@ -50,7 +50,7 @@ class Endings(Judge):
     def ending_of(self, finding: Finding) -> Ending:
         """Why something that a rule found is found no more; for what could be looked at."""
         if finding.rule == UNREACHABLE:
-            return Ending(f"{self.store.title} answers again")
+            return Ending(f"{self.store.title} is responding again")
         jobs = self._table(self.job_kind)
         endings: Mapping[str, Callable[[Finding, pa.Table], Ending]] = {
             running.RULE: self._of_running,
@@ -85,12 +85,12 @@ class Endings(Judge):
             return UNWATCHED
         who = f"job {shown(watch.name)}"
         if not rows:
-            return Ending(f"{who} is no longer held: it is gone")
+            return Ending(f"{who} is no longer held: it left the queue")
         active = [row for row in rows if row["state"] in ACTIVE]
         if active:
-            return Ending(f"{who} is running again, as {shown(active[0]['id'])}")
+            return Ending(f"{who} is running again as {shown(active[0]['id'])}")
         is_held = all(row["state"] == JobState.HELD for row in rows)
-        return Ending(f"{who} is {'there' if is_held else 'waiting to run'} again, as {shown(rows[0]['id'])}")
+        return Ending(f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}")
 
     def _of_job(self, finding: Finding, jobs: pa.Table, is_meant: bool, words: str) -> Ending:
         """Of what is about a running job."""
@@ -102,41 +102,41 @@ class Endings(Judge):
             return Ending(f"{who}: {words}")
         if row["state"] in ACTIVE:
             return UNWATCHED
-        return Ending(f"{who} no longer runs: it is {state_word(str(row['state']))}")
+        return Ending(f"{who} is no longer running: it is {state_word(str(row['state']))}")
 
     def _of_log(self, finding: Finding, jobs: pa.Table) -> Ending:
-        words = "its log can be seen again" if finding.aspect else "its log grows again"
+        words = "its log can be read again" if finding.aspect else "its log is growing again"
         return self._of_job(finding, jobs, finding.subject in self._hung(jobs), words)
 
     def _of_loss(self, finding: Finding, jobs: pa.Table) -> Ending:
         kind, _, metric = finding.aspect.partition(" ")
         rule = self._trainings(jobs).get(finding.subject)
         if kind not in _KINDS:
-            return self._of_job(finding, jobs, rule is not None, "its log can be seen again")
+            return self._of_job(finding, jobs, rule is not None, "its log can be read again")
         is_meant = rule is not None and kind in rule[0].watch.kinds
         return self._of_job(finding, jobs, is_meant, f"{shown(metric)} {_KINDS[kind]}")
 
     def _of_end(self, finding: Finding, jobs: pa.Table) -> Ending:
         rule = self._trainings(jobs).get(finding.subject)
         is_meant = rule is not None and losses.LIMIT in rule[0].watch.kinds
-        return self._of_job(finding, jobs, is_meant, "it ends in its time, or enough waits behind it")
+        return self._of_job(finding, jobs, is_meant, "it will finish in time, or enough successors are queued")
 
     def _of_saves(self, finding: Finding, jobs: pa.Table) -> Ending:
         meant = {job_id for _, job_id in self._saving(jobs)}
         if finding.rule == deadlines.END:
-            return self._of_job(finding, jobs, finding.subject in meant, "it saves before its end")
+            return self._of_job(finding, jobs, finding.subject in meant, "it will save before it ends")
         if finding.rule == deadlines.NO_SAVE:
             has_place = any(
                 place for job_id, (_, place) in self._saved_places(jobs).items() if job_id == finding.subject
             )
-            return self._of_job(finding, jobs, has_place, "it saves again, or its next save is not late yet")
+            return self._of_job(finding, jobs, has_place, "it saved again, or its next save is not overdue")
         of_array = rows_where(jobs, array_id=(finding.subject,))
         living = (one for one in of_array if one["state"] in (*ACTIVE, *WAITING))
         row = next(living, None) or _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
-        return Ending(f"{who}: there is time to save before it is preempted") if row["id"] in meant else UNWATCHED
+        return Ending(f"{who}: there is enough time to save before preemption") if row["id"] in meant else UNWATCHED
 
     def _of_waiting(self, finding: Finding, jobs: pa.Table) -> Ending:
         if not self.settings.never_starts:
@@ -149,7 +149,7 @@ class Endings(Judge):
         if state not in WAITING:
             return Ending(f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}")
         hint = self.store.backend.reasons.hint(state, row["reason"]).partition(";")[0] or row["reason"] or ""
-        return Ending(f"{who} may start after all" + (f": {shown(hint)}" if hint else ""))
+        return Ending(f"{who} can start after all" + (f": {shown(hint)}" if hint else ""))
 
     def _of_allocation(self, finding: Finding, jobs: pa.Table) -> Ending:
         return self._of_job(finding, jobs, True, "its time limit is later now")
@@ -162,31 +162,31 @@ class Endings(Judge):
         chain = find_chain(finding.subject, self._of_owner(jobs, first["user"] if first is not None else None))
         active = [row for row in chain.rows if row["state"] in ACTIVE] if chain is not None else []
         if not active:
-            return Ending(f"the chain of job {shown(finding.subject)} no longer runs")
+            return Ending(f"the chain of job {shown(finding.subject)} is no longer running")
         last = active[-1]
         states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
         meant = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}
-        words = f"{format_job(last['id'], last['name'])}: enough waits behind it"
+        words = f"{format_job(last['id'], last['name'])}: enough successors are queued"
         return Ending(words) if {row["id"] for row in active} & meant else UNWATCHED
 
     def _of_disk(self, finding: Finding) -> Ending:
         if all(rule.watch.path != finding.subject for rule in self._here(self.settings.storage)):
             return UNWATCHED
-        what = "inodes" if finding.aspect == storage.INODES else "room"
-        return Ending(f"{shown(finding.subject)}: there {'are' if what == 'inodes' else 'is'} enough {what} again")
+        what = "inodes" if finding.aspect == storage.INODES else "space"
+        return Ending(f"{shown(finding.subject)}: enough free {what} again")
 
     def _of_place(self, finding: Finding, jobs: pa.Table) -> Ending:
         place, watched = finding.subject, self._watched_places(jobs)
         if place == self.store.title:
-            return Ending("logs and disks can be looked at again") if watched else UNWATCHED
+            return Ending("logs and disks can be checked again") if watched else UNWATCHED
         is_watched = any(unseen.lies_in(path, (place,)) for path in watched)
-        return Ending(f"{shown(place)} can be looked at again") if is_watched else UNWATCHED
+        return Ending(f"{shown(place)} can be checked again") if is_watched else UNWATCHED
 
     def _of_nodes(self, finding: Finding) -> Ending:
         rules, table = self._here(self.settings.nodes), self._table(Kind.NODES)
         if finding.rule == nodes.SPARES:
             is_meant = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)
-            return Ending("enough idle nodes stand by again") if is_meant else UNWATCHED
+            return Ending("there are enough spare nodes again") if is_meant else UNWATCHED
         found = rows_where(table, name=(finding.subject,)) if table is not None else []
         if not rules:
             return UNWATCHED

@@ -237,7 +237,7 @@ def parse_facts(answer: Answer, *, token: bytes, asked: FactsRequest) -> Facts:
     parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
     clock = parts[0][2].strip() if parts and parts[0][0] == b"clock" else b""
     if not clock.isdigit():
-        raise UnreadableOutput("the login node did not tell its clock", argv=answer.argv, status=answer.status)
+        raise UnreadableOutput("the login node did not report its clock", argv=answer.argv, status=answer.status)
     now = int(clock)
     files: dict[str, FileStat] = {}
     newest: dict[str, float | None] = {}

@@ -47,9 +47,9 @@ def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
             was = f"It was: {visible(event.finding.words)}. " if event.ending else ""
-            step = f"{was}It lasted {format_span(event.at - event.since)}."
+            step = f"{was}Duration: {format_span(event.at - event.since)}."
         elif event.kind is AlertKind.UNWATCHED:
-            step = f"Nobody looks whether it is over. Since {format_utc(event.since)}."
+            step = f"It is no longer checked. Since {format_utc(event.since)}."
         elif event.kind is not AlertKind.RAISED:
             step = f"Since {format_utc(event.since)}. {step}".rstrip()
         paragraphs.append(f"{line}\n  {step}" if step else line)
@@ -71,8 +71,8 @@ def message_of(events: Sequence[AlertEvent], cluster: str) -> Message:
 
 def trial_message(cluster: str) -> Message:
     """What is sent to find out whether anyone is reached."""
-    subject = f"[{visible(cluster)}] hpcdash: a trial, nothing is wrong"
-    text = "This is what an alert of hpcdash's watchdogs looks like.\n"
+    subject = f"[{visible(cluster)}] hpcdash: test message, nothing is wrong"
+    text = "This is a test of hpcdash's alerts.\n"
     payload = {
         "schema": 1,
         "cluster": cluster,

@@ -134,7 +134,7 @@ def format_lost(lost: Iterable[Lost]) -> list[str]:
     for one in lost:
         grouped.setdefault((one.channel, one.why), []).append(one.owed)
     return [
-        f"{channel} was never told: {many[0].ending or many[0].finding.words}"
+        f"{channel} was never notified: {many[0].ending or many[0].finding.words}"
         + (f" (and {len(many) - 1} more)" if len(many) > 1 else "")
         + f"; {why}"
         for (channel, why), many in grouped.items()
@@ -198,7 +198,7 @@ def _merged(
     if event is not None and event.kind.is_end:
         if owed.is_known:
             return replace(_fresh(owed.channel, event), is_for_all=owed.is_for_all)
-        why = "it is over" if event.kind is AlertKind.RECOVERED else "it is no longer watched"
+        why = "it is resolved" if event.kind is AlertKind.RECOVERED else "it is no longer watched"
         plan.lost.append(Lost(owed.channel, owed, why))
         return None
     if event is not None:
@@ -211,10 +211,10 @@ def _merged(
     is_lasting = not owed.kind.is_end and not owed.finding.is_moment
     if is_lasting and state is None:
         if not owed.is_known:
-            plan.lost.append(Lost(owed.channel, owed, "it is over"))
+            plan.lost.append(Lost(owed.channel, owed, "it is resolved"))
         return None
     if is_late and not (is_lasting and is_here):
-        plan.lost.append(Lost(owed.channel, owed, "it did not take it for a day"))
+        plan.lost.append(Lost(owed.channel, owed, "it could not be delivered for a day"))
         return None
     return replace(owed, finding=state.finding) if is_lasting and state is not None else owed
 

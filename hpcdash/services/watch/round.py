@@ -78,7 +78,7 @@ async def watch_round(
         words = _format_notifications(await telling(notifiers, dry_run=True))
         if words and not is_remembered and files.was_announced(words):
             told = replace(await telling([_Knows(way.name) for way in notifiers]), deliveries=())
-            problems.append("alerts were sent, but that could not be saved; they are not sent again")
+            problems.append("alerts were sent, but this could not be saved; this run will not send them again")
         else:
             told = await telling(notifiers)
         if _keep(files, state, told.alerts, problems):
@@ -95,7 +95,7 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
         files.write(state, alerts)
     except HpcdashError as error:
         if was_kept:
-            problems.append(f"{error.message}; until then another run does not know who was told. {error.next_step}")
+            problems.append(f"{error.message}; until then another run may send them again. {error.next_step}")
         return False
     return True
 

@@ -119,8 +119,8 @@ def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str
     if secret.variable:
         text = os.environ.get(secret.variable, "")
         if not text.strip():
-            words = f"the environment variable {secret.variable} is not set"
-            raise ConfigError(words, "Set it where hpcdash is started.", file=file, key=f"{key}_env")
+            words = f"environment variable {secret.variable} is not set"
+            raise ConfigError(words, "Set it in the environment hpcdash starts in.", file=file, key=f"{key}_env")
     else:
         text = _read(Path(secret.file).expanduser(), file, f"{key}_file", warnings)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -134,7 +134,7 @@ def _read(path: Path, file: str, key: str, warnings: list[str]) -> str:
         with path.open("rb") as opened:
             raw = opened.read(_MOST_BYTES)
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
-                warnings.append(f"{path}: others may read this secret; chmod 600 keeps it to you")
+                warnings.append(f"{path}: other users can read this secret; run chmod 600")
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "Is the path right?", file=file, key=key) from None
+        raise ConfigError(f"{path}: {error.strerror}", "Check the path.", file=file, key=key) from None
     return raw.decode("utf-8", "replace")

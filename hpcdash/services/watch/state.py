@@ -180,7 +180,7 @@ class WatchFiles:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise HpcdashError(
-                    "another hpcdash watch looks after this cluster", "One is enough: end it, or leave it to it."
+                    "another hpcdash watch is already watching this cluster", "Stop the other one, or let it run."
                 ) from None
             except OSError as error:
                 raise _unusable(self._lock, error) from None
@@ -198,12 +198,12 @@ class WatchFiles:
                 return WatchState(), ""
             state = msgspec.json.decode(kept, type=WatchState)
             if state.schema != SCHEMA:
-                raise HpcdashError(f"it is of schema {state.schema}, not {SCHEMA}")
+                raise HpcdashError(f"it has schema {state.schema}, not {SCHEMA}")
             state.read_alerts()
         except StateUnusable as error:
             return WatchState(), f"{error.message}: alerts will be sent again"
         except (msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
-            why = f"the alerts in {self._database.path} cannot be read ({error})"
+            why = f"cannot read the alerts in {self._database.path} ({error})"
             return WatchState(), f"{why}: alerts will be sent again"
         return state, ""
 
@@ -258,6 +258,4 @@ def _mark(told: Collection[str]) -> int:
 
 
 def _unusable(path: Path, error: OSError) -> HpcdashError:
-    return HpcdashError(
-        f"what is wrong cannot be kept: {path}: {error.strerror}", "HPCDASH_STATE names another folder for it."
-    )
+    return HpcdashError(f"cannot save alerts: {path}: {error.strerror}", "Set HPCDASH_STATE to another folder.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdash.services.watch.board import WatchBoard
 
 
-UNWATCHED = "a recording has no watchdogs: nothing runs there that could be looked at"
+UNWATCHED = "no watchdogs in a recording: nothing runs there"
 _WORDS_CELLS = 160
 _AT_ONCE = 4
 _SECONDS = 8.0

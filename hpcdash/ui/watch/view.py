@@ -212,7 +212,7 @@ class AlertsView(TableView):
             self.notify(str(error), severity="warning", markup=False)
             return
         if until is None:
-            self.notify("it speaks again", timeout=3)
+            self.notify("alert unsnoozed", timeout=3)
         else:
             at = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
             self.notify(f"silent until {at:%a %H:%M}, for hpcdash watch too", timeout=3)
@@ -229,7 +229,7 @@ class AlertsView(TableView):
         if self._is_configured:
             return ""
         place = visible(board.config_file or "the configuration")
-        return f"write [watch] into {place}; hpcdash config example shows it"
+        return f"add [watch] to {place}; see hpcdash config example"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         age = format_age(max(0.0, self.now().timestamp() - row["since"].timestamp()))
@@ -252,7 +252,7 @@ class AlertsView(TableView):
         if (job_id := self.pointed_job()) is not None:
             self.post_message(self.Wanted("job", job_id=job_id))
         else:
-            self.notify("this alert is about no job", timeout=3)
+            self.notify("this alert is not about a job", timeout=3)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The job it is about; else all there is to say of it."""

@@ -40,7 +40,7 @@ def test_each_job_has_an_outcome_of_its_own(queue: QueueLab) -> None:
     queue.ended(ended)
     assert act(queue, ActionRequest(Verb.CANCEL, (f"{array}_[1-2]", ended, "99"))) == (
         Outcome(f"{array}_[1-2]", True, ""),
-        Outcome(ended, False, "it has ended already (completed)"),
+        Outcome(ended, False, "it has already ended (completed)"),
         Outcome("99", False, "no such job in this queue"),
     )
     assert [job.state for job in queue.store.find(1)] == ["cancelled", "cancelled", "pending"]
@@ -63,7 +63,7 @@ def test_every_verb_does_what_it_says(queue: QueueLab) -> None:
     assert queue.job(number).limit_seconds == 300
     assert act(queue, ActionRequest(Verb.RELEASE, (number,)))[0].done
     queue.wait_for_output(number, "ready")
-    assert act(queue, ActionRequest(Verb.HOLD, (number,))) == (Outcome(number, False, "it runs already"),)
+    assert act(queue, ActionRequest(Verb.HOLD, (number,))) == (Outcome(number, False, "it is already running"),)
     assert act(queue, ActionRequest(Verb.SIGNAL, (number,), signal="USR1", recipient="batch"))[0].done
     queue.wait_for_output(number, "got it")
     assert act(queue, ActionRequest(Verb.SUSPEND, (number,)))[0].done
@@ -117,10 +117,10 @@ def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
     ("status", "stderr", "done", "words"),
     [
         # timeout(1), KILL, TERM.
-        (124, b"", None, "the queue ended with status 124"),
-        (137, b"", None, "the queue ended with status 137"),
-        (143, b"", None, "the queue ended with status 143"),
-        (0, b"", None, "the queue ended with status 0"),
+        (124, b"", None, "the queue exited with status 124"),
+        (137, b"", None, "the queue exited with status 137"),
+        (143, b"", None, "the queue exited with status 143"),
+        (0, b"", None, "the queue exited with status 0"),
         (1, b"no such partition", False, "no such partition"),
     ],
 )

@@ -112,7 +112,7 @@ def test_what_was_named_is_asked_for_and_pbs_refuses_tasks_itself(
     assert lines((command,)) == [f"{line} {job_id}"]
     program = line.split()[0].encode()
     assert answered(command, program + b": Invalid request " + job_id.encode() + b"\n", 156) == {
-        job_id: (False, "Invalid request (PBS does this to whole arrays only: name 12[].pbs01)")
+        job_id: (False, "Invalid request (PBS does this only for whole arrays: use 12[].pbs01)")
     }
 
 
@@ -141,11 +141,11 @@ def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
     (command,) = commands("cancel", "7.pbs01")
     (outcome,) = command.read(CommandResult((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1))
     assert (outcome.done, outcome.can_force) == (False, True)
-    assert outcome.words.startswith("Server could not connect to MOM (its node does not answer; cancel --force")
+    assert outcome.words.startswith("Server could not connect to MOM (its node does not respond; cancel --force")
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
     assert lines(action_commands(OPENPBS, request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
     assert lines(action_commands(TORQUE, request)) == ["qdel -p 7.pbs01 8[2].pbs01"]
-    with pytest.raises(UsageError, match="no such thing"):
+    with pytest.raises(UsageError, match="does not support it"):
         action_commands(WRAPPERS, ActionRequest(Verb.CANCEL, ("7",), force=True))
 
 
@@ -155,7 +155,7 @@ def test_what_the_server_noted_though_the_node_does_not_answer_is_not_called_ref
         said = f"{program}: Server could not connect to MOM 7.pbs01\n".encode()
         done, words = answered(command, said, 222)["7.pbs01"]
         assert done is None
-        assert words.endswith("(its node does not answer; the server has noted it all the same)")
+        assert words.endswith("(its node does not respond; the server recorded the change)")
 
 
 # -- what is changed
@@ -181,19 +181,19 @@ def test_a_throttle_is_an_arrays() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"time": "+1h"}, "changes no limit by an amount"),
-        ({"time": "-30m"}, "changes no limit by an amount"),
-        ({"time": "unlimited"}, "no word for unlimited"),
+        ({"time": "+1h"}, "takes no relative change"),
+        ({"time": "-30m"}, "takes no relative change"),
+        ({"time": "unlimited"}, "has no unlimited"),
         ({"time": "0"}, "is not a limit"),
         ({"time": "soon"}, "is not a duration"),
-        ({"nice": "1025"}, "opposite of a PBS priority"),
-        ({"nice": "-1024"}, "opposite of a PBS priority"),
+        ({"nice": "1025"}, "negated PBS priority"),
+        ({"nice": "-1024"}, "negated PBS priority"),
         ({"nice": "x"}, "not a whole number"),
-        ({"queue": "a,b"}, "in one queue"),
+        ({"queue": "a,b"}, "exactly one queue"),
         ({"queue": "--version"}, "is not a name"),
         ({"queue": ""}, "is not a name"),
-        ({"throttle": "0"}, "takes a limit away"),
-        ({"throttle": "-1"}, "takes a limit away"),
+        ({"throttle": "0"}, "cannot remove an array's limit"),
+        ({"throttle": "-1"}, "cannot remove an array's limit"),
         ({"qos": "high"}, "time, queue, nice, throttle"),
         ({}, "nothing to change"),
     ],
@@ -245,7 +245,7 @@ def test_torques_words_are_read() -> None:
 
 @pytest.mark.parametrize("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
 def test_slurms_wrappers_never_see_a_task_which_they_would_read_as_its_whole_array(job_id: str) -> None:
-    with pytest.raises(UsageError, match="whole jobs only"):
+    with pytest.raises(UsageError, match="only whole jobs"):
         commands("cancel", job_id, dialect=WRAPPERS)
 
 
@@ -276,7 +276,7 @@ def test_slurms_qdel_that_says_nothing_of_an_ended_job_is_asked_for_each() -> No
     (alone,) = commands("cancel", "12", dialect=WRAPPERS)
     assert answered(alone, b"", 1)["12"] == (
         False,
-        "qdel ended with status 1 (it has ended already, or nobody knows it)",
+        "qdel exited with status 1 (it has already ended, or is unknown)",
     )
 
 
@@ -352,7 +352,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             b"qrls: Unauthorized Request  6.pbs01\n",
             159,
             False,
-            "Unauthorized Request (not yours, or not your hold: ask the site's operators)",
+            "Unauthorized Request (not your job or not your hold; ask the site's operators)",
         ),
         ("requeue", "22", b"", 0, True, ""),
         (
@@ -361,7 +361,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             b"qrerun: Unauthorized Request  34.pbs01\n",
             159,
             False,
-            "Unauthorized Request (PBS lets only operators requeue jobs)",
+            "Unauthorized Request (only operators can requeue jobs)",
         ),
         (
             "requeue",
@@ -378,7 +378,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             b"qsig: Unauthorized Request  23.pbs01\n",
             159,
             False,
-            "Unauthorized Request (PBS lets only operators suspend jobs)",
+            "Unauthorized Request (only operators can suspend jobs)",
         ),
         (
             "resume",
@@ -386,7 +386,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             b"qsig: Unauthorized Request  23.pbs01\n",
             159,
             False,
-            "Unauthorized Request (PBS lets only operators resume jobs)",
+            "Unauthorized Request (only operators can resume jobs)",
         ),
         ("signal", "1.pbs01", b"", 0, True, ""),
         ("signal", "2", b"qsig: Unauthorized Request  2.pbs01\n", 159, False, "Unauthorized Request"),
@@ -414,8 +414,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             b"qalter: Unauthorized Request  34.pbs01\n",
             159,
             False,
-            "Unauthorized Request"
-            " (PBS lets only operators raise the limit of a job that runs, or change another's job)",
+            "Unauthorized Request (only operators can raise a running job's limit or change other users' jobs)",
         ),
         (
             "cancel",
@@ -443,10 +442,10 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
             )
         ),
         # A server that hangs, and a command that somebody ended.
-        ("hold", "2", b"", 124, None, "it was ended before it answered"),
-        ("cancel", "2", b"", 137, None, "it was ended before it answered"),
-        ("cancel", "2", b"", 143, None, "it was ended before it answered"),
-        ("cancel", "2", b"", 255, None, "it was ended before it answered"),
+        ("hold", "2", b"", 124, None, "it was stopped before it answered"),
+        ("cancel", "2", b"", 137, None, "it was stopped before it answered"),
+        ("cancel", "2", b"", 143, None, "it was stopped before it answered"),
+        ("cancel", "2", b"", 255, None, "it was stopped before it answered"),
         ("hold", "2", b"qhold: End of File 2.pbs01\n", 150, None, "End of File"),
         (
             "hold",
@@ -489,7 +488,7 @@ def test_an_array_that_has_begun_stays_in_its_queue() -> None:
     (command,) = commands("alter", "20217[].pbs01", changes={"queue": "debug"})
     said = b"qmove: Request invalid for state of job 20217[].pbs01\n"
     assert answered(command, said, 168) == {
-        "20217[].pbs01": (False, "Request invalid for state of job (it has begun, and stays in its queue)")
+        "20217[].pbs01": (False, "Request invalid for state of job (it has started and cannot change queue)")
     }
 
 

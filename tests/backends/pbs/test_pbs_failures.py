@@ -25,9 +25,9 @@ from hpcdash.transport.base import CommandResult
 _USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n       qsub --version\n"
 # (command, exit status, its own words, what that is, words of the message)
 HEARD = [
-    ("qstat", 153, "qstat: Unknown Job Id 99999.pbs01", NoSuchJob, "does not know"),
-    ("qdel", 153, "qdel: Unknown Job Id 99999[]", NoSuchJob, "does not know"),
-    ("qstat", 1, "qstat: illegally formed job identifier: 1.nosuchserver", NoSuchJob, "does not know"),
+    ("qstat", 153, "qstat: Unknown Job Id 99999.pbs01", NoSuchJob, "no longer knows"),
+    ("qdel", 153, "qdel: Unknown Job Id 99999[]", NoSuchJob, "no longer knows"),
+    ("qstat", 1, "qstat: illegally formed job identifier: 1.nosuchserver", NoSuchJob, "no longer knows"),
     (
         "qstat",
         35,
@@ -37,47 +37,47 @@ HEARD = [
     ),
     ("qdel", 35, "qdel: Job has finished 17.pbs01", NoSuchJob, "has ended"),
     ("qdel", 55, "qdel: Request invalid for finished array subjob 12[1].pbs01", NoSuchJob, "has ended"),
-    ("qdel", 159, "qdel: Unauthorized Request  2.pbs01", SchedulerRefused, "not allow you"),
-    ("qsub", 159, "qsub: Unauthorized Request ", SchedulerRefused, "not allow you"),
-    ("qsig", 168, "qsig: Request invalid for state of job 4.pbs01", SchedulerRefused, "in the state"),
+    ("qdel", 159, "qdel: Unauthorized Request  2.pbs01", SchedulerRefused, "denied permission"),
+    ("qsub", 159, "qsub: Unauthorized Request ", SchedulerRefused, "denied permission"),
+    ("qsig", 168, "qsig: Request invalid for state of job 4.pbs01", SchedulerRefused, "current state"),
     (
         "qalter",
         167,
         "qalter: Cannot modify attribute while job running  Resource_List.select 34.pbs01",
         SchedulerRefused,
-        "in the state",
+        "current state",
     ),
-    ("qhold", 156, "qhold: Invalid request 20217[3].pbs01", SchedulerRefused, "what was named"),
+    ("qhold", 156, "qhold: Invalid request 20217[3].pbs01", SchedulerRefused, "for these jobs"),
     ("qstat", 170, "qstat: Unknown queue destination nosuchq", SchedulerRefused, "no such queue"),
-    ("qsub", 173, "qsub: Queue is not enabled", SchedulerRefused, "takes no jobs"),
+    ("qsub", 173, "qsub: Queue is not enabled", SchedulerRefused, "not accepting jobs"),
     (
         "qsub",
         188,
         "qsub: Job violates queue and/or server resource limits",
         SchedulerRefused,
-        "more (or less) than the queue",
+        "exceeds the limits of the queue",
     ),
-    ("qsub", 38, "qsub: would exceed queue generic's per-user limit", SchedulerRefused, "as much in this queue"),
-    ("qsub", 3, "qsub: Array job exceeds server or queue size limit", SchedulerRefused, "more (or less)"),
+    ("qsub", 38, "qsub: would exceed queue generic's per-user limit", SchedulerRefused, "your limit in this queue"),
+    ("qsub", 3, "qsub: Array job exceeds server or queue size limit", SchedulerRefused, "exceeds the limits"),
     ("qsub", 187, "qsub: Unknown resource: foo", SchedulerRefused, "no such resource"),
     (
         "qsub",
         166,
         "qsub: Illegal attribute or resource value Resource_List.walltime",
         SchedulerRefused,
-        "cannot read a value",
+        "cannot parse a value",
     ),
-    ("qsub", 241, "qsub: node(s) specification error", SchedulerRefused, "cannot read a value"),
+    ("qsub", 241, "qsub: node(s) specification error", SchedulerRefused, "cannot parse a value"),
     (
         "qsub",
         5,
         'qsub: "-lresource=" cannot be used with "select" or "place", resource is: ncpus',
         SchedulerRefused,
-        "cannot read a value",
+        "cannot parse a value",
     ),
-    ("qsub", 2, f"qsub: illegal -J value\n{_USAGE}", SchedulerRefused, "one of its options"),
-    ("qsub", 2, f"qsub: invalid option -- '-'\n{_USAGE}", SchedulerRefused, "one of its options"),
-    ("qstat", 2, "qstat: conflicting options.\nusage: \nqstat [-f] [-J]", SchedulerRefused, "one of its options"),
+    ("qsub", 2, f"qsub: illegal -J value\n{_USAGE}", SchedulerRefused, "rejected an option"),
+    ("qsub", 2, f"qsub: invalid option -- '-'\n{_USAGE}", SchedulerRefused, "rejected an option"),
+    ("qstat", 2, "qstat: conflicting options.\nusage: \nqstat [-f] [-J]", SchedulerRefused, "rejected an option"),
     ("qsub", 1, "qsub: script contains cr, lf", SchedulerRefused, "Windows"),
     ("qsig", 165, "qsig: Unknown/illegal signal name 2.pbs01", SchedulerRefused, "no such signal"),
     ("pbsnodes", 1, "Node: nosuch,  Error: Unknown node ", SchedulerRefused, "no such node"),
@@ -86,15 +86,15 @@ HEARD = [
         255,
         "Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)",
         ControllerDown,
-        "does not answer",
+        "does not respond",
     ),
-    ("qdel", 162, "Connection refused\nCouldn't connect to cluster: pbs01", ControllerDown, "does not answer"),
+    ("qdel", 162, "Connection refused\nCouldn't connect to cluster: pbs01", ControllerDown, "does not respond"),
     (
         "pbsnodes",
         1,
         "No route to host\npbsnodes: cannot connect to server pbs01, error=15010",
         ControllerDown,
-        "does not answer",
+        "does not respond",
     ),
     (
         "qstat",
@@ -102,14 +102,14 @@ HEARD = [
         "pbs_iff: cannot connect to host\npbs_iff: cannot connect to host\nauth: error returned: -1\n"
         "auth: Unable to authenticate connection (pbs01:15001)\nqstat: cannot connect to server pbs01 (errno=-1)",
         ControllerDown,
-        "cannot prove",
+        "cannot authenticate",
     ),
     (
         "qstat",
         255,
         "Unknown Host.\nqstat: cannot connect to server pbs01 (errno=15008)",
         ControllerDown,
-        "under the name it is configured",
+        "cannot resolve the configured",
     ),
     (
         "qstat",
@@ -124,18 +124,18 @@ HEARD = [
         153,
         "qstat: PBS is not configured to maintain job history 17.pbs01\nqstat: Unknown Job Id 17.pbs01",
         NoSuchJob,
-        "does not know",
+        "no longer knows",
     ),
     ("qstat", 127, "env: ‘qstat’: No such file or directory", CommandMissing, "not on the PATH"),
     # Torque.
-    ("qstat", 153, "qstat: Unknown Job Id Error 12.trq", NoSuchJob, "does not know"),
+    ("qstat", 153, "qstat: Unknown Job Id Error 12.trq", NoSuchJob, "no longer knows"),
     (
         "qstat",
         1,
         "Cannot connect to default server host 'trq' - check pbs_server daemon and/or trqauthd.\n"
         "qstat: cannot connect to server trq (errno=111) Connection refused",
         ControllerDown,
-        "does not answer",
+        "does not respond",
     ),
     (
         "qstat",
@@ -143,14 +143,14 @@ HEARD = [
         "socket_connect_unix failed: 15137\n"
         "qstat: cannot connect to server (null) (errno=15137) could not connect to trqauthd",
         ControllerDown,
-        "cannot prove",
+        "cannot authenticate",
     ),
     (
         "qstat",
         1,
         "qstat: cannot connect to server trq (errno=15007) Unauthorized Request",
         ControllerDown,
-        "cannot prove",
+        "cannot authenticate",
     ),
     # Slurm's programs by Torque's names.
     (
@@ -158,11 +158,17 @@ HEARD = [
         1,
         "perl: error: fetch_config: DNS SRV lookup failed\nperl: fatal: Could not establish a configuration source",
         NoConfiguration,
-        "finds no Slurm configuration",
+        "found no Slurm configuration",
     ),
     ("qalter", 2, "Job id 1 requeue error: Job has already finished\nUsage:\n    qalter", NoSuchJob, "has ended"),
-    ("qalter", 2, "Job id 4 requeue error: Invalid user id\nUsage:\n    qalter", SchedulerRefused, "not allow you"),
-    ("qrerun", 2, "Usage: Slurm::requeue(self, job_id, state) at /usr/bin/qrerun", SchedulerRefused, "calls Slurm"),
+    ("qalter", 2, "Job id 4 requeue error: Invalid user id\nUsage:\n    qalter", SchedulerRefused, "denied permission"),
+    (
+        "qrerun",
+        2,
+        "Usage: Slurm::requeue(self, job_id, state) at /usr/bin/qrerun",
+        SchedulerRefused,
+        "incompatible with this Slurm",
+    ),
     ("qstat", 255, "Problem loading jobs.", ControllerDown, "slurmctld"),
     (
         "qstat",
@@ -211,7 +217,7 @@ def test_where_there_are_no_words_the_exit_status_tells(status: int, kind: type[
 
 def test_words_tell_more_than_the_exit_status() -> None:
     # Torque's 15018 is a bad state, and 15020 an unknown queue.
-    assert "in the state" in failure(said("qsig", 170, "qsig: Request invalid for state of job 4.trq")).message
+    assert "current state" in failure(said("qsig", 170, "qsig: Request invalid for state of job 4.trq")).message
     assert type(failure(said("qstat", 255, "Undefined subroutine called"))) is SchedulerRefused
 
 

@@ -188,7 +188,7 @@ def test_another_schedulers_qstat_is_no_pbs(tmp_path: Path) -> None:
     with pytest.raises(CommandMissing, match="no PBS here: qstat is Grid Engine's") as raised:
         probed(tmp_path, _GRID_ENGINE)
     assert "GE 6.2u5" in raised.value.words
-    with pytest.raises(CommandMissing, match="does not tell that it is PBS's"):
+    with pytest.raises(CommandMissing, match="does not identify itself as PBS's"):
         probed(tmp_path, "echo hello\n")
 
 

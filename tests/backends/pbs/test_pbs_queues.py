@@ -84,8 +84,8 @@ def test_disabled_stopped_closed_and_routing_queues_are_told_apart() -> None:
     told = standings(ALICE + EVERYDAY)
     assert told == {
         **dict.fromkeys(("workq", "gpu", "debug"), (None, None)),
-        "maint": ("disabled", "disabled: PBS refuses its jobs"),
-        "stopped": ("stopped", "stopped: its jobs wait until the site starts the queue"),
+        "maint": ("disabled", "disabled: PBS rejects new jobs"),
+        "stopped": ("stopped", "stopped: jobs wait until the site starts the queue"),
         "bobonly": ("closed", "closed to you: only bob may submit"),
         "route": ("routing", "routes jobs to workq"),
     }
@@ -96,7 +96,7 @@ def test_disabled_stopped_closed_and_routing_queues_are_told_apart() -> None:
 
 def test_a_queue_that_is_disabled_though_it_starts_jobs_refuses_them() -> None:
     raw = f"Queue: closed{TOKEN}queue_type=Execution{TOKEN}enabled=False{TOKEN}started=True\n".encode()
-    assert standings(ALICE + raw)["closed"] == ("disabled", "disabled: PBS refuses its jobs")
+    assert standings(ALICE + raw)["closed"] == ("disabled", "disabled: PBS rejects new jobs")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_scheduler_that_is_off_is_said_of_every_queue_that_takes_jobs() -> Non
     assert told["workq"] == (None, None)
     assert told["stopped"][0] == "stopped"
     notes = {name: row["_server_note"] for name, row in rows_of(ALICE + off).items()}
-    words = "scheduling is off on this server: no job starts"
+    words = "scheduling is off on this server: no jobs start"
     assert notes == {**dict.fromkeys(notes, words), "maint": None, "bobonly": None}
     row = {"_note": "stopped: its jobs wait", "_opens_at": None, "_server_note": words}
     assert queue_note(row, 0.0) == f"stopped: its jobs wait; {words}"
@@ -228,7 +228,7 @@ def test_the_status_of_the_queues_is_the_command_s_own(
     )
     qstat.chmod(0o755)
     argv = queues_query(dialect).argv
-    ran = subprocess.run(argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, timeout=30)
+    ran = subprocess.run(argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, timeout=60)
     calls = [line.split(" ") for line in (tmp_path / "asked").read_text().rstrip("\n").split("\n")]
     assert (ran.returncode, [call[0] for call in calls]) == (status, asked)
     assert ran.stderr.count(b"said") == 1

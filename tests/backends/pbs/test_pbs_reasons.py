@@ -17,17 +17,17 @@ _SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
 _RUN = "Job run at Sat Nov 21 at 04:19 on (cn01:ncpus=1:mem=1024kb)+(gpu01[0]:ncpus=2)"
 # Each comment of OpenPBS's scheduler, without what stands before it; and what its hint has in it.
 WAITING = [
-    ("Queue not started.", "starts none now"),
-    ("Queue not an execution queue.", "only passes jobs on"),
-    ("Queue gpu job limit has been reached.", "all together may have in queue gpu"),
-    ("Server job limit has been reached.", "all together may have on this server"),
-    ("User has reached server running job limit.", "its owner may have on this server"),
-    ("User has reached queue gpu running job limit.", "its owner may have in queue gpu"),
-    ("Group has reached server running limit.", "its owner's group may have on this server"),
-    ("Group has reached queue gpu running limit.", "its owner's group may have in queue gpu"),
-    ("Project has reached queue gpu's running limit.", "its project may have in queue gpu"),
-    ("Queue gpu job limit reached for user alice", "jobs run as its owner may have in queue gpu"),
-    ("Server job limit reached for group ml", "its owner's group may have on this server"),
+    ("Queue not started.", "does not start them"),
+    ("Queue not an execution queue.", "only routes jobs"),
+    ("Queue gpu job limit has been reached.", "all users together reached the limit on running jobs in queue gpu"),
+    ("Server job limit has been reached.", "all users together reached the limit on running jobs on this server"),
+    ("User has reached server running job limit.", "its owner reached the limit on running jobs on this server"),
+    ("User has reached queue gpu running job limit.", "its owner reached the limit on running jobs in queue gpu"),
+    ("Group has reached server running limit.", "its owner's group reached the limit on running jobs on this server"),
+    ("Group has reached queue gpu running limit.", "its owner's group reached the limit on running jobs in queue gpu"),
+    ("Project has reached queue gpu's running limit.", "its project reached the limit on running jobs in queue gpu"),
+    ("Queue gpu job limit reached for user alice", "its owner reached the limit on running jobs in queue gpu"),
+    ("Server job limit reached for group ml", "its owner's group reached the limit on running jobs on this server"),
     (
         "Queue gpu per-user limit reached on resource ncpus",
         "as many CPUs are in use as its owner may have in queue gpu",
@@ -35,45 +35,45 @@ WAITING = [
     ("Server per-project limit reached on resource mem", "as much memory is in use as its project may have"),
     ("would exceed user alice's limit on resource ngpus in queue gpu", "GPUs are in use as its owner may have in"),
     ("would exceed group ml's limit on resource ncpus in complex", "its owner's group may have on this server"),
-    ("would exceed overall limit on resource mem in queue gpu", "all together may have in queue gpu"),
-    ("would exceed queue gpu's per-user limit", "its owner may have in queue gpu"),
-    ("Dedicated time conflict", "set aside for other work now"),
-    ("Job would cross dedicated time boundary", "ask for less time"),
-    ("Not enough of the right type of nodes are available", "of the kind it asks for"),
+    ("would exceed overall limit on resource mem in queue gpu", "all users together may have in queue gpu"),
+    ("would exceed queue gpu's per-user limit", "its owner reached the limit on running jobs in queue gpu"),
+    ("Dedicated time conflict", "time for other work"),
+    ("Job would cross dedicated time boundary", "request less time"),
+    ("Not enough of the right type of nodes are available", "of the requested type"),
     ("Not enough free nodes available", "enough free nodes"),
-    ("Not enough total nodes available", "more nodes than there are"),
-    ("Job would conflict with reservation or top job", "in the way of a reservation"),
-    ("Job would interfere with a top job", "a job that comes first"),
+    ("Not enough total nodes available", "more nodes than exist"),
+    ("Job would conflict with reservation or top job", "would delay a reservation"),
+    ("Job would interfere with a top job", "a job with higher priority"),
     ("Job would interfere with a confirmed reservation", "a reservation"),
-    ("Job will run in primetime only", "in prime time only"),
-    ("Job will run in nonprimetime only", "outside of prime time"),
-    ("Job will cross into non-primetime", "ask for less time"),
-    ("Specified host does not exist: cn99", "asks for cn99, which is not there"),
-    ("No available resources on nodes", "anything free"),
-    ("Can't preempt enough work to run job", "others' places"),
-    ("Job has zero shares for fairshare", "no share of the machine"),
+    ("Job will run in primetime only", "only in prime time"),
+    ("Job will run in nonprimetime only", "outside prime time"),
+    ("Job will cross into non-primetime", "request less time"),
+    ("Specified host does not exist: cn99", "requests cn99, which does not exist"),
+    ("No available resources on nodes", "free resources"),
+    ("Can't preempt enough work to run job", "cannot preempt enough"),
+    ("Job has zero shares for fairshare", "no fair share"),
     ("Node is in an ineligible state: down", "a node it needs is down"),
-    ("Node is of an ineligible type: x", "of another kind"),
-    ("cn01 is requesting an exclusive node and node is in use", "for itself alone"),
-    ("Node has reached user run limit", "as these allow"),
-    ("Node can't satisfy a multi-node job", "several nodes"),
+    ("Node is of an ineligible type: x", "the wrong type"),
+    ("cn01 is requesting an exclusive node and node is in use", "an exclusive node"),
+    ("Node has reached user run limit", "their job limit"),
+    ("Node can't satisfy a multi-node job", "multi-node jobs"),
     ("Node has no PBS license", "licence"),
     ("Node ineligible because job requested pack placement and won't fit on node", "fit on one node"),
     ("Job would break strict sorted order", "strictly in order"),
-    ("Cannot provision, provisioning disabled on server", "cannot be set up"),
-    ("Provision conflict with existing job/reservation", "cannot be set up"),
-    ("PBS Error: Execution server rejected request", "it said: Execution server rejected request"),
-    ("rack set r1 has too few free resources", "group of nodes r1"),
+    ("Cannot provision, provisioning disabled on server", "cannot be provisioned"),
+    ("Provision conflict with existing job/reservation", "cannot be provisioned"),
+    ("PBS Error: Execution server rejected request", "will retry: Execution server rejected request"),
+    ("rack set r1 has too few free resources", "node group r1"),
     ("can't fit in the largest placement set, and can't span psets", "large enough"),
-    ("Invalid Job/Resv invalid chunk in select", "make sense"),
-    ("Job is under job_sort_formula threshold value", "priority is too low"),
-    ("Number of concurrent running subjobs limit reached", "as its limit allows"),
-    ("Internal Scheduling Error", "scheduler failed"),
+    ("Invalid Job/Resv invalid chunk in select", "cannot parse its request"),
+    ("Job is under job_sort_formula threshold value", "priority is below"),
+    ("Number of concurrent running subjobs limit reached", "limit on running tasks"),
+    ("Internal Scheduling Error", "internal scheduler error"),
     # Torque's pbs_sched.
-    ("Draining system to allow starving job to run", "waited long"),
-    ("All timesharing nodes are too loaded to run job", "too busy"),
+    ("Draining system to allow starving job to run", "starving job"),
+    ("All timesharing nodes are too loaded to run job", "overloaded"),
     ("Strict fifo order", "strictly in order"),
-    ("Job would cross dedicated time boundry", "ask for less time"),
+    ("Job would cross dedicated time boundry", "request less time"),
 ]
 
 
@@ -93,10 +93,10 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
         ("resource: mem (R: 64gb A: 10485760kb T: 128gb)", "needs 64G of memory, 10G is free of 128G in all"),
         ("queue resource: ncpus (R: 8 A: 2 T: 16)", "needs 8 CPUs, 2 are free of 16 in all in its queue"),
         ("server resource: matlab (R: 2 A: 0 T: 2)", "needs 2 matlab, 0 is free of 2 in all on this server"),
-        ("resource: ncpus ", "waits for enough CPUs to be free"),
-        ("resource: host ", "the node it asks for is not free, or not there"),
-        ("resource: host (cn09 != cn01,cn02)", "the node it asks for is not free, or not there"),
-        ("resource: Qlist", "no node that it could use gives the Qlist it asks for now"),
+        ("resource: ncpus ", "waiting for enough free CPUs"),
+        ("resource: host ", "the node it requests is busy or does not exist"),
+        ("resource: host (cn09 != cn01,cn02)", "the node it requests is busy or does not exist"),
+        ("resource: Qlist", "no suitable node has the Qlist it requests"),
     ],
 )
 def test_what_is_lacking_is_told_with_its_figures(lacking: str, words: str) -> None:
@@ -135,12 +135,12 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
         ("terminated", "cancelled", "terminated", "deleted"),
         ("exceeded resource walltime", "timeout", "exceeded resource walltime", "ran into its time limit"),
         ("exceeded resource mem", "out_of_memory", "exceeded resource mem", "used more memory than it requested"),
-        ("exceeded resource cput", "failed", "exceeded resource cput", "used more CPU time than it asked for"),
+        ("exceeded resource cput", "failed", "exceeded resource cput", "used more CPU time than requested"),
         (
             "exceeded resource ncpus (burst)",
             "failed",
             "exceeded resource ncpus (burst)",
-            "kept more CPUs busy than it asked for",
+            "used more CPUs than requested",
         ),
     ],
 )
@@ -159,11 +159,11 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
     comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48) and terminated"
     assert reason_of("cancelled", comment) == comment
     assert reason_hint("cancelled", comment) == (
-        "deleted before it started, which it never could have: needs 500 CPUs, of 48 in all"
+        "deleted before it started, and never could have: needs 500 CPUs, of 48 in all"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
     assert reason_hint("cancelled", reason_of("cancelled", waited)) == (
-        "deleted by alice, from login1 before it started: its queue takes jobs but starts none now"
+        "deleted by alice, from login1 before it started: its queue accepts jobs but does not start them"
     )
 
 
@@ -198,11 +198,11 @@ def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
 @pytest.mark.parametrize(
     ("state", "substate", "words"),
     [
-        ("held", "22", "waits for another job it depends on"),
-        ("pending", "30", "waits for the start time it asked for"),
-        ("pending", "37", "could not be copied"),
-        ("suspended", "43", "goes on when it is resumed"),
-        ("suspended", "45", "makes way for a job that comes first"),
+        ("held", "22", "waiting for a job it depends on"),
+        ("pending", "30", "waiting for its requested start time"),
+        ("pending", "37", "staging its input files failed"),
+        ("suspended", "43", "resume it to continue"),
+        ("suspended", "45", "preempted by a job with higher priority"),
     ],
 )
 def test_where_there_is_no_comment_the_substate_tells(state: str, substate: str, words: str) -> None:
@@ -216,7 +216,7 @@ def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
     reason = reason_of("suspended", "Not Running: Insufficient amount of resource: ncpus ", substate="45")
     assert reason == "suspended by the scheduler: Insufficient amount of resource: ncpus"
     assert reason_hint("suspended", reason) == (
-        "makes way for a job that comes first, and goes on afterwards; now waits for enough CPUs to be free"
+        "preempted by a job with higher priority; it continues afterwards; now waiting for enough free CPUs"
     )
 
 
@@ -229,9 +229,9 @@ def test_what_a_site_writes_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (-3, "could not be started, and is tried again (JOB_EXEC_RETRY, -3)"),
-        (-11, "was put back into the queue (JOB_EXEC_RERUN, -11)"),
-        (-20, "its first node could not be reached (JOB_EXEC_RERUN_MS_FAIL, -20)"),
+        (-3, "could not start; PBS retries (JOB_EXEC_RETRY, -3)"),
+        (-11, "was requeued (JOB_EXEC_RERUN, -11)"),
+        (-20, "its first node was unreachable (JOB_EXEC_RERUN_MS_FAIL, -20)"),
         (-27, "exceeded resource mem (JOB_EXEC_KILL_MEM, -27)"),
         (-29, "exceeded resource walltime (JOB_EXEC_KILL_WALLTIME, -29)"),
         (-99, "PBS ended it (-99)"),

@@ -223,8 +223,8 @@ def outcome_of(verb: Verb, name: str) -> tuple[bool | None, str]:
         (Verb.RELEASE, "qrls-others", False, "Invalid user id"),
         (Verb.CANCEL, "qdel-running", True, ""),
         (Verb.CANCEL, "qdel-others", False, "Access/permission denied"),
-        (Verb.CANCEL, "qdel-unknown", False, "nobody knows it"),
-        (Verb.CANCEL, "qdel-ended", False, "ended already"),
+        (Verb.CANCEL, "qdel-unknown", False, "is unknown"),
+        (Verb.CANCEL, "qdel-ended", False, "already ended"),
     ],
 )
 def test_what_became_of_a_job_is_told_in_slurm_s_words(verb: Verb, name: str, done: bool, words: str) -> None:

@@ -219,7 +219,7 @@ def test_an_option_over_the_script_s_makes_its_array_rerunable() -> None:
 def test_a_job_waits_for_others_however_they_end() -> None:
     found = handed(after=("12", "13.pbs01", "14[].pbs01"))
     assert words(found) == ["-W", "depend=afterany:12:13.pbs01:14[].pbs01"]
-    assert any("does not know" in note for note in found.notes)
+    assert any("no longer knows" in note for note in found.notes)
 
 
 def test_what_it_waits_for_already_stays() -> None:
@@ -347,7 +347,7 @@ def test_without_an_id_it_is_not_known_and_looked_for() -> None:
         (162, b"Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)\n",
          "Connection refused; cannot connect to server pbs01 (errno=15010)"),
         (32, b"qsub: no budget left\nask your PI\n", "no budget left; ask your PI"),
-        (5, b"", "qsub ended with status 5"),
+        (5, b"", "qsub exited with status 5"),
     ],
 )  # fmt: skip
 def test_a_refusal_is_in_qsub_s_own_words(status: int, stderr: bytes, told: str) -> None:
@@ -566,7 +566,7 @@ def test_what_was_meant_for_then_is_left_out_and_that_is_said() -> None:
         {"depend": "afterok:8.pbs01@pbs01,beforeany:11.pbs01@pbs01", "Execution_Time": "Sat Nov 21 04:01:41 2026"}
     )
     assert options(found) == [*PLAIN, "-v", MARKED]
-    assert "left out, as meant for then: what it waited for, its start time" in found.notes
+    assert "left out, since they no longer apply: its dependency, its start time" in found.notes
     assert len(again({"depend": "beforeany:16.pbs01@pbs01"}).notes) == 1
 
 
@@ -688,7 +688,7 @@ def test_torque_s_record_names_tasks_and_has_no_select() -> None:
 @pytest.mark.parametrize(
     ("native", "words"),
     [
-        ({"executable": "<jsdl-hpcpa:Executable>/bin/sleep</jsdl-hpcpa:Executable>"}, "is a command"),
+        ({"executable": "<jsdl-hpcpa:Executable>/bin/sleep</jsdl-hpcpa:Executable>"}, "runs a command"),
         ({"interactive": "45123"}, "interactive"),
         ({"interactive": "True"}, "interactive"),
     ],
@@ -699,7 +699,7 @@ def test_jobs_without_a_script_are_not_made_again(native: dict[str, str], words:
 
 
 def test_a_job_of_which_nothing_is_told_is_not_guessed() -> None:
-    with pytest.raises(UsageError, match="no longer tells"):
+    with pytest.raises(UsageError, match="no longer reports"):
         resubmission(OPENPBS, detail({}, base={}), {}, script(), None, MARK)
 
 

@@ -58,7 +58,7 @@ def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "SLURM_JOB_ID": "12",
         "SLURM_JOB_NUM_NODES": "3",
     }
-    return subprocess.run(["bash", "-c", text], env=environment, cwd=folder, capture_output=True, text=True, timeout=30)
+    return subprocess.run(["bash", "-c", text], env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("signal", [NEVER, USR1, BATCH_USR1], ids=["plain", "signal", "batch-signal"])

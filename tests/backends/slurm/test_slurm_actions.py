@@ -350,7 +350,7 @@ def test_a_signal_went_to_the_jobs_that_run() -> None:
     assert answered(command, stderr, 210) == {
         "29": (True, ""),
         "3": (False, "Access/permission denied"),
-        "11": (False, "not sent: it does not run"),
+        "11": (False, "not sent: the job is not running"),
         "999999": (False, "Invalid job id specified"),
     }
 
@@ -363,7 +363,7 @@ def test_a_task_of_an_array_of_which_others_wait_got_its_signal() -> None:
     )
     outcomes = answered(command, stderr, 124)
     assert outcomes["30_0"][0] is True
-    assert outcomes["30_3"] == (False, "not sent: it does not run")
+    assert outcomes["30_3"] == (False, "not sent: the job is not running")
     assert outcomes["41"] == (True, "")
 
 

@@ -119,7 +119,7 @@ def test_a_start_by_the_clock_there_is_told_in_words() -> None:
     ("script", "options", "note"),
     [
         (b"#!/bin/sh\n#SBATCH --hold\n", (), "it is held"),
-        (b"#!/bin/sh\n", ("-d", "afterok:1"), "it waits for other jobs"),
+        (b"#!/bin/sh\n", ("-d", "afterok:1"), "it depends on other jobs"),
         (b"#!/bin/sh\n#SBATCH -a 1-9\n", (), "its first task"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_refusal_is_an_answer_with_its_words_and_a_hint() -> None:
     )
     estimate = parse_start_estimate(answered(b"", status=1, stderr=words))
     assert estimate.refusal == "invalid partition specified: nosuch; Invalid partition name specified"
-    assert estimate.hint == "there is no such partition"
+    assert estimate.hint == "no such partition"
     assert estimate.starts_at_epoch is None
 
 

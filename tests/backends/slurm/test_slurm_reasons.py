@@ -33,7 +33,7 @@ CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob
         ("AssocMaxBBPerNode", "more burst buffer on one node"),
         ("QOSMinGRES", "asks for fewer GPUs or other devices than its QoS allows"),
         ("MaxGRESPerAccount", "as many GPUs or other devices for one account are in use"),
-        ("PartitionNodeLimit", "change its number of nodes or its partition"),
+        ("PartitionNodeLimit", "change the node count or the partition"),
         ("ReqNodeNotAvail", "down, drained or reserved"),
         ("ReqNodeNotAvail(Unavailable:n1)", "(n1)"),
         ("ReqNodeNotAvail, Reserved for maintenance", "maintenance"),
@@ -44,8 +44,8 @@ CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob
         ("AssocGrpCpuLimit", "its account as a whole"),
         ("AssocGrpGRESMinutes", "used up"),
         ("QOSMaxWallDurationPerJobLimit", "will not start: asks for more time"),
-        ("Priority,JobArrayTaskLimit", "others are ahead"),
-        ("MaxCpuRunMinsPerUser", "the share of computing time that its QoS allows its owner is used up"),
+        ("Priority,JobArrayTaskLimit", "jobs with higher priority"),
+        ("MaxCpuRunMinsPerUser", "the compute time that its QoS allows its owner is used up"),
     ],
 )
 def test_why_a_job_waits(reason: str, words: str) -> None:

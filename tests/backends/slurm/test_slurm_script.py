@@ -28,9 +28,9 @@ def test_a_task_s_script_is_asked_for_by_its_first_task() -> None:
 @pytest.mark.parametrize(
     ("words", "kind", "said"),
     [
-        (b"job script retrieval failed: Invalid user id", SchedulerRefused, "another's"),
+        (b"job script retrieval failed: Invalid user id", SchedulerRefused, "another user's"),
         (b"job script retrieval failed: Job script not specified", SchedulerRefused, "no batch script"),
-        (b"job script retrieval failed: Invalid job id specified", NoSuchJob, "does not know"),
+        (b"job script retrieval failed: Invalid job id specified", NoSuchJob, "no longer knows"),
     ],
 )
 def test_where_there_is_no_script_scontrol_s_words_tell_why(

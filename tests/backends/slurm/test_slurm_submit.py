@@ -19,7 +19,7 @@ from hpcdash.errors import UsageError, without_env
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 MARK = "hpcdash:0123456789"
-ENVIRONMENT = "its environment variables will be those of a new session, not those it was first submitted with"
+ENVIRONMENT = "it gets a new session's environment, not the original one"
 # What no option of the tests' jobs gives, and the job has.
 PINNED = ["--partition=gpu", "--account=physics", "--qos=normal", "--time=720"]
 
@@ -103,20 +103,20 @@ def test_only_the_wanted_tasks_with_the_throttle_that_was() -> None:
 
 def test_a_whole_array_has_the_tasks_it_had_and_is_refused_where_these_are_not_known() -> None:
     assert options(again("sbatch -a 0-99:2%5 train.sh", array())) == ["--array=0-99:2%5"]
-    with pytest.raises(UsageError, match="which tasks array 30 had is not known"):
+    with pytest.raises(UsageError, match="which tasks array 30 had is unknown"):
         again("sbatch train.sh", array())
 
 
 def test_what_was_meant_for_then_is_left_out_and_said() -> None:
     found = again("sbatch -d afterok:5 --begin=16:00 --parsable -W -Q -n2 train.sh")
     assert options(found) == ["--ntasks=2"]
-    assert "left out, as meant for then: --dependency=afterok:5 --begin=16:00" in found.notes
+    assert "left out, since they no longer apply: --dependency=afterok:5 --begin=16:00" in found.notes
 
 
 def test_directives_meant_for_then_are_overruled() -> None:
     found = again("sbatch train.sh", text=script("#SBATCH -d singleton --begin=now+1hour"))
     assert options(found) == ["--dependency=", "--begin=now"]
-    assert "what its #SBATCH lines say of these does not count: dependency, begin" in found.notes
+    assert "its #SBATCH lines for these are overridden: dependency, begin" in found.notes
 
 
 def test_a_comment_of_its_own_is_kept_and_a_mark_of_ours_is_renewed() -> None:
@@ -132,7 +132,7 @@ def test_arguments_of_the_script_follow_it_through_a_pipe() -> None:
     words = without_env(found.command.argv)
     assert words[:5] == ("sh", "-c", 'cat | "$@"', "sh", "sbatch")
     assert words[-3:] == ("/dev/stdin", "--lr", "0.1")
-    assert any("taken to hold no blanks" in note for note in found.notes)
+    assert any("assumed to contain no blanks" in note for note in found.notes)
 
 
 def test_a_plugins_options_are_passed_on() -> None:
@@ -160,7 +160,7 @@ def test_without_a_command_line_options_are_rebuilt_and_that_is_said() -> None:
     }
     found = again("", native=native)
     assert options(found) == ["--nodes=2", "--ntasks=8", "--cpus-per-task=4", "--mem=64G", "--gres=gpu:2"]
-    assert "its options are rebuilt" in found.notes[0]
+    assert "options are rebuilt" in found.notes[0]
 
 
 def test_without_a_command_line_arguments_and_files_are_those_of_the_record() -> None:
@@ -240,7 +240,7 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
             b"",
             b"sbatch: Job 93 to start at 2026-01-01T00:00:00 using 1 processors on nodes n1 in partition x\n",
             False,
-            "nothing was submitted: --test-only asks when it would start",
+            "nothing was submitted: --test-only only estimates the start",
         ),
         (
             1,
@@ -263,7 +263,7 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
             None,
             "Socket timed out on send/recv operation",
         ),
-        (124, b"", b"", None, "sbatch ended with status 124"),
+        (124, b"", b"", None, "sbatch exited with status 124"),
         (127, b"", b"sh: sbatch: not found\n", False, "sh: sbatch: not found"),
     ],
 )
@@ -293,8 +293,7 @@ def test_an_array_is_measured_by_its_highest_task_and_their_number() -> None:
     large = b"MaxArraySize = 4000001\nMaxJobCount = 10000\n"
     assert refused("1-9999", config=large) == ""
     assert refused("1-10000%5", config=large) == (
-        "10000 tasks are more than this cluster takes: it holds at most 9999 jobs at a time, everyone's together"
-        " (MaxJobCount = 10000)"
+        "10000 tasks exceed this cluster's limit: at most 9999 jobs at a time for all users (MaxJobCount = 10000)"
     )
     assert refused("1-100000:100", config=large) == ""
 

@@ -89,7 +89,7 @@ def test_gpu_use_is_the_share_of_all_gpus_and_none_where_it_is_not_accounted() -
 
 def test_what_a_running_job_of_somebody_else_uses_is_refused() -> None:
     words = "sstat: error: slurm_job_step_stat: there was an error with the request to g1 rc = Invalid user id\n"
-    with pytest.raises(SchedulerRefused, match="owner alone"):
+    with pytest.raises(SchedulerRefused, match="only to its owner"):
         running("", words)
 
 

@@ -251,7 +251,7 @@ async def test_given_up_on_a_command_that_is_listened_to_is_ended(acting: Acting
     acting.transport.on_run = lambda word: sent.set() if acting.sent else None
     plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
     running = asyncio.ensure_future(acting.actions.run(plan, heard=lambda line: None))
-    await asyncio.wait_for(sent.wait(), 10)
+    await asyncio.wait_for(sent.wait(), 60)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -49,9 +49,9 @@ def test_a_pattern_finds_what_python_s_own_re_finds(pattern: str) -> None:
 def test_a_line_that_takes_a_pattern_too_long_is_left_out_and_told() -> None:
     pattern = r"^left-out (?P<loss>(a|aa)+)$"
     reader = MetricReader([pattern])
-    began = time.monotonic()
+    began = time.process_time()
     batch = reader.feed(f"left-out aa\nleft-out {_ENDLESS}\nstep 3: loss 2.5\n".encode(), is_end=True)
-    assert time.monotonic() - began < 20 * LINE_SECONDS
+    assert time.process_time() - began < 20 * LINE_SECONDS
     assert batch.metrics["loss"].values.tolist() == [2.5]
     (problem,) = pattern_problems([pattern])
     assert problem.startswith(f"the pattern {pattern!r} of [metrics] took too long on 1 line, left out")

@@ -107,7 +107,7 @@ def steps(run: WatchedRun, name: str = "loss") -> list[float]:
     return run.run.series(name).x.tolist()
 
 
-async def until(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -370,7 +370,7 @@ async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(que
     task = asyncio.create_task(run.follow(lambda: None))
     await until(lambda: reads.at_once > 0)
     task.cancel()
-    await asyncio.wait({task}, timeout=5)
+    await asyncio.wait({task}, timeout=60)
     assert task.cancelled()
     assert reads.ignored
     assert reads.at_once == 0
@@ -390,10 +390,10 @@ async def test_a_log_that_grows_all_the_time_is_read_no_more_often_than_the_ceil
     async with followed(run):
         await until(lambda: transport.count(READS) > 6)
         before, began, step = transport.count(READS), time.monotonic(), 100
-        while time.monotonic() < began + 1.2:
+        while time.monotonic() < began + 1.2 or transport.count(READS) < before + 3:
             append(path, lines(step, step + 10))
             step += 10
             await asyncio.sleep(0.02)
         # 60 s of 400 commands are 0.15 s apart; the other stream takes few of them.
-        assert 3 <= transport.count(READS) - before <= 1.2 / 0.15 + 2
+        assert transport.count(READS) - before <= (time.monotonic() - began) / 0.15 + 2
         await until(lambda: steps(run)[-1] == step - 1)

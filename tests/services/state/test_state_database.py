@@ -154,7 +154,7 @@ def test_a_program_that_is_killed_as_it_writes_leaves_what_it_said_was_written_a
         written = [int(program.stdout.readline()) for _ in range(20)]
         program.send_signal(signal.SIGKILL)
         written += [int(line) for line in program.stdout]
-        program.wait(20)
+        program.wait(60)
         program.stdout.close()
         found = [int(one.job_id) for one in LaunchRecords(tmp_path, f"cluster{round_number}").all()]
         assert found[: len(written)] == written

@@ -297,7 +297,7 @@ async def test_without_either_it_is_said_that_none_is_given_back(tmp_path: Path)
 async def test_words_behind_a_new_job_s_id_are_no_part_of_it(tmp_path: Path, scripts: KeptScripts) -> None:
     store = store_of(failed_array(tmp_path), scripts)
     command = plan_submission(store, Submission(SCRIPT, "sim.sh")).plan.commands[0]
-    for words in ("job 12.pbs01 (the only one of its name submitted since)", "job 13[].pbs01; and more"):
+    for words in ("job 12.pbs01 (the only one of that name submitted since)", "job 13[].pbs01; and more"):
         assert await keep_submitted(store, command, (Outcome("sim.sh", True, words),)) == (
             Outcome("sim.sh", True, words),
         )

@@ -60,7 +60,7 @@ async def test_what_is_missing_is_found_by_its_field(store: ClusterStore, tmp_pa
         ("error", "container.image"),
         ("warning", "container.binds"),
     ]
-    assert (found[1].words, found[1].next_step) == (f"{gone} is not there", f"mkdir -p {gone}")
+    assert (found[1].words, found[1].next_step) == (f"{gone} does not exist", f"mkdir -p {gone}")
 
 
 @pytest.mark.parametrize("what", ["file", "link to nowhere", "folder", "nothing"])
@@ -75,7 +75,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_it_ends_what_sta
     by_variable = Request(command="x", kill_switch="/none/KILL", environment={"HPCDASH_KILL_SWITCH": str(switch)})
     for request in (by_key, by_variable):
         found = [(one.severity, one.words) for one in await missing_paths(store, request) if "still set" in one.words]
-        told = [("warning", f"the kill switch {switch} is still set: the job would stop as it starts")]
+        told = [("warning", f"the kill switch {switch} is still set: the job would stop at once")]
         assert found == (told if what in ("file", "link to nowhere") else [])
     at_run = Request(command="x", kill_switch="/tmp/$USER/KILL")
     assert not [one for one in await missing_paths(store, at_run) if "still set" in one.words]
@@ -108,7 +108,7 @@ async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: P
     ]
     found = await missing_paths(store, hostile)
     assert [one.field for one in found] == hostile[:-1]
-    assert {one.words.removeprefix(one.field) for one in found} == {" is not there"}
+    assert {one.words.removeprefix(one.field) for one in found} == {" does not exist"}
     assert not wire.exists()
 
 
@@ -121,7 +121,7 @@ async def test_odd_names_that_are_there_are_found(store: ClusterStore, tmp_path:
 
 async def test_of_very_many_paths_the_rest_is_told(store: ClusterStore) -> None:
     found = await missing_paths(store, ["/"] * (MOST_PATHS + 3))
-    assert [one.words for one in found] == ["3 paths were not looked for"]
+    assert [one.words for one in found] == ["3 paths were not checked"]
 
 
 async def test_nothing_to_look_for_asks_nothing() -> None:
@@ -149,5 +149,5 @@ async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
     estimate = await estimate_start(store, b"#!/bin/sh\n")
     await store.close()
     assert not estimate.is_known
-    assert estimate.hint == "embedded queue: no start is told before a job is submitted"
+    assert estimate.hint == "embedded queue: no start estimate before submission"
     assert replace(estimate, is_known=True, hint="") == type(estimate)()

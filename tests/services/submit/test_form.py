@@ -123,7 +123,7 @@ def test_each_odd_name_of_a_variable_is_told() -> None:
 
 def test_a_chain_of_an_array_is_not_both() -> None:
     reading = read_form(Draft({"command": "x", "array": "1-4%1", "chain": "3"}))
-    assert "one of array and chain" in reading.problems["chain"]
+    assert "use either array or chain" in reading.problems["chain"]
 
 
 def test_quotes_line_ends_and_odd_letters_of_a_command_stay_what_they_are() -> None:

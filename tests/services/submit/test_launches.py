@@ -122,7 +122,7 @@ async def test_of_a_queue_that_nobody_knows_it_is_said_what_its_slots_are_taken_
     script = launches.render(Request(command="true"), uid="1", root="/jobs")
     assert "--gpus=1" in options(script.text)
     assert script.warnings == (
-        "whether the queue has GPUs is not told: its slots are taken for GPUs; slot_type says what",
+        "the queue does not report GPUs: slots are assumed to be GPUs; set slot_type to change it",
     )
 
 
@@ -192,7 +192,7 @@ async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folde
 async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_path: Path) -> None:
     (tmp_path / "state").write_bytes(b"")
     _, said = await concluded(launches, Outcome("one", True, "job 7"))
-    assert said.startswith("it could not be noted here that its files are in /home/alice/hpcdash/launches/one-")
+    assert said.startswith("its files are in /home/alice/hpcdash/launches/one-")
 
 
 def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ async def test_one_question_tells_how_all_ended(
     launches.records.launched(RECORD)
     launches.records.launched(replace(RECORD, folder="/jobs/two-2", job_id="8"))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
-    assert await launches.tidy() == ("job 7 completed: /jobs/one-1 is removed",)
+    assert await launches.tidy() == ("job 7 completed: removed /jobs/one-1",)
     assert transport.count(HISTORY) == 1
     assert [words[-4:] for words in transport.ran(shell)] == [("/jobs", "one-1", "sums", "staged")]
     assert launches.records.unsettled() == ()
@@ -314,7 +314,7 @@ async def test_what_is_no_folder_of_a_launch_is_never_removed(
 ) -> None:
     launches.records.launched(replace(RECORD, folder=folder))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}]
-    assert "are left in" in (await launches.tidy())[0]
+    assert "remain in" in (await launches.tidy())[0]
     assert transport.ran(shell) == []
 
 
@@ -332,7 +332,7 @@ async def test_a_job_that_leaves_the_list_is_followed_by_its_folder(
     transport.history = [{"jobid": "7", "state": "COMPLETED"}]
     await cluster.mine()
     await until(lambda: told)
-    assert told == ["job 7 completed: /jobs/one-1 is removed"]
+    assert told == ["job 7 completed: removed /jobs/one-1"]
     stop()
 
 

@@ -173,7 +173,7 @@ async def test_without_the_rules_nothing_is_submitted(launches: Launches, site: 
     install_rules(site.rules, "")
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
-    assert f"nothing was submitted: {one.place.folder} cannot be made and filled: sudo: a password is required" in (
+    assert f"not submitted: cannot create {one.place.folder} and its files: sudo: a password is required" in (
         outcome.words
     )
     assert f"the sudo rules do not let this account run {site.program} as {site.alice}" in outcome.words
@@ -258,7 +258,7 @@ async def test_it_needs_a_storage_root(launches: Launches, site: SudoSite) -> No
 
 @pytest.mark.parametrize("name", ["batch.sh", "SHA256SUMS", "two words.sh", "-rf", ".profile", "naïve.sh"])
 async def test_a_script_that_root_s_program_takes_no_such_name_of_is_refused(launches: Launches, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be the name of a staged file"):
+    with pytest.raises(UsageError, match="a staged file cannot be named"):
         await planned(launches, name)
 
 

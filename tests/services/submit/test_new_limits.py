@@ -57,7 +57,7 @@ async def test_no_more_time_is_proposed_than_the_queue_gives() -> None:
     found = await propose(store(most_seconds=16 * HOUR), [row("timeout")])
     assert found is not None
     assert found.proposed == NewLimits(16 * HOUR)
-    assert "queue gpu gives at most 16 h" in found.notes
+    assert "queue gpu allows at most 16 h" in found.notes
 
 
 async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_used() -> None:
@@ -69,7 +69,7 @@ async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_us
     found = await propose(store(over), [row("out_of_memory")])
     assert found is not None
     assert found.proposed.memory_bytes == 28 * GIB
-    assert found.notes == ("it ran out of memory: of the 16G it had on a node, it was seen to use 20G",)
+    assert found.notes == ("it ran out of memory: of the 16G it had on a node, measured usage 20G",)
 
 
 async def test_without_accounting_the_row_says_what_a_node_had() -> None:

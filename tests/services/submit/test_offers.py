@@ -108,8 +108,8 @@ async def test_an_accounting_that_is_away_is_a_note_and_the_queues_stand(cluster
     assert [queue.name for queue in offers.queues] == ["gpu", "main"]
     assert (offers.accounts, offers.qos) == ((), ())
     assert set(offers.notes) == {
-        "accounts are not known: the database is away",
-        "QoS are not known: the database is away",
+        "accounts are unknown: the database is away",
+        "QoS are unknown: the database is away",
     }
 
 
@@ -118,7 +118,7 @@ async def test_a_cluster_without_accounting_is_not_asked_for_accounts(tmp_path: 
     offers = await fetch_offers(made.store)
     await made.close()
     assert made.transport.count(ACCOUNTING) == 0
-    assert offers.notes == ("this cluster has no accounting: there are no accounts and no QoS to choose from",)
+    assert offers.notes == ("no accounting on this cluster: no accounts or QoS to choose from",)
 
 
 async def test_a_controller_that_is_down_leaves_what_was_known_with_its_age(cluster: Cluster) -> None:
@@ -137,7 +137,7 @@ async def test_a_cluster_that_is_not_reached_offers_what_is_kept_of_it(cluster: 
     later.transport.connect_error = ConnectionFailed("no route to juno")
     offers = await fetch_offers(later.store)
     assert [queue.name for queue in offers.queues] == ["gpu", "main"]
-    assert offers.notes == ("nothing can be asked: no route to juno",)
+    assert offers.notes == ("no answer: no route to juno",)
     await later.close()
 
 
@@ -163,7 +163,7 @@ async def test_on_pbs_each_queue_may_have_any_node_which_is_told(
     store = ClusterStore("pbs", LocalTransport(), (PBS,), clock=SystemClock(), budget=CommandBudget(100))
     offers = await fetch_offers(store)
     await store.close()
-    assert offers.notes == ("which nodes a queue has is not told: all are counted",)
+    assert offers.notes == ("a queue's own nodes are unknown: counting all",)
     assert (offers.accounts, offers.qos, offers.gpu_types) == ((), (), ("a100",))
     default, gpu = offers.queue(""), offers.queue("gpu")
     assert default is not None
@@ -190,10 +190,10 @@ async def test_a_pbs_queue_says_what_it_does_with_a_job_and_only_what_starts_non
     told = {queue.name: (queue.note, queue.closed_reason, queue.refuses) for queue in offers.queues}
     assert told == {
         **dict.fromkeys(("workq", "gpu", "debug"), ("", "", False)),
-        "maint": ("disabled: PBS refuses its jobs", "queue maint is disabled: PBS refuses its jobs", True),
+        "maint": ("disabled: PBS rejects new jobs", "queue maint is disabled: PBS rejects new jobs", True),
         "stopped": (
-            "stopped: its jobs wait until the site starts the queue",
-            "queue stopped is stopped: its jobs wait until the site starts the queue",
+            "stopped: jobs wait until the site starts the queue",
+            "queue stopped is stopped: jobs wait until the site starts the queue",
             False,
         ),
         "bobonly": ("closed to you: only bob may submit", "queue bobonly is closed to you: only bob may submit", False),

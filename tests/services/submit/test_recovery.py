@@ -124,7 +124,7 @@ async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_it
     assert outcome == Outcome("sim.sh", True, "job 93")
     assert (person.transport.count("stage"), len(person.transport.submitted)) == (1, 1)
     assert person.told == [
-        f"the answer was lost; what became of it is looked for by its mark {person.mark}",
+        f"the answer was lost; looking for the job by its mark {person.mark}",
         "it is job 93",
     ]
 
@@ -159,7 +159,7 @@ async def test_a_command_that_still_runs_over_there_is_waited_for(tmp_path: Path
     person.transport.answers[STILL_THERE] = ["still there\n", arrives, ""]
     _, outcome = await person.submit()
     assert outcome == Outcome("sim.sh", True, "job 93")
-    assert len([words for words in person.told if "still being handed over" in words]) == 1
+    assert len([words for words in person.told if "still running on the login node" in words]) == 1
 
 
 async def test_one_that_does_not_end_over_there_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,10 +277,10 @@ STAGED = (("sh", "-c", "stage"), ("sbatch", "--comment=hpcdash:0123456789", "/l/
 @pytest.mark.parametrize(
     ("rows", "state", "told"),
     [
-        ([], "refused", "it never arrived: neither the queue nor the history has such a job"),
+        ([], "refused", "it never arrived: no such job in the queue or the history"),
         ([{"comment": "hpcdash:0123456789"}], "done", "it is job 94"),
-        ([{"comment": ""}], "unknown", "one of 94 may be it: they have its name"),
-        ([{"comment": "", "jobname": "other"}], "refused", "it never arrived: neither"),
+        ([{"comment": ""}], "unknown", "it may be one of 94, which have its name"),
+        ([{"comment": "", "jobname": "other"}], "refused", "it never arrived: no such job"),
     ],
 )
 async def test_a_form_s_submission_of_a_run_that_was_killed_is_looked_for_by_its_mark_and_its_name(
@@ -291,7 +291,7 @@ async def test_a_form_s_submission_of_a_run_that_was_killed_is_looked_for_by_its
     row = {"jobid": "94", "jobname": "night", "submit": str(int(NOW))}
     person.transport.history += [{**row, **more} for more in rows]
     (said,) = await reconcile_recent(person.store, person.journal)
-    assert said.startswith("nobody saw how the submission of batch.sh at ")
+    assert said.startswith("the submission of batch.sh at ")
     assert told in said
     (entry,), _ = person.journal.read()
     assert (entry.state, person.transport.submitted) == (state, [])
@@ -305,7 +305,7 @@ async def test_one_with_a_comment_of_its_own_is_looked_for_by_its_name(tmp_path:
         {"jobarrayid": "95", "name": "night", "comment": "mine", "submittime": str(int(NOW))}
     )
     (said,) = await reconcile_recent(person.store, person.journal)
-    assert "it is job 95 (the only one of its name submitted since)" in said
+    assert "it is job 95 (the only one of that name submitted since)" in said
 
 
 async def test_what_is_settled_or_was_long_ago_is_not_looked_for(tmp_path: Path) -> None:

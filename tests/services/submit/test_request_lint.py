@@ -98,9 +98,9 @@ def test_a_queue_that_can_take_all_of_it_is_named() -> None:
 
 
 def test_what_becomes_of_a_job_in_a_closed_queue_is_said_and_a_refusal_is_an_error() -> None:
-    disabled = replace(CLOSED, note="disabled: PBS refuses its jobs", refuses=True)
+    disabled = replace(CLOSED, note="disabled: PBS rejects new jobs", refuses=True)
     stopped = replace(CLOSED, name="stopped", note="stopped: its jobs wait")
-    off = replace(MAIN, server_note="scheduling is off on this server: no job starts")
+    off = replace(MAIN, server_note="scheduling is off on this server: no jobs start")
     offers = Offers((off, disabled, stopped))
     told = [
         (one.severity, one.field, one.words)
@@ -108,9 +108,9 @@ def test_what_becomes_of_a_job_in_a_closed_queue_is_said_and_a_refusal_is_an_err
         for one in lint_request(ask(queue=queue, slot_type=SlotType.CPU), offers)
     ]
     assert told == [
-        ("error", "queue", "queue closed is disabled: PBS refuses its jobs"),
+        ("error", "queue", "queue closed is disabled: PBS rejects new jobs"),
         ("warning", "queue", "queue stopped is stopped: its jobs wait"),
-        ("warning", "queue", "scheduling is off on this server: no job starts"),
+        ("warning", "queue", "scheduling is off on this server: no jobs start"),
     ]
 
 
@@ -190,7 +190,7 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
 
 def test_without_offers_there_is_no_word_of_what_is_idle() -> None:
     assert format_resources(ask(slots=4, limit_seconds=HOUR), Offers()) == "4 GPUs for 1 h = 4 GPU-hours"
-    assert format_resources(ask(slots=4), Offers()) == "4 GPUs for as long as its queue allows"
+    assert format_resources(ask(slots=4), Offers()) == "4 GPUs for the queue's maximum time"
 
 
 def test_a_type_of_gpu_may_be_a_part_of_a_device_s_whole_name() -> None:

@@ -46,7 +46,7 @@ class Node:
         words = [self.shell, *(("sh",) if self.shell == "busybox" else ()), *argv[1:]]
         if self.account:
             words = ["setpriv", f"--reuid={self.account}", f"--regid={self.account}", "--init-groups", *words]
-        done = subprocess.run(words, capture_output=True, timeout=20, check=False)
+        done = subprocess.run(words, capture_output=True, timeout=60, check=False)
         return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr, 0.0)
 
     def look(self, path: Path | str, owner: str = "") -> SwitchLook:
@@ -76,7 +76,7 @@ def test_a_switch_is_dropped_seen_and_cleared_whatever_it_is_called(node: Node, 
     look = node.look(path)
     assert (look.thing, look.file.size, look.file.uid) == (Thing.FILE, 0, os.geteuid())
     assert look.age_seconds is not None
-    assert look.age_seconds < 10
+    assert look.age_seconds < 600
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert node.clear(path).done
     assert list(tmp_path.iterdir()) == []
@@ -91,7 +91,7 @@ def test_a_second_drop_and_a_second_clear_change_nothing(node: Node, tmp_path: P
     dropped = node.look(path)
     path.unlink()
     command = clear_command(dropped, ("7",))
-    assert command.read(node.run(command.argv))[0].words == "it is gone already"
+    assert command.read(node.run(command.argv))[0].words == "it is already gone"
 
 
 @pytest.mark.parametrize("target", ["elsewhere/here", "elsewhere/nothing", "elsewhere", "/dev/null"])
@@ -107,7 +107,9 @@ def test_a_planted_link_is_refused_and_nothing_is_made_where_it_leads(node: Node
     assert look.link_to == str(tmp_path / target)
     assert "a link" in refusal(look)
     # Planted after one looked, too.
-    assert node.drop(path, look=free) == Outcome("7", False, "a link, or no plain file, has its name: nothing was done")
+    assert node.drop(path, look=free) == Outcome(
+        "7", False, "the path is a link or not a regular file; nothing was done"
+    )
     # Trainings take any link for the switch: what is cleared is the link itself.
     assert look.is_dropped
     assert clear_doubt(look, is_dropped_here=True)
@@ -169,9 +171,9 @@ def test_a_file_with_content_is_no_switch_and_stays(node: Node, tmp_path: Path) 
 
 def test_a_folder_that_is_gone_or_another_is_told(node: Node, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    assert "is not there" in node.look(folder / "KILL").problem
+    assert "does not exist" in node.look(folder / "KILL").problem
     folder.write_text("")
-    assert node.look(folder / "KILL").problem == "what should be its folder is none"
+    assert node.look(folder / "KILL").problem == "its folder is not a folder"
     folder.unlink()
     folder.symlink_to("nowhere")
     assert node.look(folder / "KILL").problem == "its folder is a link to nowhere"
@@ -180,7 +182,7 @@ def test_a_folder_that_is_gone_or_another_is_told(node: Node, tmp_path: Path) ->
     look = node.look(folder / "KILL")
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    assert "is another now" in node.drop(folder / "KILL", look=look).words
+    assert "gone or was replaced" in node.drop(folder / "KILL", look=look).words
     assert not (tmp_path / "KILL").exists()
 
 
@@ -231,7 +233,7 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
     log, none = tmp_path / "-log of 7", tmp_path / "none"
     log.write_text("before\n")
     ages: list[float | None] = []
-    os.utime(log, (time.time() - 50, time.time() - 50))
+    os.utime(log, (time.time() - 5000, time.time() - 5000))
 
     def told(*read: int | None) -> list[tuple[int, str] | None]:
         query = written_query([str(log), str(none), "/dev/null"], read)
@@ -241,7 +243,7 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
 
     assert told(None, None, None) == [(7, ""), None, None]
     assert ages[0] is not None
-    assert 49 <= ages[0] <= 60
+    assert 4999 <= ages[0] <= 5300
     log.write_text("before\nsaved\nlo")
     assert told(7, None, 0) == [(15, "saved\nlo"), None, None]
     assert told(200, 0, 0) == [(15, ""), None, None], "a log that was begun anew"
@@ -257,16 +259,18 @@ def test_a_command_is_told_in_plain_words_and_without_its_script(tmp_path: Path)
     path = tmp_path / "KILL"
     look = Node(SHELLS[0]).look(path)
     group = tmp_path.group()
-    assert drop_command(look, "", ("7",)).words == f"create the empty file {path}, group {group}; never through a link"
+    assert (
+        drop_command(look, "", ("7",)).words == f"create the empty file {path}, group {group}; links are not followed"
+    )
     path.touch()
     assert clear_command(Node(SHELLS[0]).look(path), ("7",)).words == f"remove the empty file {path}"
     path.write_text("a note")
     words = clear_command(Node(SHELLS[0]).look(path), ("7",)).words
-    assert words == f"remove the file {path}, of 6 bytes at the most"
+    assert words == f"remove the file {path}, at most 6 bytes"
     path.unlink()
     path.symlink_to("nowhere")
     words = clear_command(Node(SHELLS[0]).look(path), ("7",)).words
-    assert words == f"remove the link {path} itself, and nothing that it leads to"
+    assert words == f"remove the link {path}, not its target"
 
 
 def test_a_command_tells_which_file_it_is_for(tmp_path: Path) -> None:
@@ -322,7 +326,7 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
     assert people.bob.drop(path, people.alice.account).done
     assert (path.owner(), path.group(), path.stat().st_mode & 0o777) == (people.bob.account, people.group, 0o664)
     assert refusal(people.alice.look(path)).startswith("already set ")
-    assert people.alice.clear(path).words == f"removed {path}, which {people.bob.account} made"
+    assert people.alice.clear(path).words == f"removed {path}, created by {people.bob.account}"
 
 
 @NEEDS_ROOT
@@ -334,7 +338,7 @@ def test_a_folder_that_the_group_cannot_write_is_told_to_both(people: People) ->
     look = people.bob.look(path, people.alice.account)
     assert look.may_write is False
     assert people.bob.drop(path, people.alice.account) == Outcome("7", False, "Permission denied")
-    assert "may not be entered" in people.mallory.look(path).problem
+    assert "cannot be entered" in people.mallory.look(path).problem
 
 
 @NEEDS_ROOT
@@ -343,7 +347,7 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(pe
     path = folder_of(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
     assert f"is {mallory}'s" in refusal(look)
-    assert "somebody else's" in people.alice.drop(path, people.alice.account).words
+    assert "another owner" in people.alice.drop(path, people.alice.account).words
     assert not path.exists()
     assert people.alice.drop(path, mallory).done, "the job's own owner may have it there"
 
@@ -355,7 +359,7 @@ def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> No
     outcome = people.mallory.drop(path)
     assert outcome.done
     assert path.group() == mallory
-    assert "its group stays one's own" in outcome.words
+    assert "it keeps your group" in outcome.words
 
 
 @contextlib.contextmanager

@@ -90,7 +90,7 @@ class Site:
         return report.outcomes[0].words
 
     async def until(self, look: Callable[[], Coroutine[Any, Any, object]], what: str) -> None:
-        over = time.monotonic() + 15
+        over = time.monotonic() + 60
         while not await look():
             assert time.monotonic() < over, f"it never came about: {what}"
             await asyncio.sleep(0.02)
@@ -181,7 +181,7 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     here = site.switches.dropped_here_seconds_ago(kill)
     look = in_time(await site.switches.look(kill), here)
     assert look.age_seconds is not None
-    assert look.age_seconds < 30
+    assert look.age_seconds < 600
     assert await site.switches.progress(look, (job,), here) == SwitchProgress(0, 1, 1, "", job)
 
 
@@ -207,12 +207,12 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
-    assert unknown.naming.problem == f"neither the launch nor the script of {first} names its kill switch"
+    assert unknown.naming.problem == f"no kill switch is named in the launch or the script of {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     assert site.switches.remember(named) == ""
-    assert (await site.switches.find(first, KILL)).naming.whence == "named here for this job before"
+    assert (await site.switches.find(first, KILL)).naming.whence == "set here for this job before"
     of_name = await site.switches.find(second, KILL)
-    assert of_name.naming.whence == "named here for a job of this name before"
+    assert of_name.naming.whence == "set here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(of_name) == f"forgotten: {site.run / 'KILL'}"
@@ -226,7 +226,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     assert site.switches.remember(wrong) == ""
     switch = await site.switches.find(job, KILL)
     assert (switch.path, switch.naming.also) == (str(site.run / "KILL"), str(site.run / "WRONG"))
-    said = f"named here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script goes first"
+    said = f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script takes precedence"
     assert switch.format_other_path == said
     other = site.submit()
     await site.store.fetch(Kind.MINE)
@@ -267,7 +267,7 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
     plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
     (outcome,) = (await site.switches.carry_out(switch, plan)).outcomes
     assert outcome.done is None
-    assert outcome.words.startswith(f"the answer was lost; look: hpcdash kill-switch {job} --status (")
+    assert outcome.words.startswith(f"the answer was lost; check with: hpcdash kill-switch {job} --status (")
     assert acting.ANSWER_LOST not in outcome.words
 
 
@@ -311,8 +311,8 @@ async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
     site.store.transport = LocalTransport(path=str(hangs.parent))
     for name in ("LOG_SECONDS", "LOOK_SECONDS"):
         monkeypatch.setattr(switch_scripts, name, 0.5)
-    assert "does not answer" in await SwitchLog(site.store, switch).words(switch.living)
-    with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not answer"):
+    assert "does not respond" in await SwitchLog(site.store, switch).words(switch.living)
+    with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not respond"):
         await site.switches.look(switch)
 
 

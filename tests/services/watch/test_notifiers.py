@@ -68,7 +68,7 @@ class TestMessage:
     def test_what_is_over_is_not_grave_and_says_how_long_it_was(self) -> None:
         message = message_of([event("gone", AlertKind.RECOVERED)], "juno")
         assert (message.subject, message.severity) == ("[juno] over: gone", Severity.INFO)
-        assert message.text == "over: gone\n  It lasted 2 h.\n"
+        assert message.text == "over: gone\n  Duration: 2 h.\n"
 
     def test_the_json_has_all(self) -> None:
         assert MESSAGE.payload["alerts"][0] == {
@@ -78,7 +78,7 @@ class TestMessage:
             "subject": HOSTILE,
             "aspect": None,
             "severity": "critical",
-            "title": "a job does not run",
+            "title": "Job not running",
             "words": HOSTILE,
             "now": None,
             "next_step": "hpcdash history",
@@ -125,7 +125,7 @@ class TestMail:
     async def test_a_certificate_nobody_vouches_for_is_refused(self, tmp_path: Path) -> None:
         tls, _ = server_context(tmp_path)
         async with mail_receiver(tls) as receiver:
-            with pytest.raises(NotifyFailed, match="its certificate") as failed:
+            with pytest.raises(NotifyFailed, match="certificate verification failed") as failed:
                 await MailNotifier(self.settings(receiver.port)).send(MESSAGE)
         assert failed.value.is_lasting
         assert receiver.taken == []
@@ -174,7 +174,7 @@ class TestMail:
             receiver.is_silent = True
             with pytest.raises(NotifyFailed):
                 await MailNotifier(self.settings(receiver.port, timeout_seconds=0.2)).send(MESSAGE)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 15
 
     @pytest.mark.parametrize(
         "address", ["alice", "a@", "@x", "a@x.org\nBcc: e@x.org", "a b@x.org, c@d", "", "a@x.org,b@x.org"]
@@ -213,7 +213,7 @@ class TestWebhook:
     async def test_tls_is_verified(self, tmp_path: Path) -> None:
         tls, trusted = server_context(tmp_path)
         async with hook_receiver(tls) as receiver:
-            with pytest.raises(NotifyFailed, match="its certificate") as failed:
+            with pytest.raises(NotifyFailed, match="certificate verification failed") as failed:
                 await WebhookNotifier(WebhookSettings(self.url(receiver.port, "https"))).send(MESSAGE)
             assert failed.value.is_lasting
             assert receiver.requests == []
@@ -229,7 +229,7 @@ class TestWebhook:
             pauses, deliveries = sends(WebhookNotifier(WebhookSettings(self.url(receiver.port))))
             (delivery,) = await deliveries
         assert (delivery.reached, delivery.attempts, len(pauses)) == (False, attempts, attempts - 1)
-        assert f"it answered {status}: no service *** for ***␛[2J" in delivery.problem
+        assert f"the server answered {status}: no service *** for ***␛[2J" in delivery.problem
         assert delivery.notifier == f"json webhook at http://127.0.0.1:{receiver.port}"
 
     async def test_it_waits_as_long_as_it_was_asked_to(self) -> None:
@@ -318,15 +318,17 @@ class TestCommand:
     async def test_what_takes_too_long_is_ended_with_all_it_started(self, tmp_path: Path) -> None:
         held = tmp_path / "held"
         os.mkfifo(held)
-        # It ends when nobody holds it open for writing any more.
-        until_free = asyncio.ensure_future(asyncio.to_thread(held.read_bytes))
+        reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
         script = 'exec 3> "$1"; sleep 1000 & sleep 1000'
-        with pytest.raises(NotifyFailed, match=r"not over after 1 s") as failed:
+        with pytest.raises(NotifyFailed, match=r"did not finish within 1 s") as failed:
             await CommandNotifier(CommandSettings(("sh", "-c", script, "sh", str(held)), limit_seconds=1.0)).send(
                 MESSAGE
             )
         assert failed.value.is_lasting
-        assert await asyncio.wait_for(until_free, 10) == b""
+        # It ends when nobody holds it open for writing any more.
+        os.set_blocking(reader, True)
+        assert await asyncio.wait_for(asyncio.to_thread(os.read, reader, 1), 60) == b""
+        os.close(reader)
 
     @pytest.mark.system
     async def test_a_program_that_is_not_there(self) -> None:
@@ -388,7 +390,7 @@ class TestApprise:
 
     async def test_an_address_of_no_service(self) -> None:
         pytest.importorskip("apprise")
-        with pytest.raises(NotifyFailed, match="1 of 2 addresses"):
+        with pytest.raises(NotifyFailed, match="1 of 2 URLs"):
             await AppriseNotifier(AppriseSettings((f"nothing://{TOKEN}", "json://localhost"))).send(MESSAGE)
 
     async def test_without_it_the_step_is_to_install_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +419,7 @@ class TestDelivery:
             )
             told = await deliveries
         assert [one.reached for one in told] == [False, False, True, True]
-        assert told[0].problem == "a broken one: it failed by itself (KeyError)"
+        assert told[0].problem == "a broken one: internal error (KeyError)"
         assert (told[1].attempts, told[1].words) == (3, "not sent (3 attempts): command false: exit status 1")
 
     async def test_a_dry_run_sends_nothing_and_says_to_whom(self) -> None:
@@ -479,7 +481,7 @@ class TestRound:
         told = await tell(told.alerts, [], 180, [deaf, hearing], cluster="juno")
         assert "over: no job train" in written[-1]
         assert [one.notifier for one in told.deliveries] == [hearing.name]
-        assert told.lost == (f"{deaf.name} was never told: {self.finding.words}; it is over",)
+        assert told.lost == (f"{deaf.name} was never notified: {self.finding.words}; it is resolved",)
         assert told.alerts == Alerts()
 
     async def test_who_missed_the_first_is_told_the_newest_as_news_and_the_end_of_what_it_knows(
@@ -507,7 +509,7 @@ class TestRound:
         told = await self.rounds(told, [(60, []), (120, [])], way)
         assert [one.kind for one in told.owed] == [AlertKind.RECOVERED]
         late = await tell(told, [], 90_000, [way], cluster="juno", sleep=no_pause)
-        assert "it did not take it for a day" in late.lost[0]
+        assert "it could not be delivered for a day" in late.lost[0]
         assert (late.alerts, late.deliveries) == (Alerts(), ())
 
     async def test_what_is_silent_is_not_told_to_who_missed_it(self) -> None:

@@ -67,7 +67,7 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
     (found,) = log.round(lines(range(200, 240), lambda step: float("nan")))
     assert (found.severity, found.is_moment) == (Severity.CRITICAL, False)
     assert found.words.startswith("job 7: lm loss: nan first at 200 ")
-    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest save before step 200. ")
+    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest checkpoint before step 200. ")
     assert "hpcdash save-switch" not in found.next_step
     assert log.round(lines(range(240, 300), lambda step: float("nan")))[0].key == found.key
     assert log.round(lines(range(300, 330))) == []
@@ -77,7 +77,7 @@ def test_where_a_log_tells_epochs_alone_no_step_is_named_to_resume_from() -> Non
     log = Log()
     log.round("".join(f"{{'loss': 2.{epoch % 10}, 'epoch': {epoch / 100}}}\n" for epoch in range(1, 200)).encode())
     (found,) = log.round("".join(f"{{'loss': nan, 'epoch': {epoch / 100}}}\n" for epoch in range(200, 240)).encode())
-    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest save before that began. ")
+    assert found.next_step.startswith("hpcdash cancel 7, and resume from the newest checkpoint before then. ")
 
 
 def test_a_nan_that_passed_between_two_rounds_is_told_as_a_moment() -> None:
@@ -85,7 +85,7 @@ def test_a_nan_that_passed_between_two_rounds_is_told_as_a_moment() -> None:
     log.round(lines(range(1, 200)))
     (found,) = log.round(lines([200], lambda step: float("nan")) + lines(range(201, 260)))
     assert (found.severity, found.is_moment) == (Severity.WARNING, True)
-    assert found.next_step == "hpcdash metrics 7; a save from before step 200 is one to keep"
+    assert found.next_step == "hpcdash metrics 7; keep a checkpoint from before step 200"
 
 
 def test_a_spike_is_one_moment_with_its_step_whatever_else_the_log_gets() -> None:
@@ -185,10 +185,10 @@ def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
     # 30 h to go, 2 h left, tasks of 10 h: three more.
     stand = Course(step=0, last_step=1080, seconds_per_step=100)
     (found,) = ends_late(row(10, 8), stand, NOW, waiting=1)
-    assert "needs 3 more array tasks, 1 waits" in found.words
+    assert "needs 3 more array tasks; 1 queued" in found.words
     assert "--array 1-2%1 --after 7_1" in found.next_step
     (found,) = ends_late({**row(10, 8), "id": "7", "array_id": None}, stand, NOW, waiting=1)
-    assert "needs 3 more jobs of this length, 1 waits" in found.words
+    assert "needs 3 more jobs of this length; 1 queued" in found.words
     assert ends_late(row(10, 8), stand, NOW, waiting=3) == []
     assert ends_late(row(40, 8), stand, NOW, waiting=0) == []
     assert ends_late(row(10, 8), Course(0, 1080), NOW, waiting=0) == []

@@ -88,7 +88,7 @@ def test_a_logs_size_and_age_are_told_whatever_its_name_holds(tmp_path: Path) ->
     missing = str(tmp_path / "none")
     facts = look(FactsRequest(files=(str(log), missing)), noise=b"Welcome!\n")
     assert facts.files[str(log)].size == 1234
-    assert facts.files[str(log)].age_seconds == pytest.approx(600, abs=3)
+    assert facts.files[str(log)].age_seconds == pytest.approx(600, abs=60)
     assert (facts.files[missing].is_there, facts.files[missing].age_seconds) == (False, None)
 
 
@@ -117,9 +117,9 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(tm
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
-    began = time.monotonic()
-    look(FactsRequest(files=(str(tmp_path / "log"),)))
-    assert time.monotonic() - began < 5
+    log = str(tmp_path / "log")
+    facts = look(FactsRequest(files=(log,)), file_seconds=30)
+    assert facts.silent == ()
 
 
 @NEEDS_ROOT
@@ -137,7 +137,7 @@ def test_a_dead_mount_blinds_to_nothing_but_itself_and_is_named(tmp_path: Path) 
             disks=(DiskQuery(str(dead), by_du=True), DiskQuery(str(tmp_path))),
             tails=(TailQuery(f"{dead}/0/log"), TailQuery(f"{link}/log"), TailQuery(healthy)),
         )
-        facts = look(asked, file_seconds=1)
+        facts = look(asked, file_seconds=5)
     assert facts.files.keys() == {healthy}
     assert facts.newest.keys() == {saved}
     assert facts.newest[saved] is not None
@@ -155,13 +155,13 @@ def test_the_newest_file_of_a_pattern_tells_the_last_save(tmp_path: Path) -> Non
         os.utime(path, (time.time() - age,) * 2)
     pattern, none = f"{tmp_path}/my run/step *.pt", f"{tmp_path}/my run/none*"
     facts = look(FactsRequest(newest=(pattern, none)))
-    assert facts.newest[pattern] == pytest.approx(300, abs=3)
+    assert facts.newest[pattern] == pytest.approx(300, abs=60)
     assert facts.newest[none] is None
     assert facts.names == {pattern: "step 2.pt"}
     # A name's line break begins no line, as of a file of the far future.
     (tmp_path / "my run" / "step 3\n99999999999 .pt").touch()
     facts = look(FactsRequest(newest=(pattern,)))
-    assert facts.newest[pattern] == pytest.approx(0, abs=3)
+    assert facts.newest[pattern] == pytest.approx(0, abs=60)
     assert facts.names[pattern].startswith("step 3\\n9")
 
 
@@ -176,7 +176,7 @@ def test_of_checkpoints_only_whole_ones_count(tmp_path: Path) -> None:
     torn.mkdir()
     (torn / "model").write_text("half")
     facts = look(FactsRequest(checkpoints=(str(folder),)))
-    assert facts.newest[str(folder)] == pytest.approx(1000, abs=3)
+    assert facts.newest[str(folder)] == pytest.approx(1000, abs=60)
     assert facts.names[str(folder)] == whole.parent.name
 
 
@@ -196,7 +196,7 @@ def test_whole_checkpoints_of_other_libraries_count_as_a_launch_counts_them(
     written.touch()
     folder = str(tmp_path / "saved")
     facts = look(FactsRequest(checkpoints=(folder,)))
-    assert (facts.newest[folder], facts.names) == (pytest.approx(0, abs=3), {folder: name})
+    assert (facts.newest[folder], facts.names) == (pytest.approx(0, abs=60), {folder: name})
 
 
 @NEEDS_ROOT
@@ -270,7 +270,7 @@ def test_an_answer_that_was_cut_short_tells_no_more_than_it_holds(tmp_path: Path
     log = tmp_path / "log"
     log.write_text("12345")
     query = facts_query(FactsRequest(files=(str(log), str(tmp_path / "other"))))
-    whole = subprocess.run(query.argv, capture_output=True, check=True, timeout=30).stdout
+    whole = subprocess.run(query.argv, capture_output=True, check=True, timeout=60).stdout
     cut = whole[: whole.rindex(b"\x1e", 0, whole.rindex(b"\x1e")) + 30]
     facts = query.parse(CommandResult(query.argv, 137, cut, b"", 0.1))
     assert facts.files.keys() == {str(log)}

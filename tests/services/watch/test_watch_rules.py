@@ -131,8 +131,8 @@ def test_every_rule_has_a_title_in_words() -> None:
     for key in (*ALL_RULES, "unreachable/"):
         rule = key.rstrip("/")
         assert title_of(rule) != rule
-    assert title_of("loss", "nan loss") == "its loss is nan"
-    assert title_of("loss", "spike train_loss@300") == "its loss has a spike"
+    assert title_of("loss", "nan loss") == "Loss is NaN"
+    assert title_of("loss", "spike train_loss@300") == "Loss spike"
 
 
 class TestIsHanging:
@@ -157,7 +157,7 @@ class TestIsHanging:
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         found = cannot_be_seen("8", "its log is on n7 until it ends")
-        assert found.words == "whether job 8 hangs cannot be seen: its log is on n7 until it ends"
+        assert found.words == "cannot tell whether job 8 hangs: its log is on n7 until it ends"
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
@@ -199,7 +199,7 @@ class TestNodes:
         table = nodes(idle=1, allocated=1).to_pylist()
         table[0]["flags"] = ["maint"]
         (found,) = spare_nodes(table_of(*table, schema=NODES))
-        assert found.words == "0 idle for 1 nodes in use: 0.0 % spare, under 5 %"
+        assert found.words == "0 idle and 1 busy nodes: 0.0 % spare, below 5 %"
 
 
 class TestSuccessors:
@@ -210,7 +210,7 @@ class TestSuccessors:
 
     def test_the_last_of_a_train(self) -> None:
         (found,) = self.found(task_row("88", "9", "completed"), task_row("88", "10", "running"))
-        assert found.words == "train (88_10) runs with nothing behind it"
+        assert found.words == "train (88_10) is running with no successor queued"
         assert found.next_step.endswith("--after 88_10")
 
     def test_a_task_or_a_job_behind_it(self) -> None:
@@ -220,7 +220,7 @@ class TestSuccessors:
     def test_fewer_than_wanted(self) -> None:
         rows = (job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)"))
         (found,) = self.found(*rows, watch=ChainWatch(fewest_waiting=2))
-        assert found.words == "train (8) runs with 1 behind it"
+        assert found.words == "train (8) is running with 1 successor queued"
 
     def test_those_that_are_held_or_never_start_do_not_count(self) -> None:
         behind = (
@@ -228,7 +228,7 @@ class TestSuccessors:
             job_row("10", "pending", "afterok:8(failed)", reason="DependencyNeverSatisfied"),
         )
         (found,) = self.found(job_row("8", "running"), *behind)
-        assert found.words == "train (8) runs with nothing behind it, besides 1 held and 1 that will never start"
+        assert found.words == "train (8) is running with no successor queued, plus 1 held and 1 that will never start"
 
     def test_a_train_that_does_not_run_is_not_for_this_rule(self) -> None:
         assert self.found(job_row("8")) == []
@@ -246,8 +246,8 @@ class TestDeadlines:
         (found,) = self.ending(ends=660, saved=500)
         assert found.severity is Severity.WARNING
         assert (
-            found.words
-            == "job 8 (train) ends in 1 h, its next save is over in 1 h 20 min: 2 h 40 min of training would be lost"
+            found.words == "job 8 (train) ends in 1 h but finishes its next save in 1 h 20 min: "
+            "2 h 40 min of training would be lost"
         )
         assert "save-switch 8" in found.next_step
 
@@ -273,13 +273,13 @@ class TestDeadlines:
         (found,) = self.silent(saved=50, newest="step-00000012")
         assert (found.severity, found.subject) == (Severity.WARNING, "8")
         assert found.words == (
-            "job 8 (train): no save for 3 intervals of 3 h; "
-            "the newest whole checkpoint, step-00000012, is 9 h 10 min old: /scratch/ck"
+            "job 8 (train): no save in 3 intervals of 3 h; "
+            "the newest complete checkpoint, step-00000012, is 9 h 10 min old: /scratch/ck"
         )
         assert found.next_step == "hpcdash log 8 -f; hpcdash save-switch 8"
         (found,) = self.silent(saved=None, place="/scratch/*.pt", is_folder=False)
-        assert found.words == "job 8 (train): no save for 3 intervals of 3 h; no file yet: /scratch/*.pt"
-        assert "no whole checkpoint yet: /scratch/ck" in self.silent(saved=None)[0].words
+        assert found.words == "job 8 (train): no save in 3 intervals of 3 h; no file yet: /scratch/*.pt"
+        assert "no complete checkpoint yet: /scratch/ck" in self.silent(saved=None)[0].words
 
     def test_a_job_that_has_just_begun_with_an_old_checkpoint_or_whose_saves_nobody_looks_for_is_not_told(self) -> None:
         assert self.silent(saved=10, started=300) == []
@@ -302,7 +302,7 @@ class TestDeadlines:
         table = table_of(job_row("8", "running", started=0, ended=600.8))
         (found,) = ending()
         assert found.words == (
-            "job 8 (train) ends in 48 s, and when it saved last is not known: up to 10 h of training would be lost"
+            "job 8 (train) ends in 48 s and its last save is unknown: up to 10 h of training would be lost"
         )
 
     def test_less_lost_than_a_save_takes_is_not_worth_one(self) -> None:
@@ -338,11 +338,11 @@ class TestDeadlines:
         (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
         assert (
             found.words
-            == "job 8 (train): jobs of its partition low are preempted (cancel) with a grace of 10 s, a save takes 40 s"
+            == "job 8 (train): its partition low is preemptible (cancel) with 10 s of grace; a save takes 40 s"
         )
         assert grace_too_short(table, {"normal": GraceFacts("normal", "", 60)}, [Saves("8", self.plan)], queues) == []
         (found,) = grace_too_short(table, {"normal": GraceFacts("normal", "", 0)}, [Saves("8", self.plan)], queues)
-        assert "jobs of its QoS normal are preempted (cancel)" in found.words
+        assert "its QoS normal is preemptible (cancel)" in found.words
         safe = {"low": GraceFacts("low", "cancel", 10, is_preempted=False)}
         assert grace_too_short(table, qos, [Saves("8", self.plan)], safe) == []
 
@@ -439,7 +439,7 @@ class TestFailures:
 
     def test_failures_elsewhere_before_put_the_job_in_doubt(self) -> None:
         (found,) = fails_on_a_node(self.history(("failed", "n7"), *[("failed", "n1")] * 3))
-        assert "it may be the job" in found.words
+        assert "the job may be at fault" in found.words
         assert fails_on_a_node(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1"))) == []
 
     def test_of_many_common_nodes_none_can_be_named(self) -> None:

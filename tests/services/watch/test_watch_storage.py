@@ -291,7 +291,7 @@ def test_growth_against_what_is_left_forecasts_the_end() -> None:
     (finding,) = storage(DiskUsage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history)
     # A quarter of a TiB a day, three eighths left.
     assert finding.severity is Severity.WARNING
-    assert "at 256G a day full in 1 d 12 h" in finding.words
+    assert "full in 1 d 12 h at 256G a day" in finding.words
     assert storage(full(0.5), StorageWatch("/work", forecast_seconds=None), history) == []
 
 

@@ -103,7 +103,7 @@ async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wa
     for _ in range(2):
         found = await look(watch)
         assert found.problems == [
-            "the logs of 50 more jobs wait for their turn: whether they grow is looked at of 200 logs in one round"
+            "the logs of 50 more jobs were not checked: a round checks at most 200 logs, and the next one continues"
         ]
         hung |= {one.subject for one in found.findings}
     assert len(hung) == jobs
@@ -126,7 +126,9 @@ async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_
 
     watch = watching(Busy(MOST_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"')
     first = await look(watch)
-    assert first.problems == [f"4 more logs of trainings wait for their turn: {MOST_TAILS} are read in one round"]
+    assert first.problems == [
+        f"4 more training logs were not read: a round reads at most {MOST_TAILS}, and the next one continues"
+    ]
     for _ in range(2):
         await look(watch)
     assert len(watch.state.tails) == 4
@@ -165,7 +167,7 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_logs() -> None:
     watch = watching(Busy(2, lambda asked: Facts(silent=("/l",))), HANGING + 'log = "/l/{id}"')
     found = await look(watch)
-    assert found.problems == ["/l did not answer in time: is its file system there? Nothing in it was looked at"]
+    assert found.problems == ["/l did not respond in time: is its file system mounted? Nothing in it was checked"]
     assert (found.findings, found.unknown) == ([], {"is-hanging//1", "is-hanging//2"})
 
 
@@ -183,7 +185,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)
     (found,) = (await look(watch)).findings
     assert (found.key, found.severity) == ("cannot-look///l", Severity.CRITICAL)
-    assert found.words == "/l could not be looked at 4 times in a row: it does not answer"
+    assert found.words == "/l could not be checked 4 times in a row: it does not respond"
 
     # Where the command itself fails nothing is known of the place: it stays as it was.
     failure.append(CommandError("it broke"))
@@ -192,7 +194,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     dead.clear()
     # The storage path is still told by no tool, and so far in one round only.
     assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
-    assert watch.ending_of(found).words == "/l can be looked at again"
+    assert watch.ending_of(found).words == "/l can be checked again"
     # Our own ceiling on commands says nothing of a place.
     failure.append(RateLimited("too many"))
     before = dict(watch.state.blind)

@@ -284,7 +284,7 @@ class SlurmLab:
             listed = self.admin("sacct", "-n", "-X", "-P", "-o", "state", "-j", job_id, check=False)
         return {line.split()[0] for line in listed.stdout.decode().splitlines() if line.strip()}
 
-    def wait_state(self, job_id: str, *states: str, seconds: float = 20) -> None:
+    def wait_state(self, job_id: str, *states: str, seconds: float = 60) -> None:
         """Wait until the job, with all its tasks, is in one of `states` (Slurm's long words, as COMPLETED)."""
         what = f"job {job_id} to be {' or '.join(states)}"
 

@@ -312,7 +312,7 @@ async def test_why_it_waits_is_listed_each_time_that_changed() -> None:
         reasons.append(JobEvent(NOW - 60, "88", "train", "held", "pending", "Priority"))
         reasons.append(JobEvent(NOW - 30, "88", "train", "pending", "pending", "Resources"))
         await opened(pilot)
-        assert "held → pending: Priority, others are ahead of it" in screen_text(app)
+        assert "held → pending: Priority, queued behind jobs" in screen_text(app)
         assert " pending: Resources, next in line" in screen_text(app)
 
 

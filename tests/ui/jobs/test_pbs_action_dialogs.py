@@ -177,7 +177,7 @@ async def test_no_qos_and_no_change_by_an_amount_is_offered(tmp_path: Path) -> N
         app.screen.query_one("#nice", Input).value = "50"
         app.screen.query_one("#time", Input).value = "+1h"
         await press(pilot, "enter")
-        assert "PBS changes no limit by an amount" in screen_text(app)
+        assert "PBS takes no relative change" in screen_text(app)
         app.screen.query_one("#time", Input).value = "1-12:00:00"
         assert "qalter -l walltime=36:00:00 -p -50 40.pbs01" in await asked(pilot, "enter")
         await press(pilot, "y")
@@ -215,7 +215,7 @@ async def test_a_suspend_that_takes_an_operator_says_so(tmp_path: Path) -> None:
         await press(pilot, "y")
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
-        assert "PBS lets only operators suspend jobs" in screen_text(app)
+        assert "only operators can suspend jobs" in screen_text(app)
 
 
 async def test_a_job_whose_node_does_not_answer_is_offered_to_be_cancelled_by_force(tmp_path: Path) -> None:

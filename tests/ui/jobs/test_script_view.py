@@ -165,7 +165,7 @@ async def test_a_script_that_is_another_s_is_refused_in_words() -> None:
     app = app_with({})
     async with app.run_test(size=(100, 24)) as pilot:
         await opened(pilot)
-        assert "this job is another's" in screen_text(app)
+        assert "this is another user's job" in screen_text(app)
         assert "no script to show" in screen_text(app)
 
 

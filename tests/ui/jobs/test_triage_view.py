@@ -58,7 +58,10 @@ async def open_triage(pilot: Pilot[Any]) -> TriageView:
 
 
 async def question(pilot: Pilot[Any]) -> ConfirmDialog:
-    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog), "the question")
+    await until(
+        pilot, lambda: isinstance(pilot.app.screen, ConfirmDialog) and pilot.app.screen.query("#keys"), "the question"
+    )
+    await pilot.pause()
     dialog = pilot.app.screen
     assert isinstance(dialog, ConfirmDialog)
     return dialog

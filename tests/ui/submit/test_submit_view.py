@@ -99,7 +99,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
             await pilot.press("ctrl+j")
             await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
             assert isinstance(app.screen, ConfirmDialog)
-            words = f"the kill switch {switch} is still set: the job would stop as it starts. Clear it first: rm "
+            words = f"the kill switch {switch} is still set: the job would stop at once. Clear it first: rm "
             assert [one.startswith(words) for one in app.screen.warnings] == ([True] if is_there else [])
             assert not [words for words in app.screen.asides if "kill switch" in words]
             # The answer to enter.

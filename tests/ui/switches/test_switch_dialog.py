@@ -308,10 +308,10 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        assert "names its kill switch" in screen_text(app)
+        assert "kill switch is named" in screen_text(app)
         await type_text(pilot, "/a/../b")
         await pilot.press("enter")
-        await until(pilot, lambda: "write where it really is" in screen_text(app))
+        await until(pilot, lambda: "contains . or .." in screen_text(app))
         app.screen.query_one(Input).value = f"{run}/KILL"
         await press(pilot, "enter")
         await until(pilot, lambda: dialog.can_drop)
@@ -319,7 +319,7 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
         await until(pilot, lambda: (run / "KILL").exists())
         await settled(pilot)
         await press(pilot, "escape", "K")
-        await until(pilot, lambda: "named here for this job before" in screen_text(app))
+        await until(pilot, lambda: "set here for this job before" in screen_text(app))
 
 
 async def test_what_closes_the_dialog_where_a_path_is_typed_is_no_letter_of_it(
@@ -352,7 +352,7 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         await press(pilot, "p")
         path.value = f"{run}/ELSE"
         await press(pilot, "enter")
-        await until(pilot, lambda: dialog.can_drop and "as it was named" in screen_text(app))
+        await until(pilot, lambda: dialog.can_drop and "as given" in screen_text(app))
         await press(pilot, "y")
         await until(pilot, lambda: (run / "ELSE").exists() and not dialog.tracker.is_acting)
         await settled(pilot)
@@ -360,14 +360,14 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         dialog = await opened(pilot, "S")
         text = words(app)
         assert f"{run}/SAVE" in text
-        assert f"! named here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script goes first (p" in text
+        assert f"! set here before: {run}/ELSE; HPCDASH_SAVE_SWITCH in line 3 of its script takes precedence (p" in text
         await press(pilot, "p")
         path = app.screen.query_one(Input)
         path.value = ""
         await press(pilot, "enter")
         await until(pilot, lambda: f"forgotten: {run}/ELSE" in screen_text(app))
         await until(pilot, lambda: dialog.can_drop)
-        assert "named here before" not in screen_text(app)
+        assert "set here before" not in screen_text(app)
 
 
 async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(

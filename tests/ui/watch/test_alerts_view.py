@@ -52,10 +52,10 @@ async def test_5_shows_what_is_wrong_the_gravest_first_and_what_to_do(tmp_path: 
         assert "!! critical" in lines[0]
         assert "no job train-7b" in lines[0]
         assert screen_text(app).index("no job train-7b") < screen_text(app).index("is drained"), screen_text(app)
-        assert "submit it anew" in screen_text(app)
+        assert "submit it again" in screen_text(app)
         await press(pilot, "enter")
         assert "is-running//train-7b" in screen_text(app)
-        assert "a job does not run" in screen_text(app)
+        assert "Job not running" in screen_text(app)
         await press(pilot, "escape", "slash", *"rule:drained", "enter")
         assert "no job train-7b" not in screen_text(app)
 
@@ -146,7 +146,7 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
         session.store.clock = FrozenClock(began + 122)
         await until(pilot, lambda: looks() == 3, "a look a minute while it is shown, however seldom [watch] looks")
         await settled(pilot)
-        # Where the cluster does not answer nothing was looked at: the age is that of the look before.
+        # Where Cluster not responding nothing was looked at: the age is that of the look before.
         transport.fails["squeue"] = ConnectionFailed("no route to here", "Is the network up?")
         session.store.clock = FrozenClock(began + 192)
         await until(pilot, lambda: Kind.MINE in session.store.errors, "a look without an answer")
@@ -182,7 +182,7 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
         assert board.alerts.states == {}
         await press(pilot, "5")
         await until(pilot, lambda: "No watchdogs: only jobs that never start are checked" in screen_text(app), "words")
-        assert "write [watch] into /home/ada/c.toml; hpcdash config example shows it" in screen_text(app)
+        assert "add [watch] to /home/ada/c.toml; see hpcdash config example" in screen_text(app)
         assert "No alerts" not in screen_text(app)
         await press(pilot, "1")
         written.append('[[watch.running]]\nname = "x"\n[[watch.storage]]\npath = "/scratch"')
@@ -277,4 +277,4 @@ async def test_a_recording_says_that_it_has_no_watchdogs() -> None:
         await settled(pilot)
         await press(pilot, "colon", *"alerts", "enter")
         told = [*notices(app), screen_text(app)]
-        assert [words for words in told if "a recording has no watchdogs" in words]
+        assert [words for words in told if "no watchdogs in a recording" in words]

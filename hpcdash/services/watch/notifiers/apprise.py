@@ -17,7 +17,7 @@ class AppriseNotifier:
 
     def __init__(self, settings: AppriseSettings) -> None:
         if not settings.urls:
-            raise UsageError("apprise has no address to send to", "Name one of its URLs.")
+            raise UsageError("no Apprise URL is configured", "Add one of its URLs.")
         self._settings = settings
 
     @property
@@ -47,16 +47,18 @@ class AppriseNotifier:
         recipients = apprise.Apprise()
         unknown = sum(not recipients.add(url) for url in self._settings.urls)
         if unknown:
-            words = f"{self.name}: apprise knows {unknown} of {len(self._settings.urls)} addresses as none of its own"
-            raise NotifyFailed(words, "Its documentation has the form of each service's URL.", is_lasting=True)
+            words = f"{self.name}: Apprise does not recognize {unknown} of {len(self._settings.urls)} URLs"
+            raise NotifyFailed(words, "See its documentation for the URL of each service.", is_lasting=True)
         try:
             async with asyncio.timeout(self._settings.limit_seconds):
                 is_sent = await recipients.async_notify(
                     body=message.text, title=message.subject, notify_type=kinds[message.severity]
                 )
         except TimeoutError:
-            raise NotifyFailed(f"{self.name}: no answer in time") from None
+            raise NotifyFailed(f"{self.name}: timed out") from None
         if not is_sent:
             # Some of several may have it: another try would send it twice.
             alone = len(self._settings.urls) == 1
-            raise NotifyFailed(f"{self.name}: not all were reached", is_lasting=not alone, reached=not alone)
+            raise NotifyFailed(
+                f"{self.name}: some recipients were not reached", is_lasting=not alone, reached=not alone
+            )

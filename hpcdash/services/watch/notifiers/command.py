@@ -31,7 +31,7 @@ class CommandNotifier:
     def __init__(self, settings: CommandSettings) -> None:
         self._settings = settings
         if not settings.argv or not settings.argv[0] or any("\0" in word for word in settings.argv):
-            raise UsageError("a notifier's command names no program", 'Write argv = ["/path/to/program"].')
+            raise UsageError("[[watch.command]] names no program", 'Write argv = ["/path/to/program"].')
 
     @property
     def name(self) -> str:
@@ -54,13 +54,13 @@ class CommandNotifier:
                     environment=_environment(message, body),
                 )
             except OSError as error:
-                step = "Is it there, and executable?"
+                step = "Check that it exists and is executable."
                 raise NotifyFailed(f"{self.name}: {error.strerror}", step, is_lasting=True) from None
             try:
                 async with asyncio.timeout(self._settings.limit_seconds):
                     status = await child.wait()
             except TimeoutError:
-                words = f"{self.name}: not over after {self._settings.limit_seconds:g} s, and ended"
+                words = f"{self.name}: did not finish within {self._settings.limit_seconds:g} s and was stopped"
                 raise NotifyFailed(words, is_lasting=True) from None
             finally:
                 if child.returncode is None:

@@ -48,7 +48,7 @@ class Delivery:
         if not self.problem:
             return f"sent: {self.notifier}"
         tries = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
-        how = "sent to some only" if self.reached else "not sent"
+        how = "partly sent" if self.reached else "not sent"
         return f"{how}{tries}: {self.problem}" + (f" {self.next_step}" if self.next_step else "")
 
 
@@ -99,7 +99,7 @@ async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: S
             wait = error.retry_seconds if error.retry_seconds is not None else pause
         except Exception as error:  # a fault of one way's own
             # Its words may hold what the way keeps to itself.
-            return Delivery(way.name, False, attempt, f"{way.name}: it failed by itself ({type(error).__name__})")
+            return Delivery(way.name, False, attempt, f"{way.name}: internal error ({type(error).__name__})")
         # Many that watch the same cluster do not all come back at once.
         await sleep(min(wait, LONGEST_PAUSE_SECONDS) * random.uniform(1.0, 1.25))
         pause *= 3

@@ -27,11 +27,11 @@ class MailNotifier:
     def __init__(self, settings: MailSettings) -> None:
         self._settings = settings
         if settings.security not in _SECURITY:
-            raise UsageError(f"security = {settings.security!r} is none of {', '.join(_SECURITY)}")
+            raise UsageError(f"security = {settings.security!r} is not one of {', '.join(_SECURITY)}")
         if settings.password and settings.security == "none":
-            raise UsageError("an SMTP password is not sent without TLS", 'Write security = "starttls" or "tls".')
+            raise UsageError("refusing to send an SMTP password without TLS", 'Write security = "starttls" or "tls".')
         if not settings.recipients:
-            raise UsageError("e-mail to nobody", "Name a recipient.")
+            raise UsageError("[[watch.mail]] has no recipient", "Add a recipient.")
         for address in (settings.sender, *settings.recipients):
             _checked(address)
 
@@ -46,7 +46,7 @@ class MailNotifier:
         try:
             refused = await in_thread(lambda: self._hand_over(mail), limit)
         except TimeoutError:
-            raise self._failure("the server took too long") from None
+            raise self._failure("the server timed out") from None
         except smtplib.SMTPRecipientsRefused as error:
             raise self._refusal(error.recipients, reached=False) from None
         except smtplib.SMTPResponseException as error:
@@ -55,11 +55,13 @@ class MailNotifier:
             )
             raise self._failure(f"{error.smtp_code} {said}", is_lasting=500 <= error.smtp_code < 600) from None
         except smtplib.SMTPNotSupportedError as error:
-            step = "Ask the site which port and which security it has."
+            step = "Ask the site for the port and the security setting."
             raise self._failure(str(error), step, is_lasting=True) from None
         except ssl.SSLCertVerificationError as error:
-            step = "Name the certificates it is to be verified with: ca_file."
-            raise self._failure(f"its certificate: {error.verify_message}", step, is_lasting=True) from None
+            step = "Set ca_file to the CA certificates to verify it with."
+            raise self._failure(
+                f"certificate verification failed: {error.verify_message}", step, is_lasting=True
+            ) from None
         except (OSError, smtplib.SMTPException) as error:
             raise self._failure(str(error) or type(error).__name__) from None
         if refused:
@@ -106,7 +108,7 @@ class MailNotifier:
         words = (
             f"{self.name}: the server refused {len(refused)} of {len(self._settings.recipients)}: {self._clean(told)}"
         )
-        return NotifyFailed(words, "Are the addresses right?", is_lasting=lasting, reached=reached)
+        return NotifyFailed(words, "Check the addresses.", is_lasting=lasting, reached=reached)
 
     def _clean(self, words: str) -> str:
         password, user = self._settings.password, self._settings.user

@@ -48,4 +48,4 @@ class TerminalNotifier:
         try:
             await in_thread(lambda: self._write(shown), _LIMIT_SECONDS)
         except (OSError, TimeoutError) as error:
-            raise NotifyFailed(f"{self.name}: {error or 'does not take it'}", is_lasting=True) from None
+            raise NotifyFailed(f"{self.name}: {error or 'does not accept it'}", is_lasting=True) from None

@@ -42,18 +42,18 @@ class WebhookNotifier:
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
         if settings.form not in FORMS:
-            raise UsageError(f"form = {settings.form!r} is none of {', '.join(FORMS)}")
+            raise UsageError(f"form = {settings.form!r} is not one of {', '.join(FORMS)}")
         try:
             parts = urllib.parse.urlsplit(settings.url)
             self._place = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
         except ValueError:
-            raise UsageError("a webhook's URL cannot be read", "Write https://host/path.") from None
+            raise UsageError("a webhook's URL is invalid", "Write https://host/path.") from None
         is_plain = settings.url.isascii() and settings.url.isprintable() and " " not in settings.url
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or not is_plain:
-            raise UsageError("a webhook's URL begins with https:// and names a host", "A token goes into headers.")
+            raise UsageError("a webhook's URL must start with https:// and name a host", "Put tokens into headers.")
         for name, value in settings.headers.items():
             if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
-                raise UsageError(f"the header {name!r} of a webhook cannot be sent")
+                raise UsageError(f"a webhook's header {name!r} cannot be sent")
 
     @property
     def name(self) -> str:
@@ -70,12 +70,14 @@ class WebhookNotifier:
         try:
             await in_thread(lambda: self._post(self._body(message)), limit)
         except TimeoutError:
-            raise self._failure("no answer in time") from None
+            raise self._failure("timed out") from None
         except urllib.error.URLError as error:
             reason = error.reason
             if isinstance(reason, ssl.SSLCertVerificationError):
-                step = "Name the certificates it is to be verified with: ca_file."
-                raise self._failure(f"its certificate: {reason.verify_message}", step, is_lasting=True) from None
+                step = "Set ca_file to the CA certificates to verify it with."
+                raise self._failure(
+                    f"certificate verification failed: {reason.verify_message}", step, is_lasting=True
+                ) from None
             raise self._failure(_why(reason)) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(_why(error)) from None
@@ -107,8 +109,8 @@ class WebhookNotifier:
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     said = error.read(_MOST_OF_AN_ANSWER)
             is_lasting = error.code < 500 and error.code not in _WORTH_ANOTHER_TRY
-            words = f"it answered {error.code} {error.reason}: {said.decode('utf-8', 'replace')}".rstrip(": ")
-            step = "Is the URL right?" if is_lasting else ""
+            words = f"the server answered {error.code} {error.reason}: {said.decode('utf-8', 'replace')}".rstrip(": ")
+            step = "Check the URL." if is_lasting else ""
             raise self._failure(
                 words, step, is_lasting=is_lasting, retry_seconds=_retry_seconds(error.headers.get("Retry-After"))
             ) from None

@@ -86,11 +86,11 @@ def end_before_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[
             continue
         can_save = ends - now >= watch.save_seconds + watch.spare_seconds
         if not is_late:
-            why = f", its next save is over in {_span(saved - now)}: "
+            why = f" but finishes its next save in {_span(saved - now)}: "
         elif job.place:
             why = f" and has not saved for {_span(now - last)}: "
         else:
-            why = ", and when it saved last is not known: up to "
+            why = " and its last save is unknown: up to "
         words = f"{format_job(job.job_id, row['name'])} ends in {_span(ends - now)}{why}"
         words += f"{_span(ends - last)} of training would be lost"
         longer = f"hpcdash alter {shown(job.job_id)} --time"
@@ -115,12 +115,12 @@ def no_save(jobs: pa.Table, saves: Iterable[Saves], now: float) -> list[Finding]
         missed = int(silent / job.watch.interval_seconds)
         who, place = format_job(job.job_id, row["name"]), shown(job.place)
         if job.last_saved_at is None:
-            newest = f"no {'whole checkpoint' if job.is_folder else 'file'} yet: {place}"
+            newest = f"no {'complete checkpoint' if job.is_folder else 'file'} yet: {place}"
         else:
-            what = "the newest whole checkpoint" if job.is_folder else "the newest file"
+            what = "the newest complete checkpoint" if job.is_folder else "the newest file"
             name = f", {shown(job.newest)}," if job.newest else ""
             newest = f"{what}{name} is {_span(now - job.last_saved_at)} old: {place}"
-        words = f"{who}: no save for {missed} intervals of {_span(job.watch.interval_seconds)}; {newest}"
+        words = f"{who}: no save in {missed} intervals of {_span(job.watch.interval_seconds)}; {newest}"
         step = f"hpcdash log {shown(job.job_id)} -f; hpcdash save-switch {shown(job.job_id)}"
         found.append(Finding(NO_SAVE, job.job_id, Severity.WARNING, words, step, name=row["name"] or ""))
     return found
@@ -158,10 +158,10 @@ def grace_too_short(
         # Of an array each task has the same, and it is told once.
         subject = str(row["array_id"] or row["id"])
         words = (
-            f"{format_job(subject, row['name'])}: jobs of its {what} {shown(facts.name)} are preempted ({shown(mode)}) "
-            f"with a grace of {_span(facts.grace_seconds)}, a save takes {_span(job.watch.save_seconds)}"
+            f"{format_job(subject, row['name'])}: its {what} {shown(facts.name)} is preemptible ({shown(mode)}) "
+            f"with {_span(facts.grace_seconds)} of grace; a save takes {_span(job.watch.save_seconds)}"
         )
-        step = f"Save more often, or take a {what} that is not preempted."
+        step = f"Save more often, or use a {what} that is not preemptible."
         found.setdefault(subject, Finding(GRACE, subject, Severity.WARNING, words, step, name=row["name"] or ""))
     return list(found.values())
 

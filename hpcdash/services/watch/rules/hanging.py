@@ -57,12 +57,12 @@ def is_hanging(jobs: pa.Table, logs: Iterable[LogGrowth], watch: HangingWatch, n
         silent = now - max(log.same_since, began_at.timestamp() if began_at is not None else log.same_since)
         if silent <= watch.limit_seconds:
             continue
-        grown = "has not been there" if log.size_bytes is None else "has not grown"
+        grown = "has been missing" if log.size_bytes is None else "has not grown"
         who = format_job(log.job_id, rows[log.job_id]["name"])
         words = f"{who}: its log {grown} for {format_span(silent)}: {shown(log.path)}"
         step = (
-            "A job that hangs does not see a kill switch or a save switch: "
-            f"hpcdash stacks {shown(log.job_id)} shows where it stands; hpcdash cancel {shown(log.job_id)}"
+            "A hung job cannot see a kill or save switch: "
+            f"hpcdash stacks {shown(log.job_id)} shows where it is stuck; hpcdash cancel {shown(log.job_id)}"
         )
         found.append(Finding(RULE, log.job_id, watch.severity, words, step, name=rows[log.job_id]["name"] or ""))
     return found
@@ -70,8 +70,8 @@ def is_hanging(jobs: pa.Table, logs: Iterable[LogGrowth], watch: HangingWatch, n
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That nobody knows whether a job hangs: its log cannot be looked at."""
-    words = f"whether {format_job(job_id, name)} hangs cannot be seen: {shown(why)}"
-    step = "Have it write to a file that the login node sees, and name that under [[watch.hanging]]: log"
+    words = f"cannot tell whether {format_job(job_id, name)} hangs: {shown(why)}"
+    step = "Write the log to a file that the login node can read, and set log under [[watch.hanging]]"
     return Finding(RULE, job_id, Severity.INFO, words, step, aspect=UNSEEN, name=name)
 
 

@@ -56,8 +56,8 @@ def stall_key(job_id: str, metric: str) -> str:
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
     """That a training's metrics cannot be read: its log cannot be looked at."""
-    words = f"how the training of {format_job(job_id, name)} goes cannot be seen: {shown(why)}"
-    step = "Have it write to a file that the login node sees, and name that under [[watch.losses]]: log"
+    words = f"cannot read the metrics of {format_job(job_id, name)}: {shown(why)}"
+    step = "Write the log to a file that the login node can read, and set log under [[watch.losses]]"
     return Finding(RULE, job_id, Severity.INFO, words, step, aspect="cannot be seen", name=name)
 
 
@@ -77,8 +77,8 @@ def ends_late(row: Mapping[str, Any], course: Course | None, now: float, waiting
     ending = "s" if needed > 1 else ""
     tasks = f"{needed} more array task{ending}" if row.get("array_id") else f"{needed} more job{ending} of this length"
     words = (
-        f"{format_job(who, row.get('name'))} gets to its final step, {course.last_step}, in {format_span(work)}, its "
-        f"limit is in {format_span(left)}: needs {tasks}, {waiting or 'none'} {'wait' if waiting > 1 else 'waits'}"
+        f"{format_job(who, row.get('name'))} needs {format_span(work)} to reach its last step, {course.last_step}, "
+        f"but its time limit is in {format_span(left)}: it needs {tasks}; {waiting or 'none'} queued"
     )
     step = f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter {who} --time"
     return [Finding(LATE, str(row["id"]), Severity.WARNING, words, step, name=row.get("name") or "")]
@@ -89,15 +89,15 @@ def _next_step(who: str, one: Noticed) -> str:
     if one.kind == STALL:
         return f"hpcdash log {who} -f; hpcdash stacks {who}"
     if one.kind not in _GRAVE:
-        return f"hpcdash metrics {who}; hpcdash save-switch {who} keeps it as it is"
+        return f"hpcdash metrics {who}; hpcdash save-switch {who} saves a checkpoint now"
     # Checkpoints are named by step: an epoch, or a count of samples, is none.
-    begin = f"step {one.begin:,.0f}".replace(",", " ") if one.is_of_steps else "that began"
+    begin = f"step {one.begin:,.0f}".replace(",", " ") if one.is_of_steps else "then"
     if one.is_moment:
-        return f"hpcdash metrics {who}; a save from before {begin} is one to keep"
+        return f"hpcdash metrics {who}; keep a checkpoint from before {begin}"
     # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save too.
     return (
-        f"hpcdash cancel {who}, and resume from the newest save before {begin}. No save switch: "
-        "each save from now on is broken and may push a good one out, the last one at a kill switch or cancel too"
+        f"hpcdash cancel {who}, and resume from the newest checkpoint before {begin}. Do not use a save switch: "
+        "every save from now on is corrupt and may replace a good one, as may the last one at a kill switch or cancel"
     )
 
 

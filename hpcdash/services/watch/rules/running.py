@@ -33,9 +33,9 @@ def is_running(jobs: pa.Table, watch: RunningWatch) -> list[Finding]:
     subject = subject_of(watch)
     if not rows:
         words = f"no job {shown(watch.name)}{whose} is running or pending"
-        return [Finding(RULE, subject, watch.severity, words, "hpcdash history shows how it ended; submit it anew.")]
+        return [Finding(RULE, subject, watch.severity, words, "hpcdash history shows how it ended; submit it again.")]
     if all(row["state"] == JobState.HELD for row in rows):
         ids = ", ".join(shown(row["id"]) for row in rows[:5])
-        words = f"{shown(watch.name)}{whose} is held and will not start by itself"
+        words = f"{shown(watch.name)}{whose} is held and will not start until released"
         return [Finding(RULE, subject, Severity.WARNING, words, f"hpcdash release {ids}", aspect="held")]
     return []

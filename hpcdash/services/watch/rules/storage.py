@@ -67,24 +67,24 @@ def _judge(
         f"{100 * share:.0f} % of {_amount(aspect, usable)}{_unit(aspect)} used, {_amount(aspect, max(free, 0))} free"
     ]
     if watch.full_at < 1:
-        words.append(f"full at {100 * watch.full_at:g} % of {_amount(aspect, limit)}")
+        words.append(f"counted as full at {100 * watch.full_at:g} % of {_amount(aspect, limit)}")
     if share >= watch.alert_share:
         severity = Severity.CRITICAL if share >= max(CRITICAL_SHARE, watch.alert_share) else Severity.WARNING
     if floor is not None and free < floor:
         severity = Severity.CRITICAL
-        words.append(f"less than the {_amount(aspect, floor)} that must be free")
+        words.append(f"below the required {_amount(aspect, floor)}")
     if grown is not None and grown > 0 and watch.forecast_seconds is not None and free > 0:
         seconds = DAY * free / grown
         if seconds <= watch.forecast_seconds:
             grave = Severity.CRITICAL if seconds <= watch.critical_seconds else Severity.WARNING
             severity = max(severity or grave, grave)
-            words.append(f"at {_amount(aspect, grown)} a day full in {format_span(seconds)}")
+            words.append(f"full in {format_span(seconds)} at {_amount(aspect, grown)} a day")
     if severity is None:
         return None
-    told = f"{usage.source}, which may lag" + (" and lacks a server's part" if usage.is_inexact else "")
-    step = "Remove old checkpoints or move them away; the figures are of " + told + "."
+    told = f"{usage.source}, which may lag" + (" and omits one server" if usage.is_inexact else "")
+    step = "Remove or move old checkpoints. Figures from " + told + "."
     if aspect == INODES:
-        step = "Remove or pack many small files (environments, caches); the figures are of " + told + "."
+        step = "Remove or archive small files (environments, caches). Figures from " + told + "."
     return Finding(RULE, watch.path, severity, f"{shown(watch.path)}: {'; '.join(words)}", step, aspect)
 
 

@@ -9,6 +9,7 @@ from hpcdash.config.watch_settings import ChainWatch
 from hpcdash.domain.alerts import Finding, Severity, shown
 from hpcdash.domain.chains import JobChain
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
+from hpcdash.domain.text import counted
 
 RULE = "no-successor"
 
@@ -25,10 +26,10 @@ def no_successor(chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainW
         if ready >= watch.fewest_waiting:
             continue
         last = running[-1]
-        behind = f"{ready} behind it" if ready else "nothing behind it"
+        behind = f"{counted(ready, 'successor')} queued" if ready else "no successor queued"
         besides = [f"{number} {what}" for number, what in ((held, "held"), (never, "that will never start")) if number]
-        words = f"{shown(last['name'])} ({shown(last['id'])}) runs with {behind}" + (
-            f", besides {' and '.join(besides)}" if besides else ""
+        words = f"{shown(last['name'])} ({shown(last['id'])}) is running with {behind}" + (
+            f", plus {' and '.join(besides)}" if besides else ""
         )
         step = f"hpcdash submit SCRIPT --array 1-10%1 --after {shown(last['id'])}"
         if held and not never:

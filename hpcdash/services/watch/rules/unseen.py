@@ -13,22 +13,22 @@ ABSENT = "absent"
 FAILED = "failed"
 _GRAVE = frozenset({SILENT, FAILED})
 _WHY = {
-    SILENT: "it does not answer",
-    UNTOLD: "no tool tells how full it is",
-    ABSENT: "there is no such file, or it cannot be read",
-    FAILED: "the command that looks at logs and disks fails",
+    SILENT: "it does not respond",
+    UNTOLD: "no tool reports its usage",
+    ABSENT: "no such file, or no permission",
+    FAILED: "the command that checks logs and disks fails",
 }
 _STEPS = {
-    SILENT: "Is its file system there? Until it answers nobody knows of hanging jobs, saves or room in it",
-    UNTOLD: "Is the path under [[watch.storage]] right? hpcdash watch --once --dry-run looks again",
-    ABSENT: "Is the path right, under [[watch.losses]]: log, or of the job's output?",
-    FAILED: "hpcdash watch --once --dry-run says why; hpcdash doctor looks at the connection",
+    SILENT: "Is its file system mounted? Until it responds, hangs, saves and free space there are not checked",
+    UNTOLD: "Check the path under [[watch.storage]]. hpcdash watch --once --dry-run tries again",
+    ABSENT: "Check the path: log under [[watch.losses]], or the job's output",
+    FAILED: "hpcdash watch --once --dry-run shows why; hpcdash doctor checks the connection",
 }
 
 
 def unreachable_place(place: str, why: str, rounds: int) -> Finding:
     """That a place could not be looked at for so many rounds; `why` is SILENT, UNTOLD, ABSENT or FAILED."""
-    words = f"{shown(place)} could not be looked at {rounds} times in a row: {_WHY.get(why, shown(why))}"
+    words = f"{shown(place)} could not be checked {rounds} times in a row: {_WHY.get(why, shown(why))}"
     severity = Severity.CRITICAL if why in _GRAVE else Severity.WARNING
     return Finding(RULE, place, severity, words, _STEPS.get(why, ""))
 
