@@ -77,7 +77,7 @@ def test_the_configuration_sets_what_the_embedded_queue_gives(program: Program) 
     (node,) = program.rows("nodes", "--local", "--backend", "local")
     assert (node["cpus"], node["gpus"]) == (3, 2)
     told = checks(program)
-    assert "3 CPUs, 2 GPUs at once; 1.5 s from TERM to KILL" in told["slots"]["detail"]
+    assert "3 CPUs, 2 GPUs; 1.5 s from TERM to KILL" in told["slots"]["detail"]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_doctor_looks_at_the_queue_and_not_at_slurm(program: Program) -> None:
     assert {"queue's folder", "supervisor", "slots", "home", "jobs", "nodes"} <= told.keys()
     assert not {"commands", "controller", "accounting", "clock"} & told.keys()
     assert "private" in told["queue's folder"]["detail"]
-    assert "none runs" in told["supervisor"]["detail"]
+    assert "not running" in told["supervisor"]["detail"]
 
 
 def test_a_queue_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:

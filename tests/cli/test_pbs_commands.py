@@ -207,7 +207,7 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
     [
         ("default_chunk.ncpus=12", "queues", "4:ngpus=1", "queue gpu defaults to 12 CPUs per chunk"),
         ("resources_max.ncpus=10", "queues", "4:ngpus=1:ncpus=2", "as many as queue gpu allows"),
-        ("resources_max.ncpus=7", "server", "4:ngpus=1:ncpus=1", "1 CPU with each GPU, as many as queue gpu allows"),
+        ("resources_max.ncpus=7", "server", "4:ngpus=1:ncpus=1", "1 CPU per GPU, as many as queue gpu allows"),
         ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are asked for with the GPUs"),
         ("resources_max.ngpus=0", "queues", "4:ncpus=1", ""),
     ],

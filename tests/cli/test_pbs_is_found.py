@@ -206,7 +206,7 @@ def test_without_its_commands_a_pbs_that_is_configured_is_refused_and_no_other_q
     assert run.status == 3
     assert f"PBS is configured here, but qstat is not on the PATH: {conf} names the server pbs01" in run.stderr
     # The watchdogs say it in one line.
-    assert words[0] == "watch" or "--backend local does without a scheduler" in run.stderr
+    assert words[0] == "watch" or "--backend local runs jobs on this machine" in run.stderr
     assert not (program.home / "state" / "hpcdash" / "queue").exists()
     assert not list(program.home.rglob("*.arrow"))
 
@@ -219,7 +219,7 @@ def test_without_its_commands_a_slurm_that_is_configured_is_refused(
     conf.write_text(_SLURM_CONF)
     said = program("queues", PATH=bare_path, SLURM_CONF=str(conf), PBS_CONF_FILE="/dev/null").refused(3)
     assert f"Slurm is configured here, but squeue is not on the PATH: {conf} names the controller" in said
-    assert "--backend local does without a scheduler" in said
+    assert "--backend local runs jobs on this machine" in said
 
 
 def test_who_names_the_embedded_queue_gets_it_and_it_shares_no_kept_table_with_pbs(

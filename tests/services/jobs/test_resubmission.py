@@ -57,7 +57,7 @@ async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_i
     transport = failed_array(tmp_path)
     again = await prepared(transport, store_of(transport))
     assert again.notes[0] == "script: 3 lines, Slurm's own copy"
-    assert "environment variables" in again.notes[-1]
+    assert "new session's environment" in again.notes[-1]
     assert transport.submitted == []
 
 
@@ -86,7 +86,7 @@ async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(tmp
     again = await prepared(transport, store)
     [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is None
-    assert "no history is kept" in outcome.words
+    assert "without a history" in outcome.words
 
 
 async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) -> None:
