@@ -32,7 +32,7 @@ async def test_no_view_writes_a_control_character(keys: tuple[str, ...]) -> None
 async def test_every_job_has_its_row_and_markup_is_shown_as_it_is_written() -> None:
     expected = json.loads((CASES / "hostile" / "expected.json").read_text())["jobs"]
     app = dashboard("hostile", fold_arrays=False)
-    async with app.run_test(size=(199, 110)) as pilot:
+    async with app.run_test(size=(159, 110)) as pilot:
         await settled(pilot)
         await press(pilot, "m")
         assert sorted(ids_of(app)) == sorted(row["id"] for row in expected)

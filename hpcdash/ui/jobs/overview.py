@@ -350,7 +350,8 @@ class JobOverview(Vertical):
     def _draw(self) -> None:
         row = self._row
         width = self.size.width
-        if not width:
+        # A view that is left has no children when what was asked for is answered.
+        if not width or not self.children:
             return
         if row is None:
             self._show("", Content.styled("No job under the cursor", "$text-muted"), Content())
