@@ -30,9 +30,9 @@ def load_backend(name: str) -> Backend:
 
 
 @cache
-def request_fields() -> Mapping[str, RequestField]:
+def request_fields(names: tuple[str, ...] = NAMES) -> Mapping[str, RequestField]:
     """What requests can hold for one of the schedulers alone, by their keys."""
-    return {field.name: field for name in NAMES for field in load_backend(name).scripts.request_fields}
+    return {field.name: field for name in names for field in load_backend(name).scripts.request_fields}
 
 
 def local_configuration(name: str) -> LocalConfiguration:

@@ -20,6 +20,7 @@ from hpcdash.services.inside.run import (
     format_answer,
     format_ending,
     run_inside,
+    run_noted,
 )
 from hpcdash.services.session import ClusterSession
 
@@ -42,7 +43,8 @@ def run_exec(
         store = session.store
         await store.open()
         row = await fetch_inside_row(store, job)
-        return await run_inside(store, row, inside), session.name, store.backend.name, store.clock.now()
+        answer = await run_noted(session.actions.journal, store, row, inside)
+        return answer, session.name, store.backend.name, store.clock.now()
 
     answer, cluster, backend, taken_at = with_session(common, work)
     if form == "json":

@@ -430,7 +430,15 @@ QUEUE_KEYS: Mapping[str, Reader] = {
             "signal",
             "requeue",
         ],
-        *("exclude_nodes", "extra_args", *_OWN_KEYS, "launcher", "project", "workspace", "labels"),
+        *(
+            "exclude_nodes",
+            "extra_args",
+            *registry.request_fields(registry.ON_LOGIN_NODES),
+            "launcher",
+            "project",
+            "workspace",
+            "labels",
+        ),
         *("tres_supported", "gres_supported", "job_project_source", "name_prefix", "node_probe", *_IMAGE_ROOTS),
     )
 }

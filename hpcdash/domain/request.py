@@ -10,6 +10,8 @@ from typing import Any
 from hpcdash.domain.array_tasks import ArrayTasks
 
 SITE_SAID = "site."
+# What is said of runs on slices alone.
+SLICE_FIELDS = ("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure")
 # Kinds that a person sits before: one node, whatever is asked for.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 

@@ -27,6 +27,8 @@ from hpcdash.errors import UsageError
 from hpcdash.services.inside import ready, stacks
 from hpcdash.services.usage import sample
 
+pytestmark = pytest.mark.system
+
 ROW: dict[str, Any] = {"id": "12", "nodes": 2, "node_list": "n[1-2]", "work_dir": "/"}
 
 

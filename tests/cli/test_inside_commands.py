@@ -96,6 +96,9 @@ def test_a_command_runs_in_the_job_s_environment_and_folder_and_its_exit_status_
     [node] = program("exec", job, "--format", "json", "--", "printenv", "HPCDASH_ATTEMPT").json["nodes"]
     assert (node["exit"], node["gpu"], node["problem"]) == (0, None, None)
     assert node["output"].startswith(f"{job}.")
+    noted = program("journal", "--format", "json").json["actions"]
+    assert [(one["verb"], one["state"]) for one in noted[:2]] == [("exec", "done"), ("exec", "refused")]
+    assert "touch hit" not in str(noted)
     late = program("exec", job, "--timeout", "1s", "--", "sleep", "1000")
     assert (late.status, "time limit of 1 s" in late.stderr) == (1, True)
 

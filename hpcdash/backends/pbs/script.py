@@ -42,6 +42,7 @@ from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
     NODE_LAUNCHERS,
+    SLICE_FIELDS,
     EarlySignal,
     Launcher,
     Request,
@@ -259,6 +260,8 @@ def _unasked(request: Request) -> list[str]:
         said.append(f"PBS knows no QoS: {request.qos} is not asked for")
     if request.exclude_nodes:
         said.append(f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all the same")
+    others = [name for name in SLICE_FIELDS if getattr(request, name) not in ("", (), None)]
+    said += [f"{name}: PBS has none, it is not asked for" for name in others]
     return said
 
 

@@ -37,6 +37,7 @@ from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
     LONE_LAUNCHERS,
+    SLICE_FIELDS,
     EarlySignal,
     Launcher,
     Request,
@@ -69,6 +70,8 @@ _BETTER_AS_FIELDS = {
     "signal": "the script passes no signal on that it does not know of; write signal",
     "array": "all tasks write to one log; write array",
 }
+# Of a request, what qsub alone has.
+_PBS_FIELDS = ("place", "attributes", "keep_files")
 _LONGEST_NAME = 200
 # A task is a rank.
 _OF_RANKS = LONE_LAUNCHERS | {Launcher.SRUN}
@@ -167,7 +170,7 @@ def batch_script(
         parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options, is_lone=is_lone))
     if place.waiting is not None:
         parts = [exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
-    others = [name for name in ("place", "attributes", "keep_files") if getattr(request, name)]
+    others = [name for name in (*_PBS_FIELDS, *SLICE_FIELDS) if getattr(request, name) not in ("", (), None)]
     said = (
         *warnings,
         *(f"{name}: Slurm has none, it is not asked for" for name in others),

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from hpcdash.backends.actions import Outcome
 from hpcdash.backends.inside import CAP_BYTES, Frames, InsideCommand, InsideStep, NodeOutput
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.nodelist import compress, natural_order
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import counted, visible
-from hpcdash.errors import HpcdashError, UsageError, excerpt, readable_command
+from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError, excerpt, readable_command
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.lines import shown_line
+from hpcdash.services.state.journal import Journal, JournalUnwritable
 
+# The verb in the journal.
+EXEC = "exec"
 # What timeout(1) ends with where it ended the command, with TERM or with KILL.
 _TIMED_OUT = (124, 137)
 
@@ -105,6 +111,43 @@ async def run_inside(store: ClusterStore, row: Mapping[str, Any], command: Insid
     parse = partial(_parse, step=step, command=command)
     cap_bytes = 2 * CAP_BYTES * max(1, len(step.nodes)) * (8 if command.each_gpu else 1)
     return await store.ask(Query(step.argv, parse, step.limit_seconds, step.command, cap_bytes))
+
+
+async def run_noted(
+    journal: Journal, store: ClusterStore, row: Mapping[str, Any], command: InsideCommand
+) -> InsideAnswer:
+    """As `run_inside`, with a line in the journal before and after.
+
+    Of the command the program alone is noted: its arguments may hold what is secret.
+    """
+    job_id = str(row["id"])
+    action_id = ""
+    with suppress(JournalUnwritable):
+        action_id = await asyncio.to_thread(
+            journal.before,
+            cluster=store.name,
+            user=store.user,
+            verb=EXEC,
+            job_ids=(job_id,),
+            commands=(command.argv[:1],),
+        )
+    outcome = Outcome(job_id, None, "its end was not seen")
+    try:
+        answer = await run_inside(store, row, command)
+        outcome = Outcome(job_id, not answer.has_failed, summary(answer))
+        return answer
+    except (SchedulerRefused, UsageError) as error:
+        outcome = Outcome(job_id, False, error.message)
+        raise
+    finally:
+        if action_id:
+            noting = asyncio.ensure_future(asyncio.to_thread(_note_after, journal, action_id, outcome))
+            await asyncio.shield(noting)
+
+
+def _note_after(journal: Journal, action_id: str, outcome: Outcome) -> None:
+    with suppress(JournalUnwritable):
+        journal.after(action_id, (outcome,))
 
 
 def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> InsideAnswer:

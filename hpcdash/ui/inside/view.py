@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from textual.app import ComposeResult
 
@@ -11,7 +12,7 @@ from hpcdash.backends.inside import InsideCommand
 from hpcdash.domain.scripts import LineKind, ScriptLine
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, format_answer, run_inside, summary
+from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, format_answer, run_inside, run_noted, summary
 from hpcdash.services.inside.stacks import STACKS, format_standings, read_standings
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.session import ClusterSession
@@ -61,7 +62,7 @@ class InsideView(View):
         store = self.session.store
         try:
             row = await fetch_inside_row(store, self.job_id, known_row(store, self.job_id))
-            answer = await run_inside(store, row, self.command)
+            answer = await self._ask(row)
         except HpcdashError as error:
             self._error = error.with_traceback(None)
         else:
@@ -71,6 +72,9 @@ class InsideView(View):
             if self._answer is not None:
                 self.page.show(self._lines(self._answer), stay=True)
             self.post_message(self.CrumbsChanged())
+
+    async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
+        return await run_noted(self.session.actions.journal, self.session.store, row, self.command)
 
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
         lines: list[ScriptLine] = []
@@ -141,6 +145,9 @@ class StacksView(InsideView):
 
     def do_stacks(self) -> None:
         self.do_run_again()
+
+    async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
+        return await run_inside(self.session.store, row, self.command)
 
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
         standings = [ScriptLine(line, kind=LineKind.PLACE) for line in format_standings(read_standings(answer.outputs))]

@@ -108,7 +108,7 @@ def test_one_s_own_shares_are_under_their_accounts() -> None:
             b"Couldn't get shares from controller: Unable to contact slurm controller",
             255,
             ControllerDown,
-            "does not answer",
+            "does not respond",
         ),
         (b"Welcome to juno\n", b"", 0, UnreadableOutput, "shares"),
     ],
@@ -188,7 +188,7 @@ def test_without_the_controller_one_s_jobs_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("stderr", "words"),
-    [(NO_ACCOUNTING, "slurmdbd is not configured"), (DBD_DOWN, "accounting database does not answer")],
+    [(NO_ACCOUNTING, "slurmdbd is not configured"), (DBD_DOWN, "accounting database does not respond")],
 )
 def test_limits_that_nobody_tells_say_why(stderr: bytes, words: str) -> None:
     with pytest.raises(AccountingUnavailable, match=words):

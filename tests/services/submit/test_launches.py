@@ -276,7 +276,7 @@ async def test_where_nothing_is_kept_the_folder_of_what_failed_goes_too(
 ) -> None:
     launches.records.launched(replace(RECORD, keep="nothing"))
     transport.history = [{"jobid": "7", "state": "FAILED"}]
-    assert await launches.tidy() == ("job 7 ended: /jobs/one-1 is removed",)
+    assert await launches.tidy() == ("job 7 ended: removed /jobs/one-1",)
     assert launches.records.unsettled() == ()
 
 

@@ -394,8 +394,8 @@ class TestWaiting:
     @pytest.mark.parametrize(
         ("reason", "words"),
         [
-            ("PartitionConfig", "the partition does not allow what it asks for (PartitionConfig)"),
-            ("DependencyNeverSatisfied", "a job it depends on ended the wrong way (DependencyNeverSatisfied)"),
+            ("PartitionConfig", "the partition does not allow this request (PartitionConfig)"),
+            ("DependencyNeverSatisfied", "its dependency can no longer be met (DependencyNeverSatisfied)"),
         ],
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
