@@ -179,7 +179,9 @@ class RequestSubmitting:
                 return replace(self.planned, notes=(*self.notes, *self.planned.notes))
             if after:
                 # The links of a chain have one name, by which it is found whole.
-                name = request.name or (before.script.job_name if isinstance(before, LaunchPlan) else "")
+                name = request.name or (
+                    "" if before is None or isinstance(before, RequestPlan) else before.script.job_name
+                )
                 request = replace(request, after=after, name=name)
                 text = request_text(request, site=require_launches(session).settings.site)
             self.planned = await require_launches(session).plan(

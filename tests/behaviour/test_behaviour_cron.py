@@ -103,7 +103,7 @@ async def test_it_comes_again_runs_all_scripts_though_one_fails_and_ends_when_mo
     said = await install(cluster.store, cluster.actions, job, await stand_of(cluster, job))
     assert said[-1].startswith("hpcdash-2s: job ")
     again = await install(cluster.store, cluster.actions, job, await stand_of(cluster, job))
-    assert again[-1].endswith("no second one is submitted")
+    assert again[-1].endswith("not submitted again")
 
     async def has_run() -> bool:
         assert len([row for row in await rows_of(cluster, job) if row["state"] in WAITING]) <= 1
@@ -153,7 +153,7 @@ async def test_removed_nothing_of_it_waits(cluster: Cluster, job: CronJob) -> No
 
     await until(cluster, waits, lambda: "the next one to wait")
     said = await remove(cluster.store, cluster.actions, job, await stand_of(cluster, job))
-    assert said[0] == f"{job.script_path} is in {job.folder}/removed"
+    assert said[0] == f"moved {job.script_path} to {job.folder}/removed"
     stand = await stand_of(cluster, job)
     assert stand is None or not stand.is_installed
 

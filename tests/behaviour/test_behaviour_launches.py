@@ -92,7 +92,7 @@ async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(cluster: Cl
     (outcome,) = await reconcile(cluster.store, planned, report)
     assert outcome.done is False
     assert "File exists" in outcome.words
-    assert "left in" in await launches.conclude(planned, outcome)
+    assert "remain in" in await launches.conclude(planned, outcome)
     assert (folder / "batch.sh").exists()
 
 

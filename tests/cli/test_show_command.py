@@ -104,6 +104,7 @@ def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_agai
         "checkpoints": f"{home}/saved/0",
         "kill_switch": f"{home}/KILL",
         "save_switch": None,
+        "code": None,
     }
     whole = program("show", "1").text
     assert "  calls         nightpkg:main, 2 items, a task each\n" in whole

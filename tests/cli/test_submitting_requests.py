@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.script.body import LIBRARY_NAME
@@ -288,7 +289,8 @@ async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one
             concluded.append(outcome.done)
             return ""
 
-    session = cast("Any", SimpleNamespace(launches=Breaking()))
+    backend = SimpleNamespace(submit=SubmitPart())
+    session = cast("Any", SimpleNamespace(launches=Breaking(), store=SimpleNamespace(backend=backend)))
     submitting = RequestSubmitting(Request(command="true"))
     await submitting.plan(session, ())
     await submitting.conclude(session, Outcome("one", True, "job 1"))

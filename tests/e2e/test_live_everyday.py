@@ -237,7 +237,17 @@ def test_history_is_ones_own_by_default(over_ssh: Program, scene: Scene) -> None
 
 def test_show_gives_the_paths_of_an_array_task_and_all_the_scheduler_said(program: Program, scene: Scene) -> None:
     answer = program("show", f"{scene.array}_1", "--format", "json").json
-    assert list(answer) == ["schema", "cluster", "backend", "taken_at", "rejected_rows", "job", "failure", "launch"]
+    assert list(answer) == [
+        "schema",
+        "cluster",
+        "backend",
+        "taken_at",
+        "rejected_rows",
+        "job",
+        "failure",
+        "waits",
+        "launch",
+    ]
     job = answer["job"]
     folder = scene.lab.work_dir("alice")
     assert list(job) == [*JOB_KEYS, "native", "usage"]

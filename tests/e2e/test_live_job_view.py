@@ -94,7 +94,7 @@ def test_what_running_and_ended_jobs_use_is_what_they_did_use(jobs: Jobs, over_s
 
 def test_somebody_else_s_running_job_says_who_may_ask(jobs: Jobs, over_ssh: Program) -> None:
     words = over_ssh("show", jobs.bobs)
-    assert (words.status, "to its owner alone" in words.text) == (0, True)
+    assert (words.status, "only to its owner" in words.text) == (0, True)
     assert over_ssh("show", jobs.bobs, "--format", "json").json["job"]["usage"] is None
 
 

@@ -216,7 +216,7 @@ def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small
             return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
 
     prepared, new_id = asyncio.run(again())
-    assert any("is not known: its options are rebuilt" in aside for aside in prepared.notes)
+    assert any("is unknown: options are rebuilt" in aside for aside in prepared.notes)
     before, after = told(small_lab, old_id), told(small_lab, new_id)
     assert {**after, "comment": before["comment"]} == before
     shown = small_lab.admin("scontrol", "show", "job", new_id).stdout.decode()

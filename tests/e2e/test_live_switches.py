@@ -79,7 +79,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     again = program("kill-switch", array, "--yes").refused(1)
     assert "already set" in again
     assert f"by {alice}" in again
-    assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, which {alice} made\n"
+    assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, created by {alice}\n"
     assert not (run / "KILL").exists()
     noted = program("journal").text.splitlines()
     assert [line.split()[3] for line in noted[1:3]] == ["clear-kill-switch", "kill-switch"]
@@ -147,7 +147,7 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
     assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
     cleared = program("kill-switch", array, "--clear", "--yes")
-    assert f"removed {run}/KILL, which {slurm_lab.bob} made; none had ended" in cleared.text
+    assert f"removed {run}/KILL, created by {slurm_lab.bob}; none had ended" in cleared.text
     assert not (run / "KILL").is_symlink()
 
 

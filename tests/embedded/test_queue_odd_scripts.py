@@ -20,7 +20,7 @@ from tests.embedded.queue_lab import QueueLab
     [
         (b"echo hi\n", "its first line does not begin with #!"),
         (b"", "its first line does not begin with #!"),
-        (b"#!/bin/sh\r\necho hi\r\n", "DOS line ends"),
+        (b"#!/bin/sh\r\necho hi\r\n", "DOS line endings"),
         (b"#!/bin/sh\necho \0\n", "NUL bytes"),
         (b"\x7fELF\x02\x01\x01\0", "its first line does not begin with #!"),
         (b"#!/bin/sh\n" + b"#" * (4 << 20), "more than 4 MiB"),

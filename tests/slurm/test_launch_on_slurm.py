@@ -99,7 +99,9 @@ ROWS = [
     Row("srun cuda gres S=4 P=2", [(2, 2), (2, 2)], gpus(4, 2, GRES, **SRUN)),
     Row("srun cpu S=4 P=2", [(2, 0), (2, 0)], cpus(4, 2, **SRUN)),
 ]
-CONTAINERS = {runtime: Container(runtime, "lab/net:1", ("/data:/d:ro",)) for runtime in list(Runtime)[1:]}
+# pyxis is a plugin of srun's, which Debian does not have.
+RUNTIMES = [runtime for runtime in list(Runtime)[1:] if runtime is not Runtime.PYXIS]
+CONTAINERS = {runtime: Container(runtime, "lab/net:1", ("/data:/d:ro",)) for runtime in RUNTIMES}
 
 
 class Ran:
