@@ -27,6 +27,7 @@ from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.usage.run_files import RunFiles
 from hpcdash.services.usage.waits import waits_of
+from hpcdash.services.usage.watched import with_watched
 
 T = TypeVar("T")
 # How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as the answers allow.
@@ -47,6 +48,8 @@ _WAITS_SECONDS = 600.0
 class AskedCluster(Protocol):
     """Whose runs they are: hpcdash.services.cluster.store.ClusterStore."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def user(self) -> str: ...
     @property
@@ -129,11 +132,15 @@ class FetchedRuns:
 
 
 class RunArchive:
-    """What is known of a cluster's ended runs. `folder` keeps it between two runs of the program; None: nothing is."""
+    """What is known of a cluster's ended runs. `folder` keeps it between two runs of the program; None: nothing is.
 
-    def __init__(self, store: AskedCluster, folder: Path | None) -> None:
+    What was watched of running jobs is in `state_folder`; None: nothing is.
+    """
+
+    def __init__(self, store: AskedCluster, folder: Path | None, state_folder: Path | None = None) -> None:
         self._store = store
         self._folder = folder
+        self._state_folder = state_folder
         self._files: dict[tuple[str, str], RunFiles] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
@@ -196,9 +203,17 @@ class RunArchive:
             if problem is not None and missing == [span]:
                 raise problem
             now = store.clock.now()
-            table = await asyncio.to_thread(_selected, files, asking.extra, span, selection, now)
+            table = await asyncio.to_thread(self._selected, files, asking.extra, span, selection, now)
             files.release()
         return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected))
+
+    def _selected(
+        self, files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float
+    ) -> pa.Table:
+        runs = overlapping(joined_runs([*files.tables(span), *extra]), span)
+        if self._state_folder is not None:
+            runs = with_watched(runs, self._state_folder, self._store.name)
+        return selection.apply(runs, now).combine_chunks()
 
     def known_runs(self, *, everyone: bool = False) -> pa.Table:
         """All runs on this machine's disk: rows of domain.schema.RUNS, the newest end first. Asks nothing."""
@@ -222,11 +237,6 @@ class RunArchive:
                     break
             self._waits = time.monotonic(), waits
         return self._waits[1]
-
-
-def _selected(files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float) -> pa.Table:
-    runs = joined_runs([*files.tables(span), *extra])
-    return selection.apply(overlapping(runs, span), now).combine_chunks()
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
