@@ -43,6 +43,7 @@ _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
 _WAITS_OF_SECONDS = 90 * DAY
 _WAITS_SECONDS = 600.0
+OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
 
 
 class AskedCluster(Protocol):
@@ -116,7 +117,8 @@ class FetchedRuns:
     """Rows of domain.schema.RUNS that overlap a span, the newest end first.
 
     `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, or
-    `problem` says why they could not be. `rejected` lists, in words, rows that could not be read.
+    `problem` says why they could not be. `rejected` lists, in words, rows that could not be read. `hides_others`:
+    whether the cluster hides others' runs from whoever asked; None: not asked, or not known.
     """
 
     table: pa.Table
@@ -125,6 +127,7 @@ class FetchedRuns:
     missing: tuple[Span, ...] = ()
     problem: HpcdashError | None = None
     rejected: tuple[str, ...] = ()
+    hides_others: bool | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -142,6 +145,8 @@ class RunArchive:
         self._folder = folder
         self._state_folder = state_folder
         self._files: dict[tuple[str, str], RunFiles] = {}
+        # By who asks; not asked for anew before the program ends.
+        self._hides_others: dict[str, bool | None] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
         # One span after the other: each asks only for what the one before left out.
@@ -205,7 +210,25 @@ class RunArchive:
             now = store.clock.now()
             table = await asyncio.to_thread(self._selected, files, asking.extra, span, selection, now)
             files.release()
-        return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected))
+        is_of_others = selection.everyone or any(name != store.user for name in selection.users)
+        hides_others = await self.fetch_hides_others() if is_of_others and problem is None else None
+        return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected), hides_others)
+
+    async def fetch_hides_others(self) -> bool | None:
+        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not known.
+
+        It is asked for once.
+        """
+        user = "" if self._store.probe is None else self._store.probe.user
+        wanted = self._store.backend.history.hides_others(user) if user else None
+        if wanted is not None and user not in self._hides_others:
+            try:
+                self._hides_others[user] = await self._store.poll(wanted)
+            except RateLimited:
+                return None
+            except HpcdashError:
+                self._hides_others[user] = None
+        return self._hides_others.get(user)
 
     def _selected(
         self, files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float

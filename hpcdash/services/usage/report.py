@@ -18,6 +18,7 @@ from hpcdash.domain.spans import Span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
+from hpcdash.services.usage.archive import OTHERS_HIDDEN
 from hpcdash.services.usage.efficiency import USES, Advice, advise, column_floats, whole_peaks, with_use
 
 if TYPE_CHECKING:
@@ -518,15 +519,27 @@ class _Hours:
             return np.where(seconds > 0, held / seconds, np.nan)
 
 
-def scope_notes(runs: pa.Table, *, everyone: bool, user: str, missing: Sequence[Span] = ()) -> list[str]:
+def scope_notes(
+    runs: pa.Table,
+    *,
+    everyone: bool,
+    user: str,
+    missing: Sequence[Span] = (),
+    hides_others: bool | None = None,
+) -> list[str]:
     """Whose runs a report is of, as far as the cluster shows them, and what of its span is not known."""
     whose = pc.unique(as_array(runs["user"]).cast(TEXT)).drop_null().to_pylist()
+    users = counted(len(whose), "user")
     if not everyone:
         notes = ["Your own jobs that have ended"]
+    elif hides_others:
+        notes = [OTHERS_HIDDEN if set(whose) <= {user} else f"Ended jobs of {users}. {OTHERS_HIDDEN}"]
+    elif hides_others is False:
+        notes = [f"Ended jobs of {users}: the cluster hides none from you"]
     elif runs.num_rows and set(whose) == {user}:
         notes = ["The cluster showed no ended jobs but yours: others' may be private there"]
     else:
-        notes = [f"Ended jobs of {counted(len(whose), 'user')}: all that the cluster shows you"]
+        notes = [f"Ended jobs of {users}: all that the cluster shows you"]
     if seconds := sum(span.seconds for span in missing):
         notes.append(f"{format_span(seconds)} of the span are missing: they could not be asked for")
     return notes
