@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import as_array
+from hpcdash.domain.columns import as_array, row_numbers
 from hpcdash.domain.schema import TEXT, WORD, UsageSource
 from hpcdash.private_files import atomic_write
 from hpcdash.services.usage.sample import NodeUse
@@ -130,7 +129,7 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
     is_candidate = pc.is_in(as_array(runs["id"]), value_set=ids)
     names = ("cpu_seconds_used", "memory_peak_bytes", "gpu_use", "gpu_memory_peak_bytes", "usage_source")
     rows, found = [], []
-    for number in np.flatnonzero(is_candidate.to_numpy(zero_copy_only=False)).tolist():
+    for number in pc.indices_nonzero(is_candidate).to_pylist():
         run = runs.slice(number, 1).select(["id", "started_at", "elapsed_seconds", *names]).to_pylist()[0]
         use, elapsed = known.get((run["id"], _started(run))), run["elapsed_seconds"]
         if use is None or not elapsed or use.seconds < _LEAST_PART * elapsed:
@@ -140,14 +139,13 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
             found.append(filled)
     if not rows:
         return runs
-    mask = np.zeros(runs.num_rows, dtype=bool)
-    mask[rows] = True
+    mask = pc.is_in(row_numbers(runs.num_rows), value_set=pa.array(rows, pa.int64()))
     for name in names:
         field = runs.schema.field(name)
         column = as_array(runs[name])
         column = column.cast(TEXT) if field.type == WORD else column
         values = pa.array([filled[name] for filled in found], column.type)
-        column = pc.replace_with_mask(column, pa.array(mask), values)
+        column = pc.replace_with_mask(column, mask, values)
         column = column.dictionary_encode().cast(WORD) if field.type == WORD else column
         runs = runs.set_column(runs.schema.get_field_index(name), field, column)
     return runs
