@@ -329,6 +329,9 @@ class HistoryPart:
     native: Callable[[str], Query[Mapping[str, str]]] = _without_history
     """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
 
+    hides_others: Callable[[str], Query[bool | None] | None] = _none
+    """(user): whether others' ended jobs are hidden from a user; parse gives None where that is not told."""
+
     keeps_ended: bool = False
     """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
 

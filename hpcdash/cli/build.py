@@ -343,6 +343,7 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         budget=CommandBudget(ceiling),
         cache=SnapshotCache(cache_root(), _cache_name(cluster, [backend.name for backend in backends])),
         scripts=KeptScripts(state_root() / "scripts"),
+        state_folder=state_root(),
         user=cluster.user or "",
         title=cluster.title,
     )
@@ -380,6 +381,7 @@ def build_queue_session(folder: Path, *, name: str, state_folder: Path) -> Clust
         (_embedded_backend(folder, ended_seconds=3600),),
         clock=ClusterClock(),
         budget=CommandBudget(_QUEUE_COMMANDS_PER_MINUTE),
+        state_folder=state_folder,
     )
     poller = Poller(store, Pace(dict.fromkeys(Kind, 1.0), unfocused_factor=5.0, controller_share=0.2))
     actions = Actions(store, Journal(state_folder / "journal.jsonl"))

@@ -18,7 +18,7 @@ from hpcdash.domain.units import format_span
 from hpcdash.errors import UsageError
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.usage.archive import FetchedRuns, Progress, RunSelection
+from hpcdash.services.usage.archive import OTHERS_HIDDEN, FetchedRuns, Progress, RunSelection
 
 DEFAULT_SINCE = "7d"
 
@@ -77,12 +77,14 @@ async def fetch_runs(session: ClusterSession, options: HistoryOptions, *, everyo
 
 
 def tell_gaps(fetched: FetchedRuns) -> None:
-    """On stderr: what could not be read, and what of the span is not known."""
+    """On stderr: what could not be read, what of the span is not known, and that others' jobs are hidden."""
     for row in fetched.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
     if fetched.missing:
         seconds = sum(span.seconds for span in fetched.missing)
         print(f"hpcdash: {format_span(seconds)} of the span could not be asked for", file=sys.stderr)
+    if fetched.hides_others:
+        print(f"hpcdash: {OTHERS_HIDDEN[0].lower()}{OTHERS_HIDDEN[1:]}", file=sys.stderr)
 
 
 def run_history(common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str) -> None:

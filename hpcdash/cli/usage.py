@@ -304,7 +304,13 @@ def run_report(
     from hpcdash.services.usage.report import build_report, scope_notes
 
     is_everyones = not mine or bool(options.user)
-    notes = scope_notes(fetched.table, everyone=is_everyones, user=session.store.user, missing=fetched.missing)
+    notes = scope_notes(
+        fetched.table,
+        everyone=is_everyones,
+        user=session.store.user,
+        missing=fetched.missing,
+        hides_others=fetched.hides_others,
+    )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:
         from hpcdash.services.usage.html_page import report_page

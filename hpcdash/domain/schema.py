@@ -23,7 +23,10 @@ class UsageSource(StrEnum):
 
     ACCOUNTING = "accounting"
     JOBSTATS = "jobstats"
+    # By hpcdash, over a part of the run: its mean stands for the whole, and its peaks may be too low.
     WATCHED = "watched"
+    # The GPUs were watched, the rest was accounted.
+    ACCOUNTING_AND_WATCHED = "accounting+watched"
 
 
 class _NoPandas(MetaPathFinder):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet
@@ -89,6 +91,22 @@ def test_efficiency_of_jobs_and_of_a_span(program: Program) -> None:
     assert lines[0].split()[:3] == ["ID", "NAME", "STATE"]
     assert len(lines) >= 3
     assert program("efficiency", "--by", "name", "--format", "csv").text.count("\n") == 3
+
+
+def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program) -> None:
+    run = program("history", "--filter", "name:train", "--format", "json").json["jobs"][0]
+    began = datetime.fromisoformat(run["started_at"]).timestamp()
+    kept = {"cluster": "local", "job_id": run["id"], "started_at": began, "seconds": 30.0, "gpu_percent": 4.0}
+    file = Path(program.variables["HPCDASH_STATE"]) / "watched.json"
+    file.write_text(json.dumps([kept]))
+    try:
+        found = {row["id"]: row for row in program("efficiency", "--format", "json").json["efficiency"]}
+        watched = found.pop(run["id"])
+        assert watched["gpu_use"] == pytest.approx(0.04)
+        assert watched["usage_source"] in ("watched", "accounting+watched")
+        assert [row["gpu_use"] for row in found.values()] == [None]
+    finally:
+        file.unlink()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.errors import no_history, says_no_history
+from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.errors import no_history, require_success, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
+from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0
@@ -74,6 +76,29 @@ def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect)
     if not native:
         raise NoSuchJob("job not found in its history", argv=question.command, status=answer.status)
     return native
+
+
+def hides_others_query(dialect: Dialect, user: str) -> Query[bool | None] | None:
+    """As HistoryPart.hides_others: the server's query_other_jobs."""
+    if dialect is Dialect.SLURM_WRAPPERS:
+        return None
+    token = fresh_token() if dialect is Dialect.OPENPBS else ""
+    options = ("-F", "dsv", "-D", token) if token else ()
+    parse = partial(parse_hides_others, form=Form.DSV if token else Form.TEXT, token=token, user=user)
+    return Query(pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES)
+
+
+def parse_hides_others(answer: Answer, *, form: Form, token: str, user: str) -> bool | None:
+    require_success(answer, ("qstat", "-Bf"))
+    for _, native in read_attributes(answer.stdout, form, token=token):
+        told = native.get("query_other_jobs", "").lower()
+        if told == "true":
+            return False
+        # root of the server's own host manages it, and of no other host that is not named.
+        if told == "false" and user != "root":
+            named = ",".join(native.get(name, "") for name in ("managers", "operators"))
+            return user not in {one.partition("@")[0].strip() for one in named.split(",")}
+    return None
 
 
 def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> None:

@@ -49,6 +49,12 @@ FIELDS = (
     "workdir",
     "exitcode",
 )
+# The first half of the configuration is the controller's, which hides the queue alone; then what the user may see.
+_VISIBILITY_SCRIPT = """
+sacctmgr show configuration | sed '1,/^SlurmDBD configuration/d' | grep -E '^(PrivateData|SlurmUser) '
+exec sacctmgr -n -P show user "name=$1" withcoord format=adminlevel,coord
+"""
+_SEES_ALL = ("Operator", "Administrator")
 _SECONDS_A_MINUTE = 60
 # A thousand years: more is no limit but a mistake.
 _MOST_MINUTES = 525_960_000
@@ -216,3 +222,32 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
         pieces[-1] = pieces[-1].rpartition(b"\n")[0]
     texts = (piece.decode("utf-8", "replace") for piece in pieces)
     return {name: values.readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text}
+
+
+def hides_others_query(user: str) -> Query[bool | None]:
+    """Whether the database tells a user nothing of others' jobs."""
+    argv = slurm("sh", "-c", _VISIBILITY_SCRIPT, "sh", user)
+    return Query(argv, partial(parse_hides_others, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES)
+
+
+def parse_hides_others(answer: Answer, *, user: str) -> bool | None:
+    """None where it is not told, and for a coordinator, who sees the jobs of some accounts."""
+    require_success(answer)
+    settings: dict[str, str] = {}
+    levels: list[tuple[str, str]] = []
+    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name.strip() in ("PrivateData", "SlurmUser"):
+            settings[name.strip()] = value.strip()
+        elif line.count("|") == 1:
+            level, _, coordinates = line.partition("|")
+            levels.append((level.strip(), coordinates.strip()))
+    if "PrivateData" not in settings:
+        return None
+    if "jobs" not in settings["PrivateData"].split(","):
+        return False
+    if user in ("root", settings.get("SlurmUser", "").partition("(")[0]):
+        return False
+    if any(level in _SEES_ALL for level, _ in levels):
+        return False
+    return None if any(coordinates for _, coordinates in levels) else True

@@ -29,6 +29,8 @@ from hpcdash.services.state.submitted_scripts import KeptScripts
 from hpcdash.transport.base import Said, Transport
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hpcdash.services.logs.file import LogFile
     from hpcdash.services.usage.archive import RunArchive
 
@@ -94,6 +96,7 @@ class ClusterStore:
         budget: CommandBudget,
         cache: SnapshotCache | None = None,
         scripts: KeptScripts | None = None,
+        state_folder: Path | None = None,
         user: str = "",
         title: str = "",
     ) -> None:
@@ -110,6 +113,8 @@ class ClusterStore:
         self._backends = tuple(backends)
         # Where scripts are kept that the scheduler would not give back; None: they are not.
         self.scripts = scripts
+        # Where what was watched of its jobs is; None: nowhere.
+        self._state_folder = state_folder
         self._cache = cache
         self._cache_read: set[Kind] = set()
         self._user = user
@@ -154,7 +159,7 @@ class ClusterStore:
         """The runs of ended jobs over any span of time."""
         from hpcdash.services.usage.archive import RunArchive
 
-        return RunArchive(self, None if self._cache is None else self._cache.folder)
+        return RunArchive(self, None if self._cache is None else self._cache.folder, self._state_folder)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` in the event loop's next turn after each change; returns how to stop that.

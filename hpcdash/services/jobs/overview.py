@@ -202,6 +202,17 @@ class Part(StrEnum):
     RUNS = "its runs"
 
 
+async def recall_waits(store: ClusterStore, row: Row) -> WaitTimes | None:
+    """How long jobs like a waiting one waited, as far as is known on this machine; None where it is not."""
+    from hpcdash.services.usage.waits import wait_times, waits_of
+
+    known = await asyncio.to_thread(store.archive.known_waits)
+    for kind in (Kind.HISTORY_EVERYONE, Kind.HISTORY):
+        if not known.num_rows and (table := store.table(kind)) is not None:
+            known = waits_of(table)
+    return await asyncio.to_thread(wait_times, known, row)
+
+
 class JobPicture:
     """One job, or a whole array by its number. `look` takes what the store's tables know; `fetch` asks.
 
@@ -391,13 +402,7 @@ class JobPicture:
         self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
 
     async def _recall_waits(self, row: Row) -> None:
-        from hpcdash.services.usage.waits import wait_times, waits_of
-
-        known = await asyncio.to_thread(self.store.archive.known_waits)
-        for kind in (Kind.HISTORY_EVERYONE, Kind.HISTORY):
-            if not known.num_rows and (table := self.store.table(kind)) is not None:
-                known = waits_of(table)
-        self.waits = await asyncio.to_thread(wait_times, known, row)
+        self.waits = await recall_waits(self.store, row)
         self._changed()
 
     async def _fetch_runs(self) -> None:

@@ -27,6 +27,7 @@ from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.usage.run_files import RunFiles
 from hpcdash.services.usage.waits import waits_of
+from hpcdash.services.usage.watched import with_watched
 
 T = TypeVar("T")
 # How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as the answers allow.
@@ -42,11 +43,14 @@ _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
 _WAITS_OF_SECONDS = 90 * DAY
 _WAITS_SECONDS = 600.0
+OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
 
 
 class AskedCluster(Protocol):
     """Whose runs they are: hpcdash.services.cluster.store.ClusterStore."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def user(self) -> str: ...
     @property
@@ -113,7 +117,8 @@ class FetchedRuns:
     """Rows of domain.schema.RUNS that overlap a span, the newest end first.
 
     `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, or
-    `problem` says why they could not be. `rejected` lists, in words, rows that could not be read.
+    `problem` says why they could not be. `rejected` lists, in words, rows that could not be read. `hides_others`:
+    whether the cluster hides others' runs from whoever asked; None: not asked, or not known.
     """
 
     table: pa.Table
@@ -122,6 +127,7 @@ class FetchedRuns:
     missing: tuple[Span, ...] = ()
     problem: HpcdashError | None = None
     rejected: tuple[str, ...] = ()
+    hides_others: bool | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -129,12 +135,18 @@ class FetchedRuns:
 
 
 class RunArchive:
-    """What is known of a cluster's ended runs. `folder` keeps it between two runs of the program; None: nothing is."""
+    """What is known of a cluster's ended runs. `folder` keeps it between two runs of the program; None: nothing is.
 
-    def __init__(self, store: AskedCluster, folder: Path | None) -> None:
+    What was watched of running jobs is in `state_folder`; None: nothing is.
+    """
+
+    def __init__(self, store: AskedCluster, folder: Path | None, state_folder: Path | None = None) -> None:
         self._store = store
         self._folder = folder
+        self._state_folder = state_folder
         self._files: dict[tuple[str, str], RunFiles] = {}
+        # By who asks; not asked for anew before the program ends.
+        self._hides_others: dict[str, bool | None] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
         # One span after the other: each asks only for what the one before left out.
@@ -196,9 +208,35 @@ class RunArchive:
             if problem is not None and missing == [span]:
                 raise problem
             now = store.clock.now()
-            table = await asyncio.to_thread(_selected, files, asking.extra, span, selection, now)
+            table = await asyncio.to_thread(self._selected, files, asking.extra, span, selection, now)
             files.release()
-        return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected))
+        is_of_others = selection.everyone or any(name != store.user for name in selection.users)
+        hides_others = await self.fetch_hides_others() if is_of_others and problem is None else None
+        return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected), hides_others)
+
+    async def fetch_hides_others(self) -> bool | None:
+        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not known.
+
+        It is asked for once.
+        """
+        user = "" if self._store.probe is None else self._store.probe.user
+        wanted = self._store.backend.history.hides_others(user) if user else None
+        if wanted is not None and user not in self._hides_others:
+            try:
+                self._hides_others[user] = await self._store.poll(wanted)
+            except RateLimited:
+                return None
+            except HpcdashError:
+                self._hides_others[user] = None
+        return self._hides_others.get(user)
+
+    def _selected(
+        self, files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float
+    ) -> pa.Table:
+        runs = overlapping(joined_runs([*files.tables(span), *extra]), span)
+        if self._state_folder is not None:
+            runs = with_watched(runs, self._state_folder, self._store.name)
+        return selection.apply(runs, now).combine_chunks()
 
     def known_runs(self, *, everyone: bool = False) -> pa.Table:
         """All runs on this machine's disk: rows of domain.schema.RUNS, the newest end first. Asks nothing."""
@@ -222,11 +260,6 @@ class RunArchive:
                     break
             self._waits = time.monotonic(), waits
         return self._waits[1]
-
-
-def _selected(files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float) -> pa.Table:
-    runs = joined_runs([*files.tables(span), *extra])
-    return selection.apply(overlapping(runs, span), now).combine_chunks()
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:

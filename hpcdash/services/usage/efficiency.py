@@ -259,6 +259,12 @@ def column_floats(column: pa.ChunkedArray) -> np.ndarray:
     return values
 
 
+def whole_peaks(runs: pa.Table) -> np.ndarray:
+    """The peaks of memory as floats, nan where not known, or seen of a part of the run alone."""
+    is_part = pc.fill_null(pc.equal(as_array(runs["usage_source"]).cast(TEXT), UsageSource.WATCHED.value), False)
+    return np.where(is_part.to_numpy(zero_copy_only=False), np.nan, column_floats(runs["memory_peak_bytes"]))
+
+
 def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     """A number for each row's text, and the texts; null is ''."""
     encoded = pc.dictionary_encode(pc.fill_null(as_array(column).cast(TEXT), ""))
@@ -313,6 +319,7 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     Memory and time are spoken of where runs completed: others might have wanted more.
     """
     columns = {name: column_floats(runs[name]) for name in _ADVISED_BY}
+    columns["memory_peak_bytes"] = whole_peaks(runs)
     elapsed = columns["elapsed_seconds"]
     idle = _idle_hours(columns)
     rows = np.flatnonzero((elapsed >= _LEAST_RUN_SECONDS) & (idle > 0))
@@ -337,7 +344,7 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
 
 
 _ADVISED_BY = (
-    *("cpus", "gpus", "memory_bytes", "memory_peak_bytes", "elapsed_seconds", "limit_seconds"),
+    *("cpus", "gpus", "memory_bytes", "elapsed_seconds", "limit_seconds"),
     *("cpu_use", "gpu_use"),
 )
 # A GPU is worth about so many CPUs, or GiB of memory.

@@ -26,7 +26,7 @@ from hpcdash.services.usage.sample import (
     parse_sample,
     sampler,
 )
-from hpcdash.services.usage.watched import Watched, WatchedUse, read_watched, remember_watched
+from hpcdash.services.usage.watched import Watched, remember_watched
 from hpcdash.transport.base import CommandResult
 
 # An hour of looks.
@@ -247,18 +247,6 @@ def for_json(use: NodeUse) -> dict[str, object]:
             for one in sample.processes
         ],
     }
-
-
-def watched_use(job: Mapping[str, Any], folder: Path, cluster: str = "") -> WatchedUse | None:
-    """What was watched of a job's run, where that is a tenth of it or more; None where it is not.
-
-    `job` is a row of domain.schema.JOBS, `folder` the state folder; '' for `cluster` is any.
-    """
-    elapsed = job.get("elapsed_seconds")
-    found = read_watched(folder, cluster, job)
-    if found is None or not elapsed or found.seconds < elapsed / 10:
-        return None
-    return found
 
 
 async def fetch_once(live: LiveUse, nodes: int) -> list[NodeUse]:

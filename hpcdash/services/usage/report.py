@@ -18,7 +18,8 @@ from hpcdash.domain.spans import Span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
-from hpcdash.services.usage.efficiency import USES, Advice, advise, column_floats, with_use
+from hpcdash.services.usage.archive import OTHERS_HIDDEN
+from hpcdash.services.usage.efficiency import USES, Advice, advise, column_floats, whole_peaks, with_use
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,7 @@ _NAMES = tuple(name for name, _ in MEASURES)
 _COLUMNS = (
     *("id", "name", "user", "account", "queue", "state", "cpus", "gpus", "memory_bytes", "memory_peak_bytes"),
     *("elapsed_seconds", "limit_seconds", "submitted_at", "eligible_at", "started_at", "ends_at"),
-    *("suspended_seconds", "run"),
+    *("suspended_seconds", "run", "usage_source"),
 )
 _OF_WAITS = ("started", "wait_seconds")
 _WAITS = (("wait_median_seconds", 0.5), ("wait_p80_seconds", 0.8))
@@ -439,7 +440,7 @@ def _wasteful(runs: pa.Table, frame: _Frame, pandas: Any) -> pa.Table:
     """The names of jobs, each of one user's, that held the most for nothing."""
     user, name = _category(runs["user"]), _category(runs["name"])
     measures = frame.measures[["cpu_seconds", "gpu_seconds", "unused_cpu_seconds", "unused_gpu_seconds"]]
-    spare = np.clip(column_floats(runs["memory_bytes"]) - column_floats(runs["memory_peak_bytes"]), 0, None)
+    spare = np.clip(column_floats(runs["memory_bytes"]) - whole_peaks(runs), 0, None)
     memory = spare / (1 << 30) * column_floats(runs["elapsed_seconds"])
     table = measures.assign(runs=1, unused_memory_gib_seconds=np.nan_to_num(memory))
     known = {
@@ -518,15 +519,27 @@ class _Hours:
             return np.where(seconds > 0, held / seconds, np.nan)
 
 
-def scope_notes(runs: pa.Table, *, everyone: bool, user: str, missing: Sequence[Span] = ()) -> list[str]:
+def scope_notes(
+    runs: pa.Table,
+    *,
+    everyone: bool,
+    user: str,
+    missing: Sequence[Span] = (),
+    hides_others: bool | None = None,
+) -> list[str]:
     """Whose runs a report is of, as far as the cluster shows them, and what of its span is not known."""
     whose = pc.unique(as_array(runs["user"]).cast(TEXT)).drop_null().to_pylist()
+    users = counted(len(whose), "user")
     if not everyone:
         notes = ["Your own jobs that have ended"]
+    elif hides_others:
+        notes = [OTHERS_HIDDEN if set(whose) <= {user} else f"Ended jobs of {users}. {OTHERS_HIDDEN}"]
+    elif hides_others is False:
+        notes = [f"Ended jobs of {users}: the cluster hides none from you"]
     elif runs.num_rows and set(whose) == {user}:
         notes = ["The cluster showed no ended jobs but yours: others' may be private there"]
     else:
-        notes = [f"Ended jobs of {counted(len(whose), 'user')}: all that the cluster shows you"]
+        notes = [f"Ended jobs of {users}: all that the cluster shows you"]
     if seconds := sum(span.seconds for span in missing):
         notes.append(f"{format_span(seconds)} of the span are missing: they could not be asked for")
     return notes

@@ -112,6 +112,8 @@ class HistoryView(JobsView):
         self._problem: HpcdashError | None = None
         self._stop = asyncio.Event()
         self._progress: Progress | None = None
+        # Whether others' jobs are hidden from this account; None: not known.
+        self._hides_others: bool | None = None
         super().__init__(session, **rest)
 
     def compose(self) -> ComposeResult:
@@ -159,7 +161,8 @@ class HistoryView(JobsView):
         return "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
-        return ("history", "everyone's" if self.everyone else "mine", self._format_span())
+        everyone = "everyone's (others' are hidden from you)" if self._hides_others else "everyone's"
+        return ("history", everyone if self.everyone else "mine", self._format_span())
 
     def _format_span(self) -> str:
         since, until = self._span
@@ -168,6 +171,16 @@ class HistoryView(JobsView):
     def store_changed(self, changed: Changed) -> None:
         if self._span == ("", "") and changed.kind in (None, self.kind):
             self.reload()
+            if changed.kind is Kind.HISTORY_EVERYONE and self._hides_others is None:
+                self.run_worker(self._look_what_is_hidden(), group="hidden", exclusive=True)
+
+    async def _look_what_is_hidden(self) -> None:
+        self._show_hidden(await self.session.store.archive.fetch_hides_others())
+
+    def _show_hidden(self, hides_others: bool | None) -> None:
+        if hides_others is not None and hides_others != self._hides_others:
+            self._hides_others = hides_others
+            self.post_message(self.CrumbsChanged())
 
     # -- what jobs used
 
@@ -268,6 +281,7 @@ class HistoryView(JobsView):
             self._problem = error.with_traceback(None)
         else:
             self._fetched, self._jobs, self._problem = fetched, jobs, fetched.problem
+            self._show_hidden(fetched.hides_others)
             if fetched.missing and fetched.problem is None:
                 gone = format_span(sum(part.seconds for part in fetched.missing))
                 self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)

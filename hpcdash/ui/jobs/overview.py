@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hpcdash.domain.root_cause import RootCause
     from hpcdash.domain.triage import TaskGroup
     from hpcdash.services.metrics.loss_tails import LossTail, LossTails
+    from hpcdash.services.usage.waits import WaitTimes
 
 Row = Mapping[str, Any]
 # How long a row is pointed at before anything is asked for it, and how often a log that grows is read again.
@@ -124,6 +125,8 @@ class JobOverview(Vertical):
         # The task of an array whose log is shown, as the lists of these times have it.
         self._task_of: tuple[tuple[object, ...], Row | None] = (), None
         self._failures_of: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
+        # How long jobs like a waiting one waited, and which it is.
+        self._waits_of: tuple[str, WaitTimes | None] = "", None
 
     @cached_property
     def _tails(self) -> LossTails:
@@ -267,6 +270,16 @@ class JobOverview(Vertical):
         logged = self._logged
         if logged is not None and logged["state"] not in WAITING and self._tail is None:
             self._ask()
+        if self._row is not None and self._row["state"] in WAITING and self._waits_of[0] != self._row["id"]:
+            self.run_worker(self._recall_waits(self._row), group="waits", exclusive=True)
+
+    async def _recall_waits(self, row: Row) -> None:
+        """From what is on this machine: nothing is asked."""
+        from hpcdash.services.jobs.overview import recall_waits
+
+        self._waits_of = str(row["id"]), await recall_waits(self._session.store, row)
+        if self._row is not None and self._row["id"] == row["id"] and self.is_attached:
+            self._draw()
 
     def _ask(self) -> None:
         """One command: where the log is, its end, or from time to time what a running job uses."""
@@ -363,7 +376,9 @@ class JobOverview(Vertical):
         shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
         log = self._log_content(self._logged or row, tail, width)
-        parts = [facts, *self._array_lines(width)] if _is_whole_array(row) else [facts]
+        parts = [facts, *self._waits_line(row, width)]
+        if _is_whole_array(row):
+            parts += self._array_lines(width)
         self._show(title, Content("\n").join([*parts, *self._command_line(width)]), log)
         self._show_heading(row)
 
@@ -374,6 +389,13 @@ class JobOverview(Vertical):
         if len(groups) > _MOST_GROUPS:
             lines.append(Content.styled(f"and {len(groups) - _MOST_GROUPS} more causes", "$text-muted"))
         return [*lines, self._array_keys()]
+
+    def _waits_line(self, row: Row, width: int) -> list[Content]:
+        """How long jobs like a waiting one waited, where enough of them are known."""
+        job_id, waits = self._waits_of
+        if waits is None or job_id != row["id"] or row["state"] not in WAITING:
+            return []
+        return [Content.assemble(("jobs like it ", "$text-muted"), clip(visible(str(waits)), max(20, width - 15)))]
 
     def _command_line(self, width: int) -> list[Content]:
         """What was submitted, where that was told and a high pane has room for it."""

@@ -216,7 +216,13 @@ class UsageView(View):
     def _build(self, fetched: FetchedRuns, everyone: bool) -> Report:
         from hpcdash.services.usage.report import build_report, scope_notes
 
-        notes = scope_notes(fetched.table, everyone=everyone, user=self.session.store.user, missing=fetched.missing)
+        notes = scope_notes(
+            fetched.table,
+            everyone=everyone,
+            user=self.session.store.user,
+            missing=fetched.missing,
+            hides_others=fetched.hides_others,
+        )
         return build_report(fetched.table, fetched.span, self.session.zone or LOCAL_ZONE, notes)
 
     def _show_progress(self, progress: Progress | None) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.history import history_native_query, parse_history, parse_history_native
+from hpcdash.backends.pbs.history import hides_others_query, history_native_query, parse_history, parse_history_native
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain import schema
@@ -153,3 +153,30 @@ def test_a_long_history_is_read_without_a_copy_of_what_was_printed() -> None:
         tracemalloc.stop()
     assert parsed.table.num_rows == 20_000
     assert peak_bytes < len(answer.stdout) / 2
+
+
+# As OpenPBS 23.06.06 printed it.
+SERVER = "Server: pbs01{0}server_state=Active{0}managers=root@*,adm@pbs01{0}operators=root@*{0}query_other_jobs={1}\n"
+
+
+@pytest.mark.parametrize(
+    ("user", "said", "expected"),
+    [
+        ("alice", "True", False),
+        ("alice", "False", True),
+        ("adm", "False", False),
+        ("root", "False", None),
+        ("root", "True", False),
+        ("alice", "", None),
+    ],
+)
+def test_the_server_says_whether_others_jobs_are_hidden(user: str, said: str, expected: bool | None) -> None:
+    query = hides_others_query(Dialect.OPENPBS, user)
+    assert query is not None
+    printed = SERVER.format(query.argv[-1], said).encode()
+    assert query.parse(CommandResult(query.argv, 0, printed, b"", 0.1)) is expected
+    of_torque = hides_others_query(Dialect.TORQUE, user)
+    assert of_torque is not None
+    text = printed.replace(query.argv[-1].encode(), b"\n    ").replace(b"=", b" = ")
+    assert of_torque.parse(CommandResult(of_torque.argv, 0, text, b"", 0.1)) is expected
+    assert hides_others_query(Dialect.SLURM_WRAPPERS, user) is None

@@ -8,6 +8,7 @@ import pytest
 
 from hpcdash.backends.slurm.history import (
     FIELDS,
+    hides_others_query,
     history_native_query,
     history_query,
     parse_history,
@@ -153,3 +154,31 @@ def test_all_that_sacct_says_of_a_job_is_in_its_order_and_of_the_first() -> None
 def test_a_job_that_no_history_knows_is_no_such_job() -> None:
     with pytest.raises(NoSuchJob):
         parse_history_native(answered(native_text()), token=TOKEN)
+
+
+# As Slurm 22.05.8 prints it below the heading of the database's part.
+PRIVATE = b"PrivateData            = jobs,usage,users\nSlurmUser              = slurm(64030)\n"
+
+
+@pytest.mark.parametrize(
+    ("user", "printed", "expected"),
+    [
+        ("alice", PRIVATE + b"None|\n", True),
+        # The database does not know the user.
+        ("alice", PRIVATE, True),
+        ("alice", PRIVATE + b"Operator|\n", False),
+        ("alice", PRIVATE + b"None|physics,chemistry\n", None),
+        ("root", PRIVATE, False),
+        ("slurm", PRIVATE, False),
+        ("alice", b"PrivateData            = usage,users\nNone|\n", False),
+        ("alice", b"PrivateData            = none\nNone|\n", False),
+        ("alice", b"None|\n", None),
+        ("alice", b"\xff\xfe|||\n", None),
+    ],
+)
+def test_the_database_s_private_data_says_whether_others_jobs_are_hidden(
+    user: str, printed: bytes, expected: bool | None
+) -> None:
+    query = hides_others_query(user)
+    assert query.argv[-1] == user
+    assert query.parse(answered(printed, argv=query.argv)) is expected

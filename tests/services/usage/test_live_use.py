@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.inside import NodeOutput
+from hpcdash.domain.schema import RUNS
 from hpcdash.errors import SchedulerRefused
-from hpcdash.services.usage.live import LiveUse, NodeHistory, bars, watched_use
+from hpcdash.services.usage.efficiency import efficiency_of
+from hpcdash.services.usage.live import LiveUse, NodeHistory, bars
 from hpcdash.services.usage.live_lines import use_lines
 from hpcdash.services.usage.sample import NodeSample, parse_sample
+from hpcdash.services.usage.watched import with_watched
+from tests.support.job_rows import run_row, table_of
 from tests.support.scripted_cluster import Cluster
 
 ROW: dict[str, Any] = {
@@ -199,21 +203,65 @@ async def test_a_rank_that_does_less_than_the_others_is_told(looks: _Looks) -> N
     assert words == "ranks are unequal: rank 2 at 0.0 cores, others at 0.9"
 
 
-async def test_a_tenth_of_a_run_that_was_watched_is_kept_for_its_efficiency(looks: _Looks, tmp_path: Path) -> None:
+USED = ("cpu_seconds_used", "memory_peak_bytes", "gpu_use", "gpu_memory_peak_bytes", "usage_source")
+NOTHING = (None, None, None, None, None)
+# Of 100 s: 16 s at 0.5 cores and with GPUs at 60 %.
+SEEN = (50.0, 4096000, 0.6, 1 << 20, "watched")
+
+
+@pytest.mark.parametrize(
+    ("run", "cluster", "expected"),
+    [
+        ({}, "", SEEN),
+        ({"elapsed_seconds": 161}, "", NOTHING),
+        ({"elapsed_seconds": None}, "", NOTHING),
+        ({"started_at": None}, "", NOTHING),
+        ({"started_at": datetime(2026, 11, 22, tzinfo=UTC)}, "", NOTHING),
+        ({"id": "13"}, "", NOTHING),
+        ({}, "another", NOTHING),
+        (
+            {"cpu_seconds_used": 7.0, "usage_source": "accounting"},
+            "",
+            (7.0, None, 0.6, 1 << 20, "accounting+watched"),
+        ),
+        (
+            {"cpu_seconds_used": 7.0, "gpu_use": 0.1, "usage_source": "accounting"},
+            "",
+            (7.0, None, 0.1, None, "accounting"),
+        ),
+    ],
+)
+async def test_what_was_watched_stands_where_nothing_else_tells_what_a_run_used(
+    looks: _Looks, tmp_path: Path, run: dict[str, Any], cluster: str, expected: tuple[Any, ...]
+) -> None:
     folder = tmp_path / "state"
     for start in (10, 100):
         looks.stream_of([("n1", seen(start, gpus(40), 0)), ("n1", seen(start + 8, gpus(60), 400))])
         (await followed(looks, folder)).remember()
-    found = watched_use(ROW, folder)
-    assert found is not None
-    assert (found.seconds, found.cores, found.gpu_percent, found.memory_peak_bytes) == (16, 0.5, 60, 4096000)
     assert (folder / "watched.json").stat().st_mode & 0o777 == 0o600
-    assert watched_use(ROW | {"elapsed_seconds": 161}, folder) is None
-    assert watched_use(ROW | {"started_at": None}, folder) is None
-    assert watched_use(ROW, folder, "another") is None
-    (folder / "watched.json").write_text("{")
-    assert watched_use(ROW, folder) is None
-    assert (folder / "watched.json.damaged").exists()
+    row = run_row("12", started_at=ROW["started_at"], elapsed_seconds=100) | dict.fromkeys(USED) | run
+    # The one beside it was never watched.
+    runs = table_of(run_row("1") | dict.fromkeys(USED), row, schema=RUNS)
+    found = with_watched(runs, folder, cluster or looks.store.name)
+    assert found.schema == RUNS
+    assert [tuple(one[name] for name in USED) for one in found.select(USED).to_pylist()] == [NOTHING, expected]
+
+
+async def test_of_a_run_whose_nodes_were_not_all_watched_nothing_is_said(looks: _Looks, tmp_path: Path) -> None:
+    for nodes, use in ((["n1"], None), (["n1", "n2"], pytest.approx(0.5))):
+        looks.stream_of([(node, seen(up, ticks=50 * up)) for up in (10, 50) for node in nodes])
+        (await followed(looks, tmp_path, ROW | {"nodes": 2})).remember()
+        row = run_row("12", started_at=ROW["started_at"], elapsed_seconds=100, cpus=2)
+        runs = table_of(row | dict.fromkeys(USED), schema=RUNS)
+        found = with_watched(runs, tmp_path, looks.store.name)
+        assert efficiency_of(found)["cpu_use"].to_pylist() == [use]
+
+
+async def test_what_was_watched_and_cannot_be_read_is_put_aside(tmp_path: Path) -> None:
+    (tmp_path / "watched.json").write_text("{")
+    runs = table_of(run_row("12"), schema=RUNS)
+    assert with_watched(runs, tmp_path, "x") is runs
+    assert (tmp_path / "watched.json.damaged").exists()
 
 
 def test_bars_have_a_fixed_height_and_blanks_where_nothing_is_known() -> None:

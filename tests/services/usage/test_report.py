@@ -183,18 +183,29 @@ def test_ten_years_of_days_are_still_a_report() -> None:
     assert report_of(run("1", 0, 10), span=span).groups["day"].num_rows == 3650
 
 
+HIDDEN = "The cluster hides others' ended jobs from you"
+
+
 @pytest.mark.parametrize(
-    ("users", "everyone", "said"),
+    ("users", "everyone", "hides_others", "said"),
     [
-        (["alice"], False, "Your own jobs that have ended"),
-        (["alice"], True, "The cluster showed no ended jobs but yours: others' may be private there"),
-        (["bob"], True, "Ended jobs of 1 user: all that the cluster shows you"),
-        (["alice", "bob", None], True, "Ended jobs of 2 users: all that the cluster shows you"),
-        ([], True, "Ended jobs of 0 users: all that the cluster shows you"),
+        (["alice"], False, None, "Your own jobs that have ended"),
+        (["alice"], True, None, "The cluster showed no ended jobs but yours: others' may be private there"),
+        (["bob"], True, None, "Ended jobs of 1 user: all that the cluster shows you"),
+        (["alice", "bob", None], True, None, "Ended jobs of 2 users: all that the cluster shows you"),
+        ([], True, None, "Ended jobs of 0 users: all that the cluster shows you"),
+        (["alice"], True, True, HIDDEN),
+        ([], True, True, HIDDEN),
+        (["alice", "bob"], True, True, f"Ended jobs of 2 users. {HIDDEN}"),
+        (["alice"], True, False, "Ended jobs of 1 user: the cluster hides none from you"),
     ],
 )
-def test_a_report_says_whose_jobs_it_is_of(users: list[str | None], everyone: bool, said: str) -> None:
+def test_a_report_says_whose_jobs_it_is_of(
+    users: list[str | None], everyone: bool, hides_others: bool | None, said: str
+) -> None:
     runs = table_of(*(run(str(at), 0, 10, user=user) for at, user in enumerate(users)), schema=RUNS)
-    assert scope_notes(runs, everyone=everyone, user="alice") == [said]
-    gap = scope_notes(runs, everyone=everyone, user="alice", missing=[Span(BEGIN, BEGIN + DAY)])
+    assert scope_notes(runs, everyone=everyone, user="alice", hides_others=hides_others) == [said]
+    gap = scope_notes(
+        runs, everyone=everyone, user="alice", missing=[Span(BEGIN, BEGIN + DAY)], hides_others=hides_others
+    )
     assert gap == [said, "1 d of the span are missing: they could not be asked for"]

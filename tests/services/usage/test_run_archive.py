@@ -20,7 +20,7 @@ from hpcdash.errors import CommandTimedOut, ConnectionFailed
 from hpcdash.services.usage.archive import FetchedRuns, Progress, RunSelection
 from tests.support.accounting import RUNS_ASKED, Accounting
 from tests.support.scripted_cluster import Cluster
-from tests.support.scripted_transport import Reply
+from tests.support.scripted_transport import Command, Reply
 from tests.support.slurm_text import Fields
 
 DAY = 86_400
@@ -318,3 +318,29 @@ def test_file_names_tell_nothing_of_a_user(tmp_path: Path) -> None:
     assert [re.fullmatch(r"runs-[0-9a-f]{12}-1970-01\.arrow", one.name) is not None for one in tmp_path.iterdir()] == [
         True
     ]
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        (b"PrivateData            = jobs\nNone|\n", True),
+        (b"PrivateData            = none\n", False),
+        ((1, b"", b"sacctmgr: error: no database\n"), None),
+    ],
+)
+async def test_whether_others_are_hidden_is_asked_once_and_only_with_everyone_s(
+    stage: Stage, reply: Reply, expected: bool | None
+) -> None:
+    asked = []
+
+    def answer(command: Command) -> Reply:
+        asked.append(command.words[-1])
+        return reply
+
+    stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = answer
+    assert (await stage.fetch(2)).hides_others is None
+    assert (await stage.fetch(2, users=("alice",))).hides_others is None
+    assert asked == []
+    for _ in range(2):
+        assert (await stage.fetch(2, everyone=True)).hides_others is expected
+    assert asked == ["alice"]

@@ -251,6 +251,8 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
 
     rows = [memory(number, 31 if number == 7 else 20) for number in range(40)]
     rows += [memory(50, 20, "timeout", "cut"), memory(51, 200, name="full")]
+    # What a person saw of a part of the run.
+    rows += [memory(52, 20, name="seen") | {"usage_source": "watched"}]
     rows += [run_row("60", name="idle", cpus=1, gpus=4, elapsed_seconds=7200, gpu_use=0.004)]
     rows += [run_row("61", name="wide", cpus=64, elapsed_seconds=7200, cpu_seconds_used=7200 * 1.5)]
     rows += [run_row("62", name="long", cpus=1, elapsed_seconds=7200, limit_seconds=30 * 3600)]

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.draw import small_curve
+from hpcdash.services.usage.waits import waits_of
 from hpcdash.ui.jobs.overview import JobOverview
+from tests.support.job_rows import at, job_row, table_of
 from tests.support.real_files import append, put
-from tests.ui.logs.log_stage import RUNNING, log_dashboard, of_files, set_state
+from tests.ui.logs.log_stage import PENDING, RUNNING, log_dashboard, of_files, set_state
 from tests.ui.metrics.chart_stage import training_log
 from tests.ui.stage import dashboard, ids_of, press, rows_of, screen_text, settled, until
 
@@ -197,3 +200,19 @@ async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
         await pilot.click("#heading", offset=(15, 0))
         await until(pilot, lambda: "a warning" in screen_text(app), "stderr", 60.0)
         assert "job.err" in screen_text(app)
+
+
+async def test_a_waiting_job_has_how_long_jobs_like_it_waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = log_dashboard(tmp_path, both_in_one=True)
+    store = app.sessions[0].store
+    async with app.run_test(size=BESIDE) as pilot:
+        await settled(pilot)
+        row = known_row(store, PENDING)
+        assert row is not None
+        same = {name: row[name] for name in ("queue", "nodes", "gpus", "limit_seconds")}
+        runs = [job_row("1", **same, submitted_at=at(0), started_at=at(60 * minutes)) for minutes in range(1, 11)]
+        monkeypatch.setattr(store.archive, "known_waits", lambda: waits_of(table_of(*runs)))
+        await pointed_at(pilot, PENDING)
+        await until(pilot, lambda: "jobs like it half started within" in screen_text(app), "how long others waited")
+        await pointed_at(pilot, RUNNING)
+        assert "jobs like it" not in screen_text(app)
