@@ -18,9 +18,11 @@ from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
 CONFIG = '[clusters.here]\ntransport = "local"\nbackend = "local"\n'
+# It lasts longer than a second: what began in the present one is not in a span yet.
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name=train
 for step in 1 2 3; do echo "step $step loss 0.$step"; done
+sleep 1.2
 """
 
 
