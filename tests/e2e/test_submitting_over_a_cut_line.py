@@ -347,7 +347,7 @@ async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(slurm_la
         assert (never.run.status, never.run.stdout, never.jobs) == (1, b"", [])
         assert "hpcdash: it never arrived" in never.run.stderr
         assert (unknown.run.status, unknown.run.stdout) == (3, b"")
-        assert "is not known: the queue cannot be asked: " in unknown.run.stderr
+        assert "may not have been submitted: cannot query the queue: " in unknown.run.stderr
         assert f"look for {unknown.mark} in the queue" in unknown.run.stderr
         assert unknown.later is not None
         assert f"unknown.sh: job {unknown.jobs[0]}" in unknown.later.stderr

@@ -238,12 +238,6 @@ class RunArchive:
             runs = with_watched(runs, self._state_folder, self._store.name)
         return selection.apply(runs, now).combine_chunks()
 
-    def known_runs(self, *, everyone: bool = False) -> pa.Table:
-        """All runs on this machine's disk: rows of domain.schema.RUNS, the newest end first. Asks nothing."""
-        files = self._new_files("everyone" if everyone else "mine")
-        files.load(None)
-        return joined_runs(files.tables())
-
     def known_waits(self) -> pa.Table:
         """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as far as they are on
         this machine's disk; read again where that was a while ago. Asks nothing."""
