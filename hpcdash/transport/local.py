@@ -257,6 +257,13 @@ async def stream_process(
                 gathering.cancel()
 
 
+class _PtyProtocol(asyncio.StreamReaderProtocol):
+    """Reads a pseudo-terminal to its end, which is an error of it: none that hides what was read before."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(None)
+
+
 class _PtyProcess:
     """Implements hpcdash.transport.terminal.FarEnd: a program on a pseudo-terminal of its own."""
 
@@ -272,7 +279,7 @@ class _PtyProcess:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        protocol = asyncio.StreamReaderProtocol(self._reader)
+        protocol = _PtyProtocol(self._reader)
         self._transports.append((await loop.connect_read_pipe(lambda: protocol, self._output))[0])
         self._keys, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._input)
 
@@ -284,11 +291,7 @@ class _PtyProcess:
                 reading = asyncio.ensure_future(self._reader.read(_STREAM_CHUNK_BYTES))
                 await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
-                try:
-                    chunk = reading.result() if reading.done() else b""
-                except OSError:
-                    # The end of a pseudo-terminal that nobody has open any more.
-                    chunk = b""
+                chunk = reading.result() if reading.done() else b""
                 if not chunk:
                     reading.cancel()
                     await ended
