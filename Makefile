@@ -6,7 +6,7 @@ STAMP := $(VENV)/.made
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
 # In CI a test that failed beside others runs once more, alone; where it fails again, or a worker was lost, the run fails.
-RETRY = $(if $(CI),|| { test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --maxfail 1; })
+RETRY = $(if $(CI),|| { test $$? -eq 1 && $(BIN)/python -m tests.support.failed_again; })
 
 .PHONY: venv demo unit test long fmt lint bench clean
 
