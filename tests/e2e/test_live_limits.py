@@ -26,8 +26,10 @@ def reserved(clean_slurm: SlurmLab) -> Iterator[SlurmLab]:
     try:
         yield lab
     finally:
+        # A reservation that a job is in is not deleted.
+        lab.reset()
         for name in (_MINE, _OTHERS):
-            lab.admin("scontrol", "delete", f"reservationname={name}", check=False)
+            lab.admin("scontrol", "delete", f"reservationname={name}")
 
 
 def rows(program: Program, command: str) -> list[dict[str, Any]]:

@@ -22,9 +22,8 @@ async def test_a_longer_limit_is_proposed_after_a_timeout_and_may_be_edited(queu
         await settled(pilot)
         await point_at(pilot, old)
         await pilot.press("R")
-        await until(pilot, lambda: app.screen.query("#time"), "the limits")
+        await until(pilot, lambda: f"Resubmit job {old} (slow) with more" in screen_text(app), "the limits")
         text = screen_text(app)
-        assert f"Resubmit job {old} (slow) with more" in text
         assert "it hit its time limit of 1 s" in text
         field = app.screen.query_one("#time", Input)
         assert field.value == "00:05:00"
