@@ -5,8 +5,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
-# In CI a test that failed beside others runs once more, alone; where it fails again, or a worker was lost, the run fails.
-RETRY = $(if $(CI),|| { test $$? -eq 1 && $(BIN)/python -m tests.support.failed_again; })
 
 .PHONY: venv demo unit test long fmt lint bench clean
 
@@ -46,7 +44,7 @@ test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
 	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
-	$(BIN)/python -m pytest -n 4 $(RETRY)
+	$(BIN)/python -m pytest -n 4
 
 # Property tests with many examples, then what is marked long: fuzzed answers, kill series, soaks.
 long: $(STAMP)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.failed_again import ids_of
 from tests.support.sshd import commands_with
 
 # One run inside the tests at a time: a run of another folder may take the number of one that was killed.
@@ -109,8 +108,3 @@ def test_a_test_that_hangs_is_ended(tmp_path: Path, text: str, words: str) -> No
     assert done.returncode != 0
     assert words in done.stdout + done.stderr
     assert time.monotonic() - began < 40
-
-
-def test_what_failed_in_a_worker_is_named_as_pytest_takes_it() -> None:
-    noted = '{"tests/a.py::test_x[b@c]@slurm1": true, "tests/a.py::test_y[a b@switch files]": true, "tests/b.py": true}'
-    assert ids_of(noted) == ["tests/a.py::test_x[b@c]", "tests/a.py::test_y[a b@switch files]", "tests/b.py"]
