@@ -281,7 +281,7 @@ async def a_night(night: Night) -> None:
     # The second run was told its own end, and found the library beside its script.
     log = "".join(night.log(task) for task in range(1, 6))
     (left,) = re.findall(rf"^from step {runs[1][0]}, (\d+) s are left, {night.folder}/hpcdash-job.zip/", log, re.M)
-    assert night.limit_seconds - 15 <= int(left) <= night.limit_seconds
+    assert night.limit_seconds - 5 <= int(left) <= night.limit_seconds
 
     # One curve, from the first step to the last.
     answer = json.loads((await night.call("metrics", night.job, "--metric", "loss", "--format", "json")).stdout)

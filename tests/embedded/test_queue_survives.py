@@ -83,7 +83,7 @@ def test_a_job_that_is_taken_over_is_cancelled_and_its_end_seen_at_once(queue: Q
     queue.wait(number, "running")
     queue.kill_supervisor()
     assert queue.act("cancel", number)[0]["done"]
-    assert queue.ended(number).state == "cancelled"
+    assert queue.ended(number, 3).state == "cancelled"
 
 
 def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: QueueLab) -> None:
@@ -440,7 +440,7 @@ def test_a_clock_that_is_set_back_makes_no_time_negative(queue: QueueLab) -> Non
     assert job.started_at is not None
     assert job.ended_at is not None
     assert job.ended_at >= job.started_at
-    assert 0 <= (job.elapsed or 0) < 600
+    assert 0 <= (job.elapsed or 0) < 10
     process.terminate()
     process.wait()
 

@@ -127,7 +127,7 @@ def test_the_age_is_by_the_clock_there(run: Run, tmp_path: Path) -> None:
     os.utime(path, (time.time() - 600,) * 2)
     ranges = [FileRange(str(path), 0, 0), FileRange(str(tmp_path / "none"), 0, 0)]
     there, missing = run(files_query(ranges, with_age=True))
-    assert there.look.age_seconds == pytest.approx(600, abs=60)
+    assert there.look.age_seconds == pytest.approx(600, abs=5)
     assert missing.look.age_seconds is None
     assert run(files_query(ranges))[0].look.age_seconds is None
 

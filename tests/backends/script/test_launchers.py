@@ -56,7 +56,7 @@ def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) ->
         **variables,
     }
     return subprocess.run(
-        ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True, timeout=180
+        ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
     )
 
 

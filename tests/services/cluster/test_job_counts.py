@@ -87,9 +87,9 @@ def test_an_empty_queue_is_none_everywhere() -> None:
 
 def test_fifty_thousand_jobs_are_counted_in_a_moment() -> None:
     queue = jobs(*(("running", f"q{n % 20}", f"n[{n % 5000}-{n % 5000 + 3}]", 1) for n in range(50_000)))
-    began = time.process_time()
+    began = time.perf_counter()
     counts = counted(Kind.NODES, nodes(*(f"n{n}" for n in range(5000))), queue)
-    assert time.process_time() - began < 4
+    assert time.perf_counter() - began < 1
     assert counts["n100"] == 40
 
 

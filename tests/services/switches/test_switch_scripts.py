@@ -76,7 +76,7 @@ def test_a_switch_is_dropped_seen_and_cleared_whatever_it_is_called(node: Node, 
     look = node.look(path)
     assert (look.thing, look.file.size, look.file.uid) == (Thing.FILE, 0, os.geteuid())
     assert look.age_seconds is not None
-    assert look.age_seconds < 600
+    assert look.age_seconds < 10
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert node.clear(path).done
     assert list(tmp_path.iterdir()) == []
@@ -233,7 +233,7 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
     log, none = tmp_path / "-log of 7", tmp_path / "none"
     log.write_text("before\n")
     ages: list[float | None] = []
-    os.utime(log, (time.time() - 5000, time.time() - 5000))
+    os.utime(log, (time.time() - 50, time.time() - 50))
 
     def told(*read: int | None) -> list[tuple[int, str] | None]:
         query = written_query([str(log), str(none), "/dev/null"], read)
@@ -243,7 +243,7 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
 
     assert told(None, None, None) == [(7, ""), None, None]
     assert ages[0] is not None
-    assert 4999 <= ages[0] <= 5300
+    assert 49 <= ages[0] <= 60
     log.write_text("before\nsaved\nlo")
     assert told(7, None, 0) == [(15, "saved\nlo"), None, None]
     assert told(200, 0, 0) == [(15, ""), None, None], "a log that was begun anew"

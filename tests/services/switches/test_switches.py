@@ -181,7 +181,7 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     here = site.switches.dropped_here_seconds_ago(kill)
     look = in_time(await site.switches.look(kill), here)
     assert look.age_seconds is not None
-    assert look.age_seconds < 600
+    assert look.age_seconds < 30
     assert await site.switches.progress(look, (job,), here) == SwitchProgress(0, 1, 1, "", job)
 
 

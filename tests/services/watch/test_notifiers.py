@@ -174,7 +174,7 @@ class TestMail:
             receiver.is_silent = True
             with pytest.raises(NotifyFailed):
                 await MailNotifier(self.settings(receiver.port, timeout_seconds=0.2)).send(MESSAGE)
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 3
 
     @pytest.mark.parametrize(
         "address", ["alice", "a@", "@x", "a@x.org\nBcc: e@x.org", "a b@x.org, c@d", "", "a@x.org,b@x.org"]

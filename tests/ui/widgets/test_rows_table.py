@@ -555,5 +555,5 @@ async def test_marking_and_inverting_a_hundred_thousand_rows_takes_a_moment() ->
         assert rows.marked == {"17"}
         rows.toggle_all_marks()
         rows.toggle_all_marks()
-        assert time.perf_counter() - begun < 20
+        assert time.perf_counter() - begun < 2.0
         assert rows.marked == frozenset()
