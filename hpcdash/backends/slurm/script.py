@@ -403,15 +403,14 @@ END_OF_ON_NODE
 
 
 _FANOUT = """\
-# In the background, so that this shell can act on signals meanwhile.
+# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
 start_nodes() {{
   {srun} &
-  srun_pid=$!
 }}
 
 # All processes of the step, on every node; by srun itself where the controller does not answer.
 signal_nodes() {{
-  scancel --signal="$1" "$SLURM_JOB_ID.{step}" || kill -s "$1" "$srun_pid"
+  scancel --signal="$1" "$SLURM_JOB_ID.{step}" || kill -s "$1" "$!"
 }}
 
 # A signal cuts wait short while the command still runs.
@@ -419,7 +418,7 @@ wait_nodes() {{
   while :; do
     interrupted=
     status=0
-    wait "$srun_pid" || status=$?
+    wait "$!" || status=$?
     [ -n "$interrupted" ] || break
   done
 }}
@@ -427,9 +426,11 @@ wait_nodes() {{
 
 
 _SIGNAL_LONE = """\
-# What starts the ranks passes it on to them.
+# What starts the ranks passes it on to them. It may be about to start.
 signal_nodes() {
-  pkill --signal "$1" --parent "$srun_pid" || kill -s "$1" "$srun_pid"
+  pkill --signal "$1" --parent "$!" && return
+  sleep 1
+  pkill --signal "$1" --parent "$!" || kill -s "$1" "$!"
 }
 """
 

@@ -175,13 +175,27 @@ def test_what_starts_ranks_on_all_nodes_is_started_once(
             batch_script(scheduler, Request(command="a", slots=8, launcher=launcher), Place("u"))
 
 
-def test_an_early_signal_reaches_what_started_the_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "slow"),
+    [
+        ("", ""),
+        ('bash -c "$command" &\n', 'bash -c "$command" &\nsleep 1\n'),
+        ("mpirun -n 8", 'kill -s USR1 "$HPCDASH_SHELL"; read -t 0.5 <> "$WAITS"; TOLD=1 mpirun -n 8'),
+    ],
+    ids=["running", "just forked", "before its first process"],
+)
+def test_an_early_signal_reaches_what_started_the_ranks(line: str, slow: str, tmp_path: Path) -> None:
     text = _script(Scheduler.SLURM, Launcher.MPIRUN, "./a.out", EarlySignal("USR1", 60, batch_only=True))
+    assert line in text
+    text = text.replace(line, slow) if line else text
+    os.mkfifo(tmp_path / "waits")
     (tmp_path / "mpirun-real").write_text(
-        "#!/bin/bash\ntrap 'echo told; exit 0' USR1\nkill -s USR1 \"$HPCDASH_SHELL\"\nwhile :; do sleep 0.1; done\n"
+        "#!/bin/bash\ntrap 'echo told; exit 0' USR1\n"
+        '[ -n "$TOLD" ] || kill -s USR1 "$HPCDASH_SHELL"\nwhile :; do sleep 0.1; done\n'
     )
     (tmp_path / "mpirun-real").chmod(0o755)
-    ended = run(tmp_path, f"export HPCDASH_SHELL=$$\n{text.replace('mpirun -n 8', './mpirun-real')}")
+    shell = f"export HPCDASH_SHELL=$$ WAITS={tmp_path}/waits\n"
+    ended = run(tmp_path, shell + text.replace("mpirun -n 8", "./mpirun-real"))
     assert (ended.returncode, ended.stdout) == (0, "told\n"), ended.stderr
 
 
