@@ -135,7 +135,7 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @common_options
 def exec_inside(common: CommonOptions, **given: Any) -> None:
-    """Run a command on each node of a running job: hpcdash exec 41 -- nvidia-smi
+    """Run a command on each node of a running job.
 
     It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal answers are printed
     once. Exits with 0 if it did so everywhere, else with 1.
@@ -168,7 +168,7 @@ def top(common: CommonOptions, **given: Any) -> None:
 )
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, or run COMMAND there, on this terminal: hpcdash connect 41 -- nvidia-smi
+    """Open a shell inside a running job, or run COMMAND there, on this terminal.
 
     It ends with the command's exit status. At the start of a line, ~. ends it at once.
     """
@@ -193,7 +193,7 @@ def connect(common: CommonOptions, **given: Any) -> None:
 def metrics(common: CommonOptions, **given: Any) -> None:
     """Read the loss and other metrics from the log of a job, or of all tasks of an array.
 
-    Without a job, read any log or metrics file on the cluster: hpcdash metrics --file train.log
+    Without a job, read any log or metrics file on the cluster.
 
     In JSON, a y that was nan or inf is null, and its x is listed under "nan" or "inf". CSV has a column for the step
     and one for each metric; nan, inf and -inf are written as such, and a cell is empty where a metric has no value.
@@ -253,7 +253,7 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
-    """Show what ended jobs used of what they asked for, with advice: hpcdash efficiency 41 88
+    """Show what ended jobs used of what they asked for, with advice.
 
     CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats measured goes
     before the accounting. What nobody measured is shown as -, and is null in JSON.
@@ -351,7 +351,7 @@ def _acting_command(verb: str, words: str) -> click.Command:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def cancel(common: CommonOptions, **given: Any) -> None:
-    """Cancel running or queued jobs: hpcdash cancel 41 88_[3-5]"""
+    """Cancel running or queued jobs."""
     from hpcdash.cli.actions import run_action
 
     run_action(common, "cancel", **given)
@@ -380,7 +380,7 @@ def _chain_command(verb: str, words: str) -> click.Command:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def signal_jobs(common: CommonOptions, **given: Any) -> None:
-    """Send a signal to running jobs: hpcdash signal USR1 41 --to batch"""
+    """Send a signal to running jobs."""
     from hpcdash.cli.actions import run_action
 
     run_action(common, "signal", **given)
@@ -515,7 +515,7 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def alloc(common: CommonOptions, **given: Any) -> None:
-    """Allocate nodes for several runs: hpcdash alloc --gpus 8 --time 4h
+    """Allocate nodes for several runs.
 
     The allocation is a batch job that waits for runs, and runs them one after another: hpcdash submit REQUEST.toml --in
     JOB. Without --keep it is cancelled when this command ends.
@@ -587,7 +587,7 @@ def sudoers(common: CommonOptions, **given: Any) -> None:
 @click.option("--tb", type=float, metavar="TB", help="Size of one save in TB.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def checkpoints(**given: Any) -> None:
-    """Estimate checkpoint overhead: hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"""
+    """Estimate checkpoint overhead."""
     from hpcdash.cli.checkpoints import run_checkpoints
 
     run_checkpoints(**given)
@@ -818,11 +818,43 @@ def config_example() -> None:
     click.echo(default_config_text(), nl=False)
 
 
-SETUP_COMMANDS: tuple[click.Command, ...] = (
-    doctor,
-    clusters,
-    config,
-)
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.option("--install", "installs", is_flag=True, help="Write it where the shell looks, instead of printing it.")
+@click.pass_context
+def completion(context: click.Context, shell: str, installs: bool) -> None:
+    """Complete commands, options, job ids, clusters, queues and filters in a shell; no cluster is asked."""
+    from hpcdash.cli.completion import completion_script, install
+
+    cli = context.find_root().command
+    if not installs:
+        click.echo(completion_script(cli, shell), nl=False)
+        return
+    file, then = install(cli, shell)
+    click.echo(f"{file}\n{then}")
+
+
+@click.command("help")
+@click.argument("topic", default="", metavar="[TOPIC | COMMAND]")
+@click.pass_context
+def show_help(context: click.Context, topic: str) -> None:
+    """Explain a topic (filters, keys, config, exit-status) or a command."""
+    from hpcdash.cli.help import topics
+    from hpcdash.errors import UsageError
+
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    if not topic:
+        click.echo(root.get_help())
+    elif (text := topics().get(topic)) is not None:
+        click.echo(text(), nl=False)
+    elif (command := root.command.get_command(root, topic)) is not None:
+        click.echo(command.get_help(click.Context(command, info_name=topic, parent=root)))
+    else:
+        raise UsageError(f"no topic or command {topic!r}", f"Topics: {', '.join(topics())}.")
+
+
+SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completion, show_help)
 
 
 # What `hpcdash chain` was called.

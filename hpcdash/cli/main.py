@@ -18,6 +18,7 @@ import click
 
 from hpcdash import __version__
 from hpcdash.cli.debug_log import log_traceback
+from hpcdash.cli.help import Commands
 from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_arguments
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
@@ -36,7 +37,7 @@ class _Interrupted(Exception):
     """Somebody pressed ctrl+c."""
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """Loads the commands but those of the dashboard itself when one is named, or help is asked for.
 
     It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it prints a line.
@@ -148,7 +149,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     database.listen(_complain)
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, complete_var="_HPCDASH_COMPLETE")
         sys.stdout.flush()
         status = 0
     except HpcdashError as error:
