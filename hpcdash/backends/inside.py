@@ -20,7 +20,9 @@ GRACE_SECONDS = 45
 # Which processes are the job's, for scripts that look at them. A step sets HPCDASH_JOB_CGROUP to the name of the job's
 # cgroup ('' for none), and HPCDASH_JOB_PATTERNS to regular expressions, a line each, all of which match variables of
 # the job's processes; HPCDASH_NODE_VARIABLE names the variable that tells nodes apart which are one machine.
-# HPCDASH_RANK_VARIABLE names the one that a task's number is in.
+# HPCDASH_RANK_VARIABLE names the one that a task's number is in. HPCDASH_JOB_VARIABLES name those with a job's number,
+# the first of which every process of a job has, with HPCDASH_JOB_SUFFIX at its end; those that HPCDASH_JOB_SAME names
+# are alike in all jobs of one scheduler, and in a step.
 # HPCDASH_INSIDE marks what hpcdash itself runs in a job. `test -O` is dash's and bash's.
 OF_JOB = r"""
 variable() {
@@ -61,8 +63,9 @@ patterns
 """
 
 # How a script on a node begins, once it has set `token`. Each line that it prints is a frame: token, node, GPU or '-',
-# and '.' with a line of base64, '=' with an exit status (and words) or '!' with words. What is written to a frame is encoded, so
-# that no command's output is taken for one. stdin is held open while somebody reads this: its end ends the script.
+# and '.' with a line of base64, '=' with an exit status (and words) or '!' with words. What is written to a frame is
+# encoded, so that no command's output is taken for one. stdin is held open while somebody reads this: its end ends the
+# script.
 NODE_START = (
     r"""
 HPCDASH_NODE=${HPCDASH_NODE:-$(uname -n)} HPCDASH_INSIDE=$token
@@ -205,13 +208,14 @@ class InsideCommand:
     """What is to be run on each node of a job: argv, and for how long there.
 
     `each_gpu`: once for each GPU that the job has on the node, which is then the only one it sees. A `sampler` writes
-    its frames itself, for as long as somebody reads them.
+    its frames itself, for as long as somebody reads them. `title` stands for argv in the journal.
     """
 
     argv: tuple[str, ...]
     seconds: int = 60
     each_gpu: bool = False
     is_sampler: bool = False
+    title: str = ""
 
     def words(self, token: str, folder: str, *, as_job: bool) -> tuple[str, ...]:
         """What a shell on a node is given after `-c`: the script and its arguments."""

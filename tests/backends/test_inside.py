@@ -25,7 +25,7 @@ from hpcdash.backends.pbs import inside as pbs
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import inside as slurm
 from hpcdash.errors import UsageError
-from hpcdash.services.inside import ready, stacks
+from hpcdash.services.inside import leftovers, stacks
 from hpcdash.services.usage import sample
 
 pytestmark = pytest.mark.system
@@ -178,7 +178,7 @@ def test_a_text_is_found_as_it_is_written() -> None:
         pytest.param(slurm._STEP, id="slurm"),
         pytest.param(pbs._OVER_SSH, id="ssh"),
         pytest.param(stacks._SCRIPT, id="stacks"),
-        pytest.param(ready._LEFTOVERS, id="leftovers"),
+        pytest.param(leftovers.LIST_LEFTOVERS.argv[2], id="leftovers"),
         pytest.param(sample._SCRIPT, id="sample"),
     ],
 )

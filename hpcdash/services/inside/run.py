@@ -129,7 +129,7 @@ async def run_noted(
             user=store.user,
             verb=EXEC,
             job_ids=(job_id,),
-            commands=(command.argv[:1],),
+            commands=((command.title,) if command.title else command.argv[:1],),
         )
     outcome = Outcome(job_id, None, "its end was not seen")
     try:
