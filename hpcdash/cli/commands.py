@@ -126,10 +126,15 @@ def stacks(common: CommonOptions, job: str) -> None:
 
 @click.command("exec")
 @click.argument("job")
-@click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1, required=True)
+@click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1)
 @click.option("--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once a node; the default.")
 @click.option(
     "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once for each GPU, with CUDA_VISIBLE_DEVICES set to it."
+)
+@click.option(
+    "--leftovers",
+    is_flag=True,
+    help="Instead of a command: show what your ended jobs left running, and offer to end it.",
 )
 @click.option("--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+from hpcdash.services.state.database import StateDatabase
 from tests.support.program import Program, home_with
 
 HOSTILE = "=1+1<img src=x>"
@@ -96,9 +96,9 @@ def test_efficiency_of_jobs_and_of_a_span(program: Program) -> None:
 def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program) -> None:
     run = program("history", "--filter", "name:train", "--format", "json").json["jobs"][0]
     began = datetime.fromisoformat(run["started_at"]).timestamp()
-    kept = {"cluster": "local", "job_id": run["id"], "started_at": began, "seconds": 30.0, "gpu_percent": 4.0}
-    file = Path(program.variables["HPCDASH_STATE"]) / "watched.json"
-    file.write_text(json.dumps([kept]))
+    watched = "INSERT INTO watched (cluster, job_id, started_at, seconds, gpu_percent) VALUES (?, ?, ?, ?, ?)"
+    database = StateDatabase(Path(program.variables["HPCDASH_STATE"]))
+    database.write((watched, ("local", run["id"], began, 30.0, 4.0)))
     try:
         found = {row["id"]: row for row in program("efficiency", "--format", "json").json["efficiency"]}
         watched = found.pop(run["id"])
@@ -106,7 +106,7 @@ def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program
         assert watched["usage_source"] in ("watched", "accounting+watched")
         assert [row["gpu_use"] for row in found.values()] == [None]
     finally:
-        file.unlink()
+        database.write(("DELETE FROM watched", ()))
 
 
 @pytest.mark.parametrize(
