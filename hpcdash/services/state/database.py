@@ -53,6 +53,9 @@ _LATER = (
     " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, name))",
     "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT NULL,"
     " finding TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, uuid))",
+    "CREATE TABLE IF NOT EXISTS served_launches (id TEXT PRIMARY KEY, cluster TEXT NOT NULL, client TEXT NOT NULL,"
+    " key TEXT, account TEXT NOT NULL, at REAL NOT NULL, stage TEXT NOT NULL, content TEXT NOT NULL,"
+    " request TEXT NOT NULL, UNIQUE (cluster, client, key))",
 )
 
 _T = TypeVar("_T")
