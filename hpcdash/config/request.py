@@ -501,7 +501,9 @@ def request_of_document(
     """As `read_request`, of what was never a file: a problem has its key and no line. Raises RequestProblems."""
     reader, request = _read(document, site, user)
     if reader.problems:
-        raise RequestProblems(named, [Problem(None, dotted(path), words) for path, words in reader.problems])
+        error = RequestProblems(named, [Problem(None, dotted(path), words) for path, words in reader.problems])
+        error.next_step = "Fix the request."
+        raise error
     return request
 
 

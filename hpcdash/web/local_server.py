@@ -73,13 +73,14 @@ class LocalServer:
         asyncio.get_running_loop().call_later(self._connection_seconds, self._drop, handler)
 
     def _drop(self, handler: RequestHandler) -> None:
-        if handler.transport is None:
+        if (transport := handler.transport) is None:
             return
         if handler in self._busy:
             self._drop_later(handler)
             return
+        # The handler forgets its transport.
         handler.force_close()
-        handler.transport.close()
+        transport.close()
 
 
 class _Refusal(asyncio.Protocol):

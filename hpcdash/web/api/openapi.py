@@ -46,6 +46,14 @@ _EXAMPLES: Mapping[str, Any] = {
     "signal": "USR1@600",
     "work_dir": "/home/alice/run",
 }
+_EVENT: Json = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["log", "restart", "problem", "end"]},
+        "id": {"type": "string", "description": "Of a log event, the offset where it ends."},
+        "data": {"type": "string", "contentMediaType": "application/json", "description": "Of a log event, a LogPage."},
+    },
+}
 _ID: Json = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
 _KEY: Json = {
     "name": "Idempotency-Key",
@@ -185,7 +193,7 @@ def _operation(
         both = [{"$ref": _REF.format(name=name)} for name in (answer, "Error")]
         operation["responses"]["409"]["content"] = {"application/json": {"schema": {"anyOf": both}}}
     if answer == "LogPage":
-        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _TEXT}
+        operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
     return operation
 
 
@@ -237,6 +245,7 @@ def _request_schema() -> Json:
         "description": "A request as in REQUEST.toml; one of command, script and call.",
         "properties": properties,
         "additionalProperties": False,
+        "oneOf": [{"required": [key]} for key in ("command", "script", "call")],
     }
 
 

@@ -138,6 +138,9 @@ class ApiServer:
             answer = _error(answers.http_status_of(error), answers.error_of(error))
         except web.HTTPException as error:
             answer = _plain_error(error.status, error.reason, headers={**_allowed(error)})
+        except ConnectionError:
+            # Whoever asked is gone, or was too slow.
+            raise
         except Exception as error:
             # What a client can do with a traceback is nothing good.
             self._report(error)
