@@ -51,6 +51,8 @@ _JOURNAL_ENTRIES = 20_000
 # A job that no list and no history knows for so long after it was submitted is not asked for again.
 _FORGOTTEN_SECONDS = 86_400.0
 _SETTLE_EVERY_SECONDS = 60.0
+# The journal has a submission within moments.
+_UNNOTED_SECONDS = 180.0
 
 
 class NoSuchLaunch(HpcdashError):
@@ -285,8 +287,9 @@ class LaunchService:
         noted = await asyncio.to_thread(self._noted_by_mark)
         for launch in cut:
             entry = noted.get(launch.mark)
-            # Another process submits it now.
-            if entry is None or entry.state != "running":
+            # Another process submits it now, or is about to.
+            is_young = self._store.clock.now() - launch.at < _UNNOTED_SECONDS
+            if entry.state != "running" if entry is not None else not is_young:
                 await self._reconcile(launch, entry)
 
     def _noted_by_mark(self) -> Mapping[str, JournalEntry]:
@@ -309,16 +312,14 @@ class LaunchService:
         outcome = outcomes[-1]
         if outcome.done is None:
             return
-        record = replace(launch.record, job_id=outcome.new_job, request=await asyncio.to_thread(self._request, launch))
+        request = await asyncio.to_thread(self._served.request, launch)
+        record = replace(launch.record, job_id=outcome.new_job, request=request)
         if outcome.done:
             await asyncio.to_thread(self._launches.records.launched, record)
         else:
             await self._remove_folder(launch)
         with contextlib.suppress(HpcdashError):
             await self._settled(launch, outcome)
-
-    def _request(self, launch: ServedLaunch) -> str:
-        return self._served.request(launch)
 
     # -- what is known of them
 
@@ -383,7 +384,7 @@ class LaunchService:
             found = await asyncio.to_thread(self._served.find, launch.launch_id)
             is_known = found is not None and found.stage is Stage.ENDED
             return LaunchState(found, (), found.tasks) if found is not None and is_known else LaunchState(launch)
-        rows = by_job[launch.job_id]
+        rows = _own(by_job[launch.job_id], launch)
         tasks = Counter[str]()
         for row in rows:
             tasks[str(row["state"])] += row["_tasks"] or 1
@@ -408,7 +409,7 @@ class LaunchService:
             raise HpcdashError(
                 "whether its job was submitted is not known yet", f"Look for {launch.mark} in the queue, or try later."
             )
-        rows = await self._session.actions.rows_of([launch.job_id])
+        rows = _own(await self._session.actions.rows_of([launch.job_id]), launch)
         request = ActionRequest(Verb.CANCEL, (launch.job_id,))
         plan = self._session.actions.plan(request, rows, run_as=launch.record.run_as)
         report = await self._session.actions.run(plan)
@@ -449,7 +450,10 @@ class LaunchService:
             [state] = await self.states([launch])
             if state.rows:
                 job_id = telling_task([pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id) or job_id
-        files = (await locate_logs(self._store, job_id)).files
+        place = await locate_logs(self._store, job_id)
+        if not _own([place.row], launch):
+            raise NoLog(f"job {job_id} is another account's by now", "The scheduler has given its number again.")
+        files = place.files
         path = files.stderr if is_stderr and files.stderr is not None else files.stdout
         if path is None:
             raise NoLog(f"where job {job_id} writes is not known: {files.note or 'nothing tells'}")
@@ -492,6 +496,11 @@ def _refusal(outcome: Outcome, said: str) -> HpcdashError:
 def _rows_of(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
     number = number_of(job_id)
     return tuple(row for row in rows if job_id == row["id"] or (number and number == number_of(str(row["id"]))))
+
+
+def _own(rows: Sequence[Row], launch: ServedLaunch) -> tuple[Row, ...]:
+    """Without those of other accounts: a scheduler that was set up anew gives a number twice."""
+    return tuple(row for row in rows if row["user"] in (None, launch.account))
 
 
 def _has_ended(rows: Sequence[Row]) -> bool:

@@ -61,7 +61,7 @@ class Tokens:
             self._forget()
             step = f"{_NEXT_STEP} Then: chmod 600 {named}"
             raise ConfigError(f"the tokens cannot be read: {error.strerror}", step, file=named) from error
-        with os.fdopen(descriptor, "rb") as opened:
+        try:
             status = os.fstat(descriptor)
             stamp = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
             if stamp == self._stamp:
@@ -73,7 +73,9 @@ class Tokens:
                 raise ConfigError("the file with the tokens is not yours", f"Run: ls -l {named}", file=named)
             if status.st_mode & 0o077:
                 raise ConfigError("others can read the tokens", f"Run: chmod 600 {named}", file=named)
-            content = opened.read(MAX_FILE_BYTES + 1)
+            content = os.read(descriptor, MAX_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
         if len(content) > MAX_FILE_BYTES:
             raise ConfigError(f"larger than {MAX_FILE_BYTES >> 10} KiB", file=named)
         self._clients = parse_tokens(decode(content, named), named)
@@ -91,7 +93,11 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
     for name in document:
         if not _NAME.fullmatch(name):
             reader.problem((name,), "a token's name is letters, digits, '.', '_' and '-', at most 64")
-        table = reader.table(document, (), name)
+        table = document[name]
+        if not isinstance(table, dict):
+            # It may be the token itself, which is not repeated.
+            reader.problem((name,), "expected a table, [NAME]")
+            continue
         fit = reader.fields(table, (name,), {"token": _token, "accounts": _accounts})
         if reader.has(table, (name,), fit, ("token", "accounts")):
             digest = _digest(fit["token"])
