@@ -198,7 +198,7 @@ async def test_of_another_account_s_job_only_its_own_folder_is_read_and_as_that_
     transport.answers["sudo"] = (3, b"", b"hpcdash-launch: there is no file 7.out")
     assert (await file.read(0, 10)).look.is_missing
     [command] = transport.ran("sudo")
-    assert command.argv[:4] == ("sudo", "-n", "-u", "bob")
+    assert command[:4] == ("sudo", "-n", "-u", "bob")
 
 
 async def test_a_job_of_another_account_is_cancelled_as_that_account(tmp_path: Path) -> None:
