@@ -1,4 +1,4 @@
-"""`hpcdash serve --api` on a real Slurm over ssh: a launch of alice's is hers alone, and jobs from outside are listed."""
+"""`hpcdash serve --api` on a real Slurm over ssh: alice alone sees her launch, and jobs from outside are listed."""
 
 from __future__ import annotations
 

@@ -319,7 +319,8 @@ class LaunchService:
         else:
             await self._remove_folder(launch)
         with contextlib.suppress(HpcdashError):
-            await self._settled(launch, outcome)
+            # That it was not known is no longer to be said.
+            await self._settled(msgspec.structs.replace(launch, words=""), outcome)
 
     # -- what is known of them
 

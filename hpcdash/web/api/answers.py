@@ -259,7 +259,8 @@ def format_metrics(
     """The text that Prometheus reads; `states` None: the cluster did not answer. `requests` are by method, route and
     status."""
     store = session.store
-    lines = _metric("hpcdash_cluster_up", "gauge", "1 where the cluster answered last.", {"": _is_up(session)})
+    is_up = store.connection_error is None and states is not None
+    lines = _metric("hpcdash_cluster_up", "gauge", "1 where the cluster answered last.", {"": int(is_up)})
     lines += _metric("hpcdash_commands_total", "counter", "Commands sent to the cluster.", {"": store.budget.sent})
     of_last_minute = {"": store.budget.per_minute}
     lines += _metric("hpcdash_commands_last_minute", "gauge", "Commands sent in the last minute.", of_last_minute)
@@ -276,10 +277,6 @@ def format_metrics(
     }
     lines += _metric("hpcdash_http_requests_total", "counter", "Requests answered.", by_route)
     return "".join(f"{line}\n" for line in lines)
-
-
-def _is_up(session: ClusterSession) -> int:
-    return int(session.store.connection_error is None)
 
 
 def _metric(name: str, kind: str, words: str, values: Mapping[str, float]) -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from hpcdash import __version__
+from hpcdash.backends.script.body import has_interpreter
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.request import request_of_document
 from hpcdash.domain.request import Request
@@ -224,6 +225,8 @@ class ApiServer:
         if request.script and not request.script.startswith("/") and (name != request.script or name not in files):
             step = "Send its content as files: {NAME: base64}, or name a file of the cluster by its whole path."
             raise UsageError(f"script: no file {request.script!r} came with the request", step)
+        if name in files and not files[name].startswith(b"#!") and not has_interpreter(request):
+            raise UsageError("script: its first line does not begin with #!", "Let it begin with #!/bin/bash.")
         return request, files
 
     async def _get_launches(self, request: web.Request) -> web.StreamResponse:

@@ -134,6 +134,7 @@ def test_what_is_refused(api: Api) -> None:
         ("POST", "/launches", {**launch, "files": {"a": "?"}}, TOKEN, {}, 422, "base64"),
         ("POST", "/launches", {**launch, "files": {"../a": ""}}, TOKEN, {}, 422, "plain name"),
         ("POST", "/launches", {**OWN, "script": "config.toml"}, TOKEN, {}, 422, "came with the request"),
+        ("POST", "/launches", {**OWN, "script": "a", "files": {"a": "eA=="}}, TOKEN, {}, 422, "#!"),
         ("POST", "/launches", {**launch, "environment": {"A\n": "1"}}, TOKEN, {}, 422, "variable name"),
         ("POST", "/launches", launch, TOKEN, {"Idempotency_Key": "k" * 300}, 422, "Idempotency-Key"),
         ("PUT", "/launches", launch, TOKEN, {}, 405, "Not Allowed"),
