@@ -38,11 +38,11 @@ TOKENS_NAME = "api-tokens.toml"
 def run_serve(
     common: CommonOptions,
     *,
-    api: bool,
-    tokens: Path | None,
     port: int | None,
     socket_path: Path | None,
     allow_actions: bool,
+    api: bool = False,
+    tokens: Path | None = None,
 ) -> None:
     """Serve until ctrl+c. Raises HpcdashError for what a browser would only be told later."""
     for excluded, other in (
@@ -105,7 +105,7 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
             await server.start(listening)
             try:
                 click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
-                click.echo(f"Tokens are read from {visible(str(file))}; {address}/ says what is there. ctrl+c ends.")
+                click.echo(f"Tokens are read from {visible(str(file))}. GET / lists what can be asked; ctrl+c ends.")
                 await asyncio.Event().wait()
             finally:
                 await server.stop()

@@ -73,7 +73,7 @@ class Api:
         assert self.running.stdout is not None
         for line in self.running.stdout:
             self.said.append(line.decode())
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.said[-1]):
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)$", self.said[-1].strip()):
                 self.port = int(found[1])
                 return
         raise AssertionError(self.said)

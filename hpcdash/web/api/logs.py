@@ -97,7 +97,7 @@ async def follow(
         await asyncio.sleep(0.0 if has_ended else wait)
         try:
             # Before the look: what is written last comes before the end.
-            known = has_ended or (await state()).has_ended
+            seen = await state()
             chunk = await reader.file.read(offset, MOST_BYTES)
         except HpcdashError as error:
             if not is_lost:
@@ -118,9 +118,9 @@ async def follow(
                 yield _event("log", page)
                 continue
         if has_ended:
-            yield _event("end", {"status": (await state()).status})
+            yield _event("end", {"status": seen.status})
             return
-        has_ended = known
+        has_ended = seen.has_ended
         if time.monotonic() - said_at > _SILENT_SECONDS:
             said_at = time.monotonic()
             yield b": waiting\n\n"

@@ -293,6 +293,17 @@ class ApiServer:
     ) -> web.StreamResponse:
         if len(self._followers) >= MOST_FOLLOWERS:
             return _plain_error(503, f"{MOST_FOLLOWERS} logs are followed already")
+        task = asyncio.current_task()
+        assert task is not None
+        self._followers.add(task)
+        try:
+            return await self._send_events(request, reader, lines, offset)
+        finally:
+            self._followers.discard(task)
+
+    async def _send_events(
+        self, request: web.Request, reader: LogReader, lines: int, offset: int | None
+    ) -> web.StreamResponse:
         try:
             first = await (reader.read_last(lines) if offset is None else reader.read(offset))
         except NoLog:
@@ -302,19 +313,14 @@ class ApiServer:
         async def state() -> LaunchState:
             return await self._launches.state(await self._launches.find(launch_id, accounts))
 
-        task = asyncio.current_task()
-        assert task is not None
-        self._followers.add(task)
+        events = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         try:
-            events = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
             await events.prepare(request)
             async for event in follow(reader, first, self._session.store.budget, state):
                 await events.write(event)
         except ConnectionError:
             # Nobody reads any more.
             pass
-        finally:
-            self._followers.discard(task)
         return events
 
     # -- the cluster
