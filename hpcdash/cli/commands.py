@@ -749,6 +749,13 @@ def images_login(common: CommonOptions, username: str | None, password_stdin: bo
     help="Listen on a unix socket (mode 0600) instead.",
 )
 @click.option("--allow-actions", is_flag=True, help="Allow actions; read-only by default.")
+@click.option("--api", is_flag=True, help="Serve the HTTP API for programs instead; needs hpcdash[api].")
+@click.option(
+    "--tokens",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The API's tokens (mode 0600); api-tokens.toml beside the configuration by default.",
+)
 @common_options
 def serve(common: CommonOptions, **given: Any) -> None:
     """Serve the dashboard to a browser at the printed link; needs hpcdash[web].
@@ -759,6 +766,9 @@ def serve(common: CommonOptions, **given: Any) -> None:
     The server accepts connections from this machine only. From another machine, use ssh -L PORT:127.0.0.1:PORT HOST, or
     ssh -L 8080:PATH HOST with --socket. Other users of this machine can reach a port, and only the link keeps them out;
     they cannot open a socket.
+
+    With --api, programs launch requests on one cluster, follow their logs and list jobs, in JSON. Each comes with a
+    token; a token names the accounts that it may run as, and sees only what belongs to them.
     """
     from hpcdash.cli.serve import run_serve
 

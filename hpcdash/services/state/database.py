@@ -56,6 +56,9 @@ _LATER = (
     "CREATE TABLE IF NOT EXISTS watched (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, job_id TEXT NOT NULL,"
     " started_at REAL NOT NULL, seconds REAL NOT NULL, cores REAL, memory_peak_bytes INTEGER, gpu_percent REAL,"
     " gpu_memory_peak_bytes INTEGER, watts REAL, UNIQUE (cluster, job_id, started_at))",
+    "CREATE TABLE IF NOT EXISTS served_launches (id TEXT PRIMARY KEY, cluster TEXT NOT NULL, client TEXT NOT NULL,"
+    " key TEXT, account TEXT NOT NULL, at REAL NOT NULL, stage TEXT NOT NULL, content TEXT NOT NULL,"
+    " request TEXT NOT NULL, UNIQUE (cluster, client, key))",
 )
 
 _T = TypeVar("_T")
