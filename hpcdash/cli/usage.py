@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -295,21 +296,18 @@ def run_report(
     options = replace(options, since=options.since or REPORT_SINCE)
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
-        return await fetch_runs(session, options, everyone=not mine), session
+        return await fetch_runs(session, options, everyone=not mine, with_running=True), session
 
     fetched, session = with_session(common, work)
     tell_gaps(fetched)
-    runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
     # pandas is of no use to what comes before.
-    from hpcdash.services.usage.report import build_report, scope_notes
+    from hpcdash.services.usage.report import build_report, runs_and_notes
 
-    is_everyones = not mine or bool(options.user)
-    notes = scope_notes(
-        fetched.table,
-        everyone=is_everyones,
+    runs, notes = runs_and_notes(
+        fetched,
+        everyone=not mine or bool(options.user),
         user=session.store.user,
-        missing=fetched.missing,
-        hides_others=fetched.hides_others,
+        wanted=None if wanted is None else partial(query.apply, query_filter=wanted, now_epoch=fetched.taken_at),
     )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:
@@ -364,7 +362,8 @@ def _print_group(report: Any, by: str) -> None:
     """Every row of a grouping, and the total."""
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
 
-    heads = [by.upper(), "GPU_H", "CPU_H", "JOBS", "FAILED", "REQUEUED", "LOST_GPU_H", "LOST_CPU_H", "GPU_USE"]
+    counts_of = ["jobs", "failed", "requeued", *(["running"] if report.total["running"] else [])]
+    heads = [by.upper(), "GPU_H", "CPU_H", *map(str.upper, counts_of), "LOST_GPU_H", "LOST_CPU_H", "GPU_USE"]
     heads += ["CPU_USE", "WAITED_H", "MEDIAN", "80%_IN"]
 
     def cells(key: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -374,7 +373,7 @@ def _print_group(report: Any, by: str) -> None:
         ]
         hours = ("gpu_seconds", "cpu_seconds", "failed_gpu_seconds", "failed_cpu_seconds", "wait_seconds")
         gpu, cpu, lost_gpu, lost_cpu, waited = (format_hours(row[name]) for name in hours)
-        counts = [str(row[name]) for name in ("jobs", "failed", "requeued")]
+        counts = [str(row[name]) for name in counts_of]
         waits = [format_wait(row[name]) for name in ("wait_median_seconds", "wait_p80_seconds")]
         texts = [clip(visible(key), _NAME_CELLS), gpu, cpu, *counts, lost_gpu, lost_cpu, *uses, waited, *waits]
         return [(text or UNKNOWN, "") for text in texts]

@@ -43,7 +43,7 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
         "missing": [],
     }
     assert (answer["total"]["jobs"], answer["total"]["failed"]) == (2, 1)
-    assert answer["notes"] == ["Your own jobs that have ended"]
+    assert answer["notes"] == ["Your own jobs"]
     assert sum(row["cpu_seconds"] for row in answer["by_day"]) == answer["total"]["cpu_seconds"] >= 4
     by_name = {row["key"]: row for row in answer["by_name"]}
     assert by_name.keys() == {"train", HOSTILE}

@@ -108,6 +108,7 @@ def _tiles(report: Report) -> str:
         *([("GPU hours", format_hours(total["gpu_seconds"]), "")] if report.unit == "GPU" else []),
         ("CPU hours", format_hours(total["cpu_seconds"]), ""),
         ("jobs ended", format_count(total["jobs"] or 0), ""),
+        *([("still running", format_count(total["running"]), "")] if total["running"] else []),
         (f"failed, {percent(total['failed'], total['jobs']) or '0 %'}", format_count(total["failed"] or 0), "bad"),
         (f"{report.unit} hours lost to failures, {percent(lost, held) or '0 %'}", format_hours(lost), "bad"),
         ("requeued", format_count(total["requeued"] or 0), ""),
