@@ -138,9 +138,20 @@ def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
 
 
 def overlapping(runs: pa.Table, span: Span) -> pa.Table:
-    """The runs that were there during a span: those that never started by when they ended."""
+    """The runs that were there during a span: those that never started by when they ended.
+
+    The order stays. Of runs that are sorted as joined_runs sorts them, those that end in the span are not copied.
+    """
     ends = as_array(runs["ends_at"]).cast(pa.int64())
+    since, until = 0, runs.num_rows
+    if _is_newest_first(runs):
+        counted = [pc.sum(pc.greater_equal(ends, at), min_count=0).as_py() for at in (span.until, span.since)]
+        since, until = counted
     begins = pc.coalesce(as_array(runs["started_at"]).cast(pa.int64()), ends)
     is_there = pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until))
-    # All of them are not copied.
-    return runs if pc.all(is_there, min_count=0).as_py() else runs.filter(is_there)
+    if pc.all(is_there.slice(0, until), min_count=0).as_py():
+        return runs.slice(0, until)
+    if not since:
+        return runs.filter(is_there)
+    # Some that end after the span begin after it too.
+    return pa.concat_tables([runs.slice(0, since).filter(is_there.slice(0, since)), runs.slice(since, until - since)])

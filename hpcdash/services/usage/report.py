@@ -144,7 +144,8 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     """
     import pandas as pd
 
-    used = with_use(runs.select([name for name in runs.column_names if name in _READ])).select([*_COLUMNS, *USES])
+    runs = runs.select([name for name in runs.column_names if name in _READ]).combine_chunks()
+    used = with_use(runs).select([*_COLUMNS, *USES])
     begin, end = _times(used)
     inside = np.flatnonzero((end > span.since) & (begin < span.until) | _within(end, span))
     if len(inside) < used.num_rows:
