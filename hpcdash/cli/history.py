@@ -78,10 +78,14 @@ async def fetch_runs(
         bar.clear()
 
 
-def tell_gaps(fetched: FetchedRuns) -> None:
-    """On stderr: what could not be read, what of the span is not known and why, and that others' jobs are hidden."""
+def tell_rejected(fetched: FetchedRuns) -> None:
     for row in fetched.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
+
+
+def tell_gaps(fetched: FetchedRuns) -> None:
+    """On stderr: what could not be read, what of the span is not known and why, and that others' jobs are hidden."""
+    tell_rejected(fetched)
     if seconds := fetched.unasked_seconds:
         print(f"hpcdash: {format_span(seconds)} of the span could not be asked for", file=sys.stderr)
     for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):

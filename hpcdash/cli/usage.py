@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps
+from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps, tell_rejected
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.log import colours_of
 from hpcdash.cli.options import CommonOptions, named_jobs
@@ -299,7 +299,7 @@ def run_report(
         return await fetch_runs(session, options, everyone=not mine, with_running=True), session
 
     fetched, session = with_session(common, work)
-    tell_gaps(fetched)
+    tell_rejected(fetched)
     # pandas is of no use to what comes before.
     from hpcdash.services.usage.report import build_report, runs_and_notes
 
@@ -320,6 +320,7 @@ def run_report(
     elif form == "json":
         print_json({**_envelope(fetched, session), **_report_json(report)})
     elif form in ("csv", "parquet"):
+        _print_notes(notes)
         _write_table(report.groups[by], form, out)
     elif form == "table":
         _print_group(report, by)
@@ -358,6 +359,11 @@ def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
     screen.write(lines if screen.has_unicode else as_ascii(lines))
 
 
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+
+
 def _print_group(report: Any, by: str) -> None:
     """Every row of a grouping, and the total."""
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
@@ -380,8 +386,7 @@ def _print_group(report: Any, by: str) -> None:
 
     rows = [cells(row["key"], row) for row in report.groups[by].to_pylist()]
     total = [(text, "value") for text, _ in cells("total", report.total)]
-    for note in report.notes:
-        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+    _print_notes(report.notes)
     _Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
     if report.is_empty and sys.stderr.isatty():
         print(f"nothing ran in this span ({counted(len(rows), 'row')})", file=sys.stderr)

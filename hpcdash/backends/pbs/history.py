@@ -55,7 +55,7 @@ def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_
 
 def runs_query(dialect: Dialect, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
     """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning alone."""
-    question = listing(dialect, Want.ENDED, user, max(1, now - since), with_use=True)
+    question = listing(dialect, Want.ENDED, user, max(1, now - since), for_hours=True)
     parse = partial(parse_runs, question=question, dialect=dialect)
     return Query(question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command)
 

@@ -156,7 +156,7 @@ class FetchedRuns:
             return ""
         return (
             f"The cluster keeps ended jobs for {format_span(self.taken_at - self.kept_since)}: "
-            f"{format_span(self._forgotten_seconds)} of the span before that are not known"
+            f"{format_span(-(-self._forgotten_seconds // MINUTE) * MINUTE)} of the span before that are not known"
         )
 
 
@@ -262,7 +262,8 @@ class RunArchive:
     async def _fetch_running(self, user: str | None, span: Span) -> pa.Table | None:
         """Rows of RUNS that run now and began before the span's end; None where they could not be asked for."""
         try:
-            jobs = (await self._store.poll(self._store.backend.queue.jobs(JobScope(user=user)))).table
+            scope = JobScope(user=user, each_task=True)
+            jobs = (await self._store.poll(self._store.backend.queue.jobs(scope))).table
         except HpcdashError:
             return None
         return running_runs(jobs, span, self._store.clock.now())
