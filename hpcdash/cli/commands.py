@@ -250,6 +250,7 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     show_default=True,
     help="A row for each run, each array, or each name of a user's jobs.",
 )
+@click.option("--sooner", is_flag=True, help="Ask whether your jobs would start earlier, asking for what is enough.")
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:

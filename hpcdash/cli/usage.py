@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,10 +48,16 @@ from hpcdash.services.usage.efficiency import (
     with_use,
 )
 
+if TYPE_CHECKING:
+    from hpcdash.services.cluster.store import ClusterStore
+    from hpcdash.services.usage.sooner import EarlierStart
+
 UNKNOWN = "-"
 REPORT_SINCE = "30d"
 _LEAST_WIDTH, _WIDTH = 60, 100
 _NAME_CELLS = 32
+# Of so much advice the scheduler is asked; two commands each.
+_MOST_STARTS = 3
 _STYLES = {
     "title": Style(bold=True),
     "dim": Style(dim=True),
@@ -131,35 +137,75 @@ def run_efficiency(
     expression: str,
     mine: bool,
     by: str,
+    sooner: bool,
     form: str,
 ) -> None:
-    """What runs used of what they asked for: of some jobs, or of all that ended in a span."""
+    """What runs used of what they asked for: of some jobs, or of all that ended in a span.
+
+    With `sooner` the scheduler is asked whether the jobs of the first advice would start earlier with what is enough.
+    """
     wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
 
-    async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+    async def work(session: ClusterSession) -> _Efficiency:
         if ids:
-            return await _fetch_jobs(session, ids), session
-        return await fetch_runs(session, options, everyone=not mine), session
+            fetched = await _fetch_jobs(session, ids)
+        else:
+            fetched = await fetch_runs(session, options, everyone=not mine)
+        runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
+        advice = advise(with_use(runs))
+        starts = await _fetch_starts(session.store, advice) if sooner else {}
+        return _Efficiency(fetched, session, runs, advice, starts)
 
-    fetched, session = with_session(common, work)
+    found = with_session(common, work)
+    fetched, advice = found.fetched, found.advice
     tell_gaps(fetched)
-    runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
-    advice = advise(with_use(runs))
-    table = efficiency_of(runs, by=by)
+    table = efficiency_of(found.runs, by=by)
     if form == "json":
         answer = {
-            **_envelope(fetched, session),
+            **_envelope(fetched, found.session),
             "efficiency": table_to_json_rows(table, EFFICIENCY.names),
-            "advice": _advice_rows(advice),
+            "advice": _advice_rows(advice, found.starts),
         }
         print_json(answer)
     elif form == "csv":
         _write_table(table, "csv", None)
     else:
-        _print_efficiency(table, advice)
+        _print_efficiency(table, advice, found.starts, fetched.taken_at)
     if fetched.problem is not None:
         raise fetched.problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Efficiency:
+    fetched: FetchedRuns
+    session: ClusterSession
+    runs: pa.Table
+    advice: Sequence[Advice]
+    # By the number of the advice.
+    starts: Mapping[int, EarlierStart]
+
+
+async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[int, EarlierStart]:
+    """Of the first advice on one's own jobs; on stderr why some cannot be had."""
+    from hpcdash.services.usage.sooner import fetch_earlier_start
+
+    starts: dict[int, EarlierStart] = {}
+    for number, one in enumerate(advice):
+        is_less = one.memory_bytes is not None or one.limit_seconds is not None
+        if one.user != store.user or not is_less:
+            continue
+        try:
+            starts[number] = await fetch_earlier_start(
+                store, one.jobs[0], memory_bytes=one.memory_bytes, limit_seconds=one.limit_seconds
+            )
+        except HpcdashError as error:
+            print(f"hpcdash: when {visible(one.name)} would start: {visible(error.message)}", file=sys.stderr)
+            if isinstance(error, UsageError):
+                break
+        if len(starts) == _MOST_STARTS:
+            break
+    return starts
 
 
 async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
@@ -206,14 +252,23 @@ def _span(span: Span) -> dict[str, str]:
     return {"since": format_utc(span.since), "until": format_utc(span.until)}
 
 
-def _advice_rows(advice: Sequence[Advice]) -> list[dict[str, Any]]:
+def _advice_rows(advice: Sequence[Advice], starts: Mapping[int, EarlierStart] = {}) -> list[dict[str, Any]]:
     return [
-        {"name": one.name, "user": one.user, "runs": one.runs, "jobs": list(one.jobs), "words": list(one.words)}
-        for one in advice
+        {
+            "name": one.name,
+            "user": one.user,
+            "runs": one.runs,
+            "jobs": list(one.jobs),
+            "words": list(one.words),
+            "earlier_seconds": starts[number].earlier_seconds if number in starts else None,
+        }
+        for number, one in enumerate(advice)
     ]
 
 
-def _print_efficiency(table: pa.Table, advice: Sequence[Advice]) -> None:
+def _print_efficiency(
+    table: pa.Table, advice: Sequence[Advice], starts: Mapping[int, EarlierStart], now_epoch: float
+) -> None:
     rows = table.to_pylist()
     if not rows:
         if sys.stderr.isatty():
@@ -228,9 +283,15 @@ def _print_efficiency(table: pa.Table, advice: Sequence[Advice]) -> None:
     out = _aligned(heads, lines, are_numbers)
     if advice:
         out += [[], [("Advice", "title")]]
-        for one in advice:
+        for number, one in enumerate(advice):
             out.append([(visible(f"{one.name} ({one.user})"), "value")])
             out += [[(f"  {words}", "")] for words in one.words]
+            if number in starts and (words := starts[number].format(now_epoch)):
+                out.append([(f"  {visible(words)}", "")])
+    if starts:
+        out += [[], [("Commands (nothing was submitted)", "title")]]
+        asked = [option for start in starts.values() for option in (start.as_it_was, start.changed)]
+        out += [[(f"  {visible(option.command)}", "")] for option in asked]
     _Screen().write(out)
 
 
@@ -307,7 +368,7 @@ def run_report(
         fetched,
         everyone=not mine or bool(options.user),
         user=session.store.user,
-        wanted=None if wanted is None else partial(query.apply, query_filter=wanted, now_epoch=fetched.taken_at),
+        wanted=None if wanted is None else partial(query.apply, wanted=wanted, now_epoch=fetched.taken_at),
     )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:

@@ -57,6 +57,9 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     assert program("report", "--by", "name", "--format", "parquet", "--out", str(file)).status == 0
     assert pyarrow.parquet.read_table(file)["failed"].to_pylist() == [by_name[key]["failed"] for key in by_name]
 
+    failed = program("report", "--by", "name", "--format", "json", "--filter", "state:failed").json
+    assert [(row["jobs"], row["failed"]) for row in failed["by_name"]] == [(1, 1)]
+
     table = program("report", "--by", "name", "--format", "table").text.splitlines()
     assert table[0].split()[:4] == ["NAME", "GPU_H", "CPU_H", "JOBS"]
     assert table[-1].split()[0] == "total"
