@@ -75,7 +75,7 @@ def report_page(report: Report, title: str, subtitle: str = "", written_at: date
     when = "" if written_at is None else f" Written {written_at.astimezone(report.zone):%Y-%m-%d %H:%M %Z} by hpcdash."
     notes = " ".join(f"{note.rstrip('.')}." for note in report.notes)
     about = (
-        "Jobs that still run are left out. Hours are those allocated within the span; a run that began before or ended "
+        "Hours are those allocated within the span; a run that began before or ended "
         "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or the node "
         "failed."
     )

@@ -1,4 +1,4 @@
-"""The usage view: a report of what ended runs used over a span, drawn to the width of the screen."""
+"""The usage view: a report of what runs used over a span, drawn to the width of the screen."""
 
 from __future__ import annotations
 
