@@ -255,6 +255,7 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     show_default=True,
     help="A row for each run, each array, or each name of a user's jobs.",
 )
+@click.option("--sooner", is_flag=True, help="Ask whether your jobs would start earlier, asking for what is enough.")
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
@@ -292,9 +293,9 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
 def report(common: CommonOptions, **given: Any) -> None:
     """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user, account and name.
 
-    Of jobs that have ended. Hours are those allocated within the span: a run that began before it or ended after it is
-    cut. CPU time leaves out what was suspended. Days are this machine's. What was asked for once is kept here: only
-    what is new is asked for again.
+    Of jobs that have ended, and of those that still run up to now. Hours are those allocated within the span: a run
+    that began before it or ended after it is cut. CPU time leaves out what was suspended. Days are this machine's. What
+    was asked for once is kept here: only what is new is asked for again.
     """
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_report

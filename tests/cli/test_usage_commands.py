@@ -43,7 +43,7 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
         "missing": [],
     }
     assert (answer["total"]["jobs"], answer["total"]["failed"]) == (2, 1)
-    assert answer["notes"] == ["Your own jobs that have ended"]
+    assert answer["notes"] == ["Your own jobs"]
     assert sum(row["cpu_seconds"] for row in answer["by_day"]) == answer["total"]["cpu_seconds"] >= 4
     by_name = {row["key"]: row for row in answer["by_name"]}
     assert by_name.keys() == {"train", HOSTILE}
@@ -56,6 +56,9 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     file = tmp_path / "usage.parquet"
     assert program("report", "--by", "name", "--format", "parquet", "--out", str(file)).status == 0
     assert pyarrow.parquet.read_table(file)["failed"].to_pylist() == [by_name[key]["failed"] for key in by_name]
+
+    failed = program("report", "--by", "name", "--format", "json", "--filter", "state:failed").json
+    assert [(row["jobs"], row["failed"]) for row in failed["by_name"]] == [(1, 1)]
 
     table = program("report", "--by", "name", "--format", "table").text.splitlines()
     assert table[0].split()[:4] == ["NAME", "GPU_H", "CPU_H", "JOBS"]
