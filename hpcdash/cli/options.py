@@ -106,24 +106,29 @@ def common_options(function: F) -> F:
     return decorated  # type: ignore[no-any-return]
 
 
-def refuse_empty_arguments(command: click.Command) -> None:
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+
+def check_words(command: click.Command, complete: Complete) -> None:
     """Have a command, and those below it, raise UsageError for each empty word given to an option or argument.
 
-    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait.
+    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait. `complete` gives a shell
+    what a word may become.
     """
     for parameter in command.params:
         if isinstance(parameter.type, click.types.StringParamType | click.Path):
-            parameter.type = _Word(parameter.type, may_be_empty=bool({*parameter.opts} & {*_MAY_BE_EMPTY}))
+            parameter.type = _Word(parameter.type, complete, may_be_empty=bool({*parameter.opts} & {*_MAY_BE_EMPTY}))
     if isinstance(command, click.Group):
         for below in command.commands.values():
-            refuse_empty_arguments(below)
+            check_words(below, complete)
 
 
 class _Word(click.ParamType):  # type: ignore[type-arg]
     """Another type, without the empty word unless that may be; a default may be empty. A shell can complete it."""
 
-    def __init__(self, of: click.types.StringParamType | click.Path, *, may_be_empty: bool) -> None:
+    def __init__(self, of: click.types.StringParamType | click.Path, complete: Complete, *, may_be_empty: bool) -> None:
         self._of = of
+        self._complete = complete
         self._may_be_empty = may_be_empty
         self.name = of.name
 
@@ -137,9 +142,7 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
         return self._of.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from hpcdash.cli.completion import complete
-
-        return complete(ctx, param, incomplete) or self._of.shell_complete(ctx, param, incomplete)
+        return self._complete(ctx, param, incomplete) or self._of.shell_complete(ctx, param, incomplete)
 
 
 def named_jobs(words: Sequence[str]) -> tuple[str, ...]:
