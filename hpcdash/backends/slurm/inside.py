@@ -59,6 +59,8 @@ def _failure(answer: Answer) -> CommandError:
     error = failure(answer)
     if type(error) is not SchedulerRefused:
         return error
+    if "step aborted" in error.words:
+        return SchedulerRefused("The job ended while the command ran", words=error.words)
     step = "Only its owner may, while it runs; and the site may let nobody start a step from the login node."
     words = error.words or "it said nothing"
     return SchedulerRefused("Slurm starts no step in this job", step, status=answer.status, words=words)
