@@ -17,7 +17,8 @@ from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings
-from hpcdash.domain.request import Request
+from hpcdash.domain.dependencies import split_after
+from hpcdash.domain.request import TASK_KIND, Request
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.snapshots import Kind
@@ -393,10 +394,13 @@ class Launches:
         return self._queues
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
-        from hpcdash.backends.script.body import Place, folder_name, staged_name
+        from hpcdash.backends.script.body import Place, folder_name, name_of, staged_name
 
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
+        if root and request.kind == TASK_KIND:
+            began = datetime.fromtimestamp(self.store.clock.now())
+            folder = f"{root}/{name_of(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
         # One of mode 0600 is nobody else's to read.
         has_login = not request.site.run_as and any(
@@ -449,12 +453,15 @@ class Launches:
             return request
         from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 
+        conditions = tuple(map(split_after, request.after))
+        ids = tuple(job_id for _, job_id in conditions)
         try:
-            parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=request.after)))
+            parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=ids)))
         except NoSuchJob:
             return request
-        rows = await asyncio.to_thread(rows_meant, parsed.table, request.after)
-        return replace(request, after=ids_in_full(request.after, rows))
+        rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
+        after = dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
+        return replace(request, after=tuple(after))
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,7 +566,7 @@ def launch_files(
         secrets_file,
     )
     from hpcdash.backends.script.call import call_files
-    from hpcdash.services.submit.staging import staged_files
+    from hpcdash.services.submit.staging import MOST_CALL_BYTES, MOST_STAGED_BYTES, staged_files
 
     own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
     if text:
@@ -572,7 +579,16 @@ def launch_files(
         own |= call_files(request.call)
     if secret_variables(request):
         own[SECRETS_NAME] = secrets_file(request)
-    return staged_files(place.folder, own, files, run_as=request.site.run_as, launch_program=launch_program, at=at)
+    staged = staged_files(
+        place.folder,
+        own,
+        files,
+        run_as=request.site.run_as,
+        launch_program=launch_program,
+        at=at,
+        most_bytes=MOST_CALL_BYTES if request.kind == TASK_KIND else MOST_STAGED_BYTES,
+    )
+    return replace(staged, owns_root=request.kind == TASK_KIND)
 
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
