@@ -38,7 +38,7 @@ def find(package: str, name: str) -> Any:
     """The object of that name. Raises AttributeError for a name that there is not."""
     module = _MODULES.get(name)
     if module is None:
-        raise AttributeError("module {!r} has no attribute {!r}".format(package, name))
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError:
@@ -50,7 +50,7 @@ def find(package: str, name: str) -> Any:
 def _missing(name: str) -> type:
     def refuse(self: object, *_args: object, **_kwargs: object) -> None:
         raise RuntimeError(
-            "hpcdash.{} is not here: this job has hpcdash.job alone. Install hpcdash in its Python.".format(name)
+            f"hpcdash.{name} is not here: this job has hpcdash.job alone. Install hpcdash in its Python."
         )
 
     return type(name, (), {"__init__": refuse, "__class_getitem__": classmethod(lambda cls, _: cls)})

@@ -40,11 +40,11 @@ def load_result(path: str, form: str = PICKLE) -> Any:
     try:
         status = os.fstat(number)
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
-            raise PermissionError("{}: others may have written there; its results are not read".format(folder))
+            raise PermissionError(f"{folder}: others may have written there; its results are not read")
         try:
             file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=number)
         except FileNotFoundError:
-            raise FileNotFoundError("the job before this one left no result: {}".format(path)) from None
+            raise FileNotFoundError(f"the job before this one left no result: {path}") from None
     finally:
         os.close(number)
     with os.fdopen(file, "rb") as stream:

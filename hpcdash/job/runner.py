@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pre-submission-id", help="told to callbacks")
     add("--output-file", help="where the result is written; of rank N > 0 to FILE.N, and a failure to FILE.error")
     add("--result-format", default=PICKLE, choices=FORMATS, help="how the result is written")
-    add("--main", metavar="FILE", help="the program that submitted, imported as MODULE but for its __main__ part")
+    add("--main", metavar="FILE", help="the program that submitted: is imported, but for its __main__ part")
     add("--sys-path", action="append", default=[], metavar="DIR", help="goes before sys.path; may be given again")
     add("--loglevel", default="WARNING", type=str.upper, choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
     add("--array-index", help="which of the items; by default the array task's number in the environment")
@@ -96,7 +96,7 @@ class _Run:
             # The function may change the folder it works in.
             self.output_path = _output_path(self.options.output_file, context)
             if self.options.main:
-                import_main(self.options.main, self.options.module)
+                import_main(self.options.main)
             args, kwargs = self._load()
             function = imported(self.options.module, self.options.function)
             args, kwargs = bind_job_context(function, args, kwargs, context)
@@ -206,15 +206,16 @@ class _Run:
             log.exception("the failure could not be written beside the result")
 
 
-def import_main(path: str, name: str) -> None:
+def import_main(path: str) -> None:
     """Import a program's file as multiprocessing does: what it pickles as its own is found, and its
-    `if __name__ == "__main__"` is not run. It is the module `name` too."""
+    `if __name__ == "__main__"` is not run. It is the module of its own name too."""
     loader = importlib.machinery.SourceFileLoader("__mp_main__", path)
     spec = importlib.util.spec_from_loader("__mp_main__", loader)
     module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
     _replaced_mains.append(sys.modules["__main__"])
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    sys.modules["__main__"] = sys.modules["__mp_main__"] = sys.modules[name] = module
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    sys.modules.setdefault(os.path.splitext(os.path.basename(path))[0], module)
     loader.exec_module(module)
 
 
@@ -284,7 +285,7 @@ def _output_path(path: str | None, context: JobContext) -> str | None:
 def _failure(error: BaseException) -> Failure:
     """The error with its traceback from the function's own frames on, where it has any."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "hpcdash.job.task"):
         frames = frames.tb_next
     try:
         lines = traceback.format_exception(type(error), error, frames or error.__traceback__)

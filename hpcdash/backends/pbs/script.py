@@ -38,8 +38,8 @@ from hpcdash.backends.script.body import (
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
-from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.dependencies import format_after
+from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
     NODE_LAUNCHERS,

@@ -33,8 +33,8 @@ from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.slurm.options import directive_word, extra_options
-from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.dependencies import format_after
+from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
     LONE_LAUNCHERS,

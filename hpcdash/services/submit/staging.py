@@ -35,8 +35,8 @@ _LONGEST_NAME_BYTES = 100
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 
 # root, name, and 'own' where the root has to be this account's. Where anybody may put another folder in the place of
-# ours, nothing is staged. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has to be
-# ours and where it was made.
+# ours, nothing is staged. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has to
+# be ours and where it was made.
 _STAGE = (
     'umask 077; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
     'test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }; '
