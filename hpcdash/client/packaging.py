@@ -139,16 +139,21 @@ def _pickler_zip(function: Callable[..., Any]) -> dict[str, bytes]:
     """cloudpickle, which reads functions by value: it need not be installed in the job."""
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or spec.origin is None:
-        raise UsageError(
-            f"{getattr(function, '__qualname__', None) or function!r} has no name that a job could import it by",
-            "Move it to the top of a module or a script, or install cloudpickle here.",
-        )
+        raise _needs_cloudpickle(function)
     content = io.BytesIO()
     folder = Path(spec.origin).parent
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.glob("*.py")):
             archive.writestr(zipfile.ZipInfo(f"cloudpickle/{file.name}", (1980, 1, 1, 0, 0, 0)), file.read_bytes())
     return {"cloudpickle.zip": content.getvalue()}
+
+
+def _needs_cloudpickle(function: Callable[..., Any]) -> UsageError:
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return UsageError(
+        f"{name} has no name that a job could import it by",
+        "Move it to the top of a module or a script, or install cloudpickle here.",
+    )
 
 
 @contextlib.contextmanager
@@ -182,8 +187,10 @@ def dumps(value: object, *, by_value: bool = False) -> bytes:
         raise UsageError(
             f"an argument cannot be sent to a job: {error}", "Pass what it is made of, or the path of a file."
         ) from error
-    import cloudpickle
-
+    try:
+        import cloudpickle
+    except ImportError:
+        raise _needs_cloudpickle(value[0] if isinstance(value, tuple) else value) from None  # type: ignore[arg-type]
     content: bytes = cloudpickle.dumps(value, protocol=4)
     return content
 
