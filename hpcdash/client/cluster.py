@@ -8,7 +8,7 @@ import contextlib
 import posixpath
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.registry import OVER_HTTP
+from hpcdash.backends.script.body import SCRIPT_NAME
 from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
@@ -38,12 +39,11 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
-from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.recovery import reconcile, reconcile_noted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpcdash.services.state.records import LaunchRecord
 
 T = TypeVar("T")
 _open: list[Cluster] = []
@@ -270,12 +270,11 @@ class Cluster(AbstractContextManager["Cluster"]):
     async def _submit_prepared(self, prepared: Prepared, count: int | None) -> Unit:
         call = prepared.request.call
         assert call is not None
-        if prepared.cache_key and (record := await self._cached(prepared.cache_key)) is not None:
-            return Unit(self, record.job_id, Launched(record.folder, call.result_format, call.name), count)
-        job_id, folder = await self._submit(prepared.request, prepared.text, prepared.folder)
+        known = await self._cached(prepared.cache_key) if prepared.cache_key else None
+        job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
         launched = Launched(folder, call.result_format, call.name)
         unit = Unit(self, job_id, launched, count)
-        if prepared.callbacks:
+        if prepared.callbacks and known is None:
             self._call_back(unit, prepared.callbacks)
         return unit
 
@@ -300,20 +299,46 @@ class Cluster(AbstractContextManager["Cluster"]):
             )
         return outcome.new_job, launch.staged.folder if launch is not None else ""
 
-    async def _cached(self, key: str) -> LaunchRecord | None:
-        """The newest launch of the same call that did not fail."""
+    async def _cached(self, key: str) -> tuple[str, str] | None:
+        """(id, folder) of the newest launch of the same call that did not fail, None for none.
+
+        One whose program was killed while it was submitted is looked for. Raises HpcdashError where nobody knows
+        whether it was.
+        """
         records = await asyncio.to_thread(self._launches.records.all)
-        for record in reversed(records):
-            if f'cache_key = "{key}"' not in record.request or not record.job_id:
-                continue
+        launched = [
+            (record.job_id, record.folder)
+            for record in reversed(records)
+            if record.job_id and f'cache_key = "{key}"' in record.request
+        ]
+        for job_id, folder in (*launched, *await self._noted(key, {folder for _, folder in launched})):
             try:
-                rows = await self.session.actions.rows_of((record.job_id,))
+                rows = await self.session.actions.rows_of((job_id,))
             except HpcdashError:
                 continue
-            states = {str(row["state"]) for row in rows}
-            if not states & (ENDED - {JobState.COMPLETED}):
-                return record
+            if not {str(row["state"]) for row in rows} & (ENDED - {JobState.COMPLETED}):
+                return job_id, folder
         return None
+
+    async def _noted(self, key: str, known: Container[str]) -> list[tuple[str, str]]:
+        """Launches of a call that the journal alone knows: their program ended before it remembered them."""
+        journal = self.session.actions.journal
+        found = []
+        for entry in (await asyncio.to_thread(journal.read))[0]:
+            folder = next((word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)), "")
+            folder = posixpath.dirname(folder)
+            if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
+                continue
+            outcomes = entry.outcomes
+            if entry.state == "unknown":
+                outcomes = await reconcile_noted(self.session.store, journal, entry)
+                if any(outcome.done is None for outcome in outcomes):
+                    raise HpcdashError(
+                        f"the same call may have been submitted before, in {folder}: {outcomes[-1].words}",
+                        "hpcdash journal --settle looks for it.",
+                    )
+            found += [(outcome.new_job, folder) for outcome in outcomes if outcome.done and outcome.new_job]
+        return found
 
     def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]:
         """`afterok:12` for each job that is waited for; jobs that have succeeded need no waiting."""
@@ -365,6 +390,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         for outcome in report.outcomes:
             if outcome.done is not True:
                 raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.words}")
+        self.session.poller.ask_now()
 
     async def set_kill_switch(self, job_id: str) -> None:
         """Raises UsageError where the job names none, SwitchRefused where something is in the way."""

@@ -95,6 +95,11 @@ class Unit:
                     return str(row["reason"])
         return ""
 
+    async def cancel(self, index: int | None) -> None:
+        """Cancel a task, or all of it. Raises HpcdashError where that was refused or its answer was lost."""
+        await self.cluster.cancel_jobs((self.job_id(index),))
+        self.tracked.forget(self.tracked.indices if index is None else (index,))
+
     async def fetch(self, index: int | None) -> Outcome:
         """What a task that has ended left; its siblings' come along."""
         if (known := self.outcomes.get(index)) is not None:
@@ -226,10 +231,10 @@ class Job(Generic[R_co]):
 
     def cancel(self) -> None:
         """Cancel it. Raises HpcdashError where that was refused or its answer was lost."""
-        loop.run(self.cluster.cancel_jobs((self.id,)))
+        loop.run(self._unit.cancel(self._index))
 
     async def acancel(self) -> None:
-        await loop.arun(self.cluster.cancel_jobs((self.id,)))
+        await loop.arun(self._unit.cancel(self._index))
 
     @overload
     def logs(self, *, stderr: bool = False) -> str: ...
@@ -349,10 +354,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
 
     def cancel(self) -> None:
         """Cancel all of its tasks. Raises HpcdashError where that was refused or its answer was lost."""
-        loop.run(self._unit.cluster.cancel_jobs((self.id,)))
+        loop.run(self._unit.cancel(None))
 
     async def acancel(self) -> None:
-        await loop.arun(self._unit.cluster.cancel_jobs((self.id,)))
+        await loop.arun(self._unit.cancel(None))
 
 
 async def _next(lines: AsyncIterator[str]) -> str | None:

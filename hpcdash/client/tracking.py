@@ -72,6 +72,11 @@ class TrackedJob:
             return ()
         return {index for index in self._wanted if index is not None and tasks.contains(index)}
 
+    def forget(self, indices: Iterable[int | None]) -> None:
+        """Drop what was seen of some before they were acted on."""
+        for index in set(indices) - self.ended:
+            self.rows.pop(index, None)
+
     def lose(self, indices: Iterable[int | None]) -> None:
         """Note that nobody knows how some ended."""
         for index in indices:

@@ -175,7 +175,9 @@ class Launches:
             await self._trust(root.rstrip("/"))
         request, aside = self._in_its_queue(await self._after_in_full(asked))
         name = asked.script.rpartition("/")[2]
-        place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in files)
+        # A call that is to be found again has it from its content.
+        uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
+        place = self._place(request, uid, root, staged=bool(name) and name in files)
         if request.site.run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
