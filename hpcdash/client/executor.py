@@ -17,6 +17,7 @@ from hpcdash.client.job import Unit
 from hpcdash.client.packaging import dumps, is_by_value
 from hpcdash.domain.array_tasks import MAX_TASKS
 from hpcdash.errors import HpcdashError
+from hpcdash.job.pickles import CallEach
 from hpcdash.job.task import Task
 
 R = TypeVar("R")
@@ -53,7 +54,7 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         """A future of one call. Raises UsageError for arguments that cannot be pickled."""
-        of = fn.function if isinstance(fn, _Chunk) else fn
+        of = fn.function if isinstance(fn, CallEach) else fn
         function = of.function if isinstance(of, Task) else of
         content = dumps((fn, args, kwargs), by_value=is_by_value(function))
         future = _Call(function)
@@ -77,7 +78,7 @@ class Executor(concurrent.futures.Executor):
         """As concurrent.futures has it; `chunksize` calls are one task."""
         if chunksize > 1:
             chunks = _chunks(zip(*iterables, strict=False), chunksize)
-            results = super().map(_Chunk(fn), chunks, timeout=timeout)
+            results = super().map(CallEach(fn), chunks, timeout=timeout)
             return (one for chunk in results for one in chunk)
         return super().map(fn, *iterables, timeout=timeout)
 
@@ -176,16 +177,6 @@ class _Call(Future[Any]):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
-
-
-class _Chunk:
-    """Calls a function for several arguments."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, each: list[tuple[Any, ...]]) -> list[Any]:
-        return [self.function(*args) for args in each]
 
 
 def _chunks(each: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:

@@ -8,6 +8,10 @@ from __future__ import annotations
 import base64
 import pickle
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
+
 
 def packed(value: object) -> bytes:
     """A value as a base64 pickle, for a file that the runner reads. Raises what pickle raises for a lambda or a lock.
@@ -35,3 +39,13 @@ def call_packed(content: bytes) -> object:
     """Calls a function with its arguments, all three in one pickle: one that cannot be read takes no other with it."""
     function, args, kwargs = pickle.loads(content)
     return function(*args, **kwargs)
+
+
+class CallEach:
+    """Calls a function for several tuples of arguments: so many calls in one task."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, each: Sequence[Sequence[Any]]) -> list[Any]:
+        return [self.function(*args) for args in each]

@@ -14,6 +14,7 @@ import pytest
 
 import hpcdash
 from hpcdash.errors import HpcdashError, UsageError
+from tests.embedded.queue_lab import until
 from tests.support.program import Program
 
 pytestmark = pytest.mark.system
@@ -73,11 +74,8 @@ def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp
     assert type(job.exception(SECONDS)) is ValueError
     expected = [f"begin {job.id}", "end failure ValueError"]
     expected += [f"completed {where} failure {job.id}" for where in ("runner", "client")]
-    for _ in range(1200):
-        if len(found := notes.read_text().splitlines()) == len(expected):
-            break
-        job.cluster.jobs()
-    assert found == expected
+    found = until(lambda: len(notes.read_text().splitlines()) == 4 and notes.read_text(), "all that is told")
+    assert found.splitlines() == expected
 
 
 async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls: ModuleType) -> None:
