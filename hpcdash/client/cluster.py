@@ -20,8 +20,8 @@ from hpcdash.backends.script.body import SCRIPT_NAME
 from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
-from hpcdash.client import loop
 from hpcdash.client.job import Job, JobArray, Launched, Unit
+from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.results import find_form
 from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
@@ -80,7 +80,7 @@ def connect(
     defaults = merged(_read_defaults(file), options)
     if settings.read_only:
         raise UsageError("nothing is submitted here: the configuration says read_only")
-    return loop.run(_connect(chosen, defaults, tuple(callbacks)))
+    return run_in_loop(_connect(chosen, defaults, tuple(callbacks)))
 
 
 async def _connect(chosen: ClusterSettings, defaults: dict[str, Any], callbacks: tuple[Callback, ...]) -> Cluster:
@@ -117,6 +117,34 @@ def cluster_of(task: Task[Any, Any]) -> Cluster:
     if not _open:
         raise UsageError("no cluster is connected", 'Write hpcdash.connect("NAME") before it.')
     return _open[-1]
+
+
+def submit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    return run_in_loop(_submit(task, args, kwargs))
+
+
+async def asubmit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    return await arun_in_loop(_submit(task, args, kwargs))
+
+
+def map_task(
+    task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
+) -> JobArray[Any]:
+    return run_in_loop(_map(task, list(items), kwargs, at_most))
+
+
+async def amap_task(
+    task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
+) -> JobArray[Any]:
+    return await arun_in_loop(_map(task, list(items), kwargs, at_most))
+
+
+async def _submit(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    return await cluster_of(task).submit_call(task, args, kwargs)
+
+
+async def _map(task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None) -> JobArray[Any]:
+    return await cluster_of(task).submit_map(task, items, kwargs, at_most)
 
 
 class Cluster(AbstractContextManager["Cluster"]):
@@ -157,7 +185,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def close(self) -> None:
         """End its connection. Jobs run on; `attach` finds them again."""
-        loop.run(self.aclose())
+        run_in_loop(self.aclose())
 
     async def aclose(self) -> None:
         if self in _open:
@@ -174,29 +202,29 @@ class Cluster(AbstractContextManager["Cluster"]):
         from hpcdash import frames
 
         kind = Kind.EVERYONE if everyone else Kind.MINE
-        return frames.listed_frame(kind, loop.run(frames.fetch_listed(self.session, kind, filter)))
+        return frames.listed_frame(kind, run_in_loop(frames.fetch_listed(self.session, kind, filter)))
 
     def nodes(self, filter: str = "") -> pd.DataFrame:
         """The nodes, as `hpcdash nodes --filter` lists them."""
         from hpcdash import frames
 
-        return frames.listed_frame(Kind.NODES, loop.run(frames.fetch_listed(self.session, Kind.NODES, filter)))
+        return frames.listed_frame(Kind.NODES, run_in_loop(frames.fetch_listed(self.session, Kind.NODES, filter)))
 
     def history(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
         """A row a run that ended between `since` and `until`; `selection` as that of hpcdash.frames.history."""
         from hpcdash import frames
 
-        return frames.history_frame(loop.run(frames.fetch_history(self.session, since, until, **selection)))
+        return frames.history_frame(run_in_loop(frames.fetch_history(self.session, since, until, **selection)))
 
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
         """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.
 
         Its result can be had where it calls a function. Raises NoSuchJob.
         """
-        return loop.run(self._attach(job_id))
+        return run_in_loop(self._attach(job_id))
 
     async def aattach(self, job_id: str) -> Job[Any] | JobArray[Any]:
-        return await loop.arun(self._attach(job_id))
+        return await arun_in_loop(self._attach(job_id))
 
     async def _attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
         from hpcdash.services.submit.launched_job import record_of_job, request_of
@@ -238,10 +266,10 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def submit(self, request: Request) -> Job[Any]:
         """A job of a request, as `hpcdash submit REQUEST.toml` submits it. Raises HpcdashError where it was refused."""
-        return loop.run(self._submit_request(request))
+        return run_in_loop(self._submit_request(request))
 
     async def asubmit(self, request: Request) -> Job[Any]:
-        return await loop.arun(self._submit_request(request))
+        return await arun_in_loop(self._submit_request(request))
 
     async def _submit_request(self, request: Request) -> Job[Any]:
         text = request_text(request, site=self.site)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from hpcdash.client import loop
 from hpcdash.client.cluster import Cluster, connect
 from hpcdash.client.job import Unit
+from hpcdash.client.loop import run_in_loop, start_in_loop
 from hpcdash.client.packaging import dumps, is_by_value
 from hpcdash.domain.array_tasks import MAX_TASKS
 from hpcdash.errors import HpcdashError
@@ -64,7 +64,7 @@ class Executor(concurrent.futures.Executor):
             self._gathered.append((content, future))
             self._calls.add(future)
             if self._flushing is None or self._flushing.done():
-                self._flushing = loop.start(self._gather())
+                self._flushing = start_in_loop(self._gather())
         return future
 
     def map(
@@ -90,7 +90,7 @@ class Executor(concurrent.futures.Executor):
         if cancel_futures:
             for call in calls:
                 call.cancel()
-            loop.run(self._cancel())
+            run_in_loop(self._cancel())
         if wait:
             if self._flushing is not None:
                 concurrent.futures.wait([self._flushing])

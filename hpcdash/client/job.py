@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
-from hpcdash.client import loop
+from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import note_waiting
 from hpcdash.client.results import JobFailed, Outcome, fetch_outcomes, result_names, value_of
-from hpcdash.client.tracking import TrackedJob
+from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import CommandTimedOut, HpcdashError, LoginRequired, UnreachableError, UsageError
 from hpcdash.job.results import load_result, load_results
+from hpcdash.services.session import ClusterSession
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpcdash.client.cluster import Cluster
     from hpcdash.services.logs.file import LogFile
 
-R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 # Results of siblings that have ended come along with the first that is asked for.
 _ALONG = 500
@@ -45,12 +45,27 @@ class Launched:
     function: str = ""
 
 
+class JobCluster(Protocol):
+    """The cluster that a job is on: hpcdash.client.cluster.Cluster."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def session(self) -> ClusterSession: ...
+    @property
+    def states(self) -> JobStates: ...
+    async def refresh(self) -> None: ...
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T: ...
+    async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None: ...
+    async def set_kill_switch(self, job_id: str) -> None: ...
+
+
 class Unit:
     """A job or an array as one submission: what its Job objects share."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: JobCluster,
         job_id: str,
         launched: Launched,
         count: int | None,
@@ -155,7 +170,7 @@ class Job(Generic[R_co]):
         return self._unit.job_id(self._index)
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> JobCluster:
         return self._unit.cluster
 
     @property
@@ -181,10 +196,10 @@ class Job(Generic[R_co]):
     @property
     def status(self) -> str:
         """Its state, of hpcdash.domain.states, as of the last poll; asks where that is older than a poll's interval."""
-        return loop.run(self._status())
+        return run_in_loop(self._status())
 
     async def astatus(self) -> str:
-        return await loop.arun(self._status())
+        return await arun_in_loop(self._status())
 
     async def _status(self) -> str:
         if self._index not in self._unit.tracked.ended:
@@ -197,10 +212,10 @@ class Job(Generic[R_co]):
 
     def wait(self, timeout: float | None = None) -> str:
         """Its state once it has ended. Raises TimeoutError after `timeout` seconds."""
-        return loop.run(self._wait(timeout))
+        return run_in_loop(self._wait(timeout))
 
     async def await_end(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 - as `result` has it.
-        return await loop.arun(self._wait(timeout))
+        return await arun_in_loop(self._wait(timeout))
 
     async def _wait(self, seconds: float | None) -> str:
         await self._unit.wait([self._index], seconds)
@@ -212,10 +227,10 @@ class Job(Generic[R_co]):
         Raises the function's own exception, its cause the traceback in the job; JobFailed where the job was cancelled,
         ran out of time or cannot be read; TimeoutError after `timeout` seconds. See hpcdash.client.results on pickles.
         """
-        return loop.run(self._unit.value(self._index, timeout))  # type: ignore[no-any-return]
+        return run_in_loop(self._unit.value(self._index, timeout))  # type: ignore[no-any-return]
 
     async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 - as `result` has it.
-        return await loop.arun(self._unit.value(self._index, timeout))
+        return await arun_in_loop(self._unit.value(self._index, timeout))
 
     def __await__(self) -> Generator[Any, None, R_co]:
         return self.aresult().__await__()
@@ -231,10 +246,10 @@ class Job(Generic[R_co]):
 
     def cancel(self) -> None:
         """Cancel it. Raises HpcdashError where that was refused or its answer was lost."""
-        loop.run(self._unit.cancel(self._index))
+        run_in_loop(self._unit.cancel(self._index))
 
     async def acancel(self) -> None:
-        await loop.arun(self._unit.cancel(self._index))
+        await arun_in_loop(self._unit.cancel(self._index))
 
     @overload
     def logs(self, *, stderr: bool = False) -> str: ...
@@ -246,35 +261,35 @@ class Job(Generic[R_co]):
         Without, at most the last MiB. Raises HpcdashError where its log cannot be read.
         """
         if not follow:
-            return loop.run(_read_log(self, stderr))
+            return run_in_loop(_read_log(self, stderr))
         return self._follow(stderr)
 
     def _follow(self, stderr: bool) -> Iterator[str]:
         lines = _follow_log(self, stderr)
         try:
-            while (line := loop.run(_next(lines))) is not None:
+            while (line := run_in_loop(_next(lines))) is not None:
                 yield line
         finally:
-            loop.run(lines.aclose())
+            run_in_loop(lines.aclose())
 
     async def alogs(self, *, stderr: bool = False) -> AsyncIterator[str]:
         """Its lines as they come, until it has ended."""
         lines = _follow_log(self, stderr)
         try:
-            while (line := await loop.arun(_next(lines))) is not None:
+            while (line := await arun_in_loop(_next(lines))) is not None:
                 yield line
         finally:
-            await loop.arun(lines.aclose())
+            await arun_in_loop(lines.aclose())
 
     def metrics(self, *names: str) -> pd.DataFrame:
         """The metrics in its log: a row a step, a column a metric; of `names` only, where any is given."""
         from hpcdash.frames import fetch_metrics, metrics_frame
 
-        return metrics_frame(loop.run(fetch_metrics(self.cluster.session, self.id, names)))
+        return metrics_frame(run_in_loop(fetch_metrics(self.cluster.session, self.id, names)))
 
     def kill_switch(self) -> None:
         """Set its kill switch: the training saves and ends. Raises UsageError where it names none."""
-        loop.run(self.cluster.set_kill_switch(self.id))
+        run_in_loop(self.cluster.set_kill_switch(self.id))
 
 
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
@@ -315,12 +330,12 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
     @property
     def status(self) -> Counter[str]:
         """How many tasks are in which state, as of the last poll."""
-        loop.run(self._unit.cluster.refresh())
+        run_in_loop(self._unit.cluster.refresh())
         return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
 
     def wait(self, timeout: float | None = None) -> Counter[str]:
         """How many tasks ended in which state, once all have. Raises TimeoutError after `timeout` seconds."""
-        loop.run(self._unit.wait(self._unit.tracked.indices, timeout))
+        run_in_loop(self._unit.wait(self._unit.tracked.indices, timeout))
         return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
 
     @overload
@@ -332,10 +347,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
 
         Raises as Job.result of the first that failed; with `return_exceptions` they stand in place of its result.
         """
-        return loop.run(self._results(timeout, return_exceptions))
+        return run_in_loop(self._results(timeout, return_exceptions))
 
     async def aresults(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:  # noqa: ASYNC109 - as `result` has it.
-        return await loop.arun(self._results(timeout, return_exceptions))
+        return await arun_in_loop(self._results(timeout, return_exceptions))
 
     async def _results(self, seconds: float | None, return_exceptions: bool) -> list[Any]:
         await self._unit.wait(self._unit.tracked.indices, seconds)
@@ -354,10 +369,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
 
     def cancel(self) -> None:
         """Cancel all of its tasks. Raises HpcdashError where that was refused or its answer was lost."""
-        loop.run(self._unit.cancel(None))
+        run_in_loop(self._unit.cancel(None))
 
     async def acancel(self) -> None:
-        await loop.arun(self._unit.cancel(None))
+        await arun_in_loop(self._unit.cancel(None))
 
 
 async def _next(lines: AsyncIterator[str]) -> str | None:

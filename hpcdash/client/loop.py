@@ -14,7 +14,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 
 
-def start(work: Coroutine[Any, Any, T]) -> Future[T]:
+def start_in_loop(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Begin some work in the loop."""
     global _loop, _thread
     with _starting:
@@ -25,12 +25,12 @@ def start(work: Coroutine[Any, Any, T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(work, _loop)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """What some work gives, awaited in this thread; ctrl+c cancels it. Raises RuntimeError in the loop's own thread."""
     if threading.current_thread() is _thread:
         work.close()
         raise RuntimeError("this would wait for itself: call it from another thread")
-    future = start(work)
+    future = start_in_loop(work)
     try:
         return future.result()
     except KeyboardInterrupt:
@@ -38,6 +38,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def arun(work: Coroutine[Any, Any, T]) -> T:
+async def arun_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """What some work gives, awaited in another event loop."""
-    return await asyncio.wrap_future(start(work))
+    return await asyncio.wrap_future(start_in_loop(work))

@@ -18,18 +18,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcdash.errors import UsageError, excerpt
-
-if TYPE_CHECKING:
-    from hpcdash.client.job import Job
 
 PACKAGINGS = ("auto", "none", "source", "wheel", "container")
 _BUILD_SECONDS = 600
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
 # The jobs that stand among the arguments that are being pickled: each becomes its result there.
-_waited_for: contextvars.ContextVar[list[Job[Any]] | None] = contextvars.ContextVar("waited_for", default=None)
+_waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("waited_for", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +154,9 @@ def _needs_cloudpickle(function: Callable[..., Any]) -> UsageError:
 
 
 @contextlib.contextmanager
-def waiting_jobs() -> Iterator[list[Job[Any]]]:
+def waiting_jobs() -> Iterator[list[Any]]:
     """Collects the jobs among what is pickled meanwhile, which only then can be."""
-    found: list[Job[Any]] = []
+    found: list[Any] = []
     token = _waited_for.set(found)
     try:
         yield found
@@ -167,7 +164,7 @@ def waiting_jobs() -> Iterator[list[Job[Any]]]:
         _waited_for.reset(token)
 
 
-def note_waiting(job: Job[Any]) -> bool:
+def note_waiting(job: object) -> bool:
     """Whether a job may be pickled now, as an argument; it is waited for then."""
     found = _waited_for.get()
     if found is not None:

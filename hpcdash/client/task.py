@@ -7,10 +7,9 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hpcdash.backends.script.call import ARGS_NAME, CALLBACKS_NAME, ITEMS_NAME, KWARGS_NAME
-from hpcdash.client import loop
 from hpcdash.client.packaging import Code, dumps, find_code, packed, waiting_jobs
 from hpcdash.config.request import read_request, request_text
 from hpcdash.config.toml_text import format_toml
@@ -19,10 +18,6 @@ from hpcdash.domain.request import TASK_KIND, Request, Site
 from hpcdash.errors import UsageError
 from hpcdash.job.callbacks import Callback, shipped
 from hpcdash.job.task import Task
-
-if TYPE_CHECKING:
-    from hpcdash.client.cluster import Cluster
-    from hpcdash.client.job import Job, JobArray
 
 # What a task says besides the keys of a request.
 OWN_OPTIONS = frozenset(
@@ -45,40 +40,24 @@ class Prepared:
     cache_key: str = ""
 
 
-def submit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
-    return loop.run(_submit(task, args, kwargs))
+class Target(Protocol):
+    """Where a call goes, and what is said of all calls there: hpcdash.client.cluster.Cluster."""
 
-
-async def asubmit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
-    return await loop.arun(_submit(task, args, kwargs))
-
-
-def map_task(
-    task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
-) -> JobArray[Any]:
-    return loop.run(_map(task, list(items), kwargs, at_most))
-
-
-async def amap_task(
-    task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
-) -> JobArray[Any]:
-    return await loop.arun(_map(task, list(items), kwargs, at_most))
-
-
-async def _submit(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
-    from hpcdash.client.cluster import cluster_of
-
-    return await cluster_of(task).submit_call(task, args, kwargs)
-
-
-async def _map(task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None) -> JobArray[Any]:
-    from hpcdash.client.cluster import cluster_of
-
-    return await cluster_of(task).submit_map(task, items, kwargs, at_most)
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+    @property
+    def callbacks(self) -> tuple[Callback, ...]: ...
+    @property
+    def is_here(self) -> bool: ...
+    @property
+    def python(self) -> str: ...
+    @property
+    def site(self) -> Site: ...
+    def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]: ...
 
 
 def prepare(
-    cluster: Cluster,
+    cluster: Target,
     task: Task[Any, Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -126,12 +105,11 @@ def prepare(
     call.setdefault("python", cluster.python if "image" not in own else "python3")
     call |= {"function": f"{code.module}:{code.function}", **({"main": code.main} if code.main else {})}
     document["call"] = {**call, **({"cache_key": key} if key else {})}
-    site: Site = cluster.site
-    request = read_request(format_toml(_plain(document)), f"task {name}", site=site)
+    request = read_request(format_toml(_plain(document)), f"task {name}", site=cluster.site)
     assert request.call is not None
     staged |= code.staged
     request = replace(request, call=replace(request.call, staged=staged))
-    return Prepared(request, request_text(request, site=site), code.folder, callbacks, key)
+    return Prepared(request, request_text(request, site=cluster.site), code.folder, callbacks, key)
 
 
 def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,4 +68,4 @@ def task(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def _client() -> Any:
-    return import_module("hpcdash.client.task")
+    return import_module("hpcdash.client.cluster")

@@ -192,7 +192,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     total = sum(map(len, staged.contents.values())) - len(staged.contents[SUMS_NAME])
     files = "1 file" if count == 1 else f"{count} files"
     shown: tuple[str, ...] = ("stage", files, f"({format_memory(total)})", "in", staged.folder)
-    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, "own" if staged.owns_root else "")
+    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *(["own"] if staged.owns_root else []))
     content = b""
     if staged.run_as:
         shown += ("as", staged.run_as)
