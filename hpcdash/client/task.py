@@ -21,7 +21,7 @@ from hpcdash.job.task import Task
 
 # What a task says besides the keys of a request.
 OWN_OPTIONS = frozenset(
-    {"cache", "callbacks", "cluster", "cpus", "gpus", "image", "nodes", "packaging", "runtime"}
+    {"cache", "callbacks", "cluster", "cpus", "gpus", "image", "nodes", "ntasks", "packaging", "runtime"}
     | {"python", "result_format", "source", "sys_path", "wheel"}
 )
 _CALL_KEYS = ("python", "result_format", "source", "sys_path", "wheel")
@@ -124,14 +124,22 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default on one."""
-    gpus, cpus, nodes = (own.get(name) for name in ("gpus", "cpus", "nodes"))
+    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default on one.
+
+    `ntasks` calls it so many times, each a rank of one step: the result is that of rank 0.
+    """
+    gpus, cpus, nodes, ntasks = numbers = [own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")]
     if "slots" in options:
-        if gpus or cpus or nodes:
-            raise UsageError("slots: gpus, cpus or nodes say it too", "Write slots, or the others.")
+        if any(numbers):
+            raise UsageError("slots: gpus, cpus, nodes or ntasks say it too", "Write slots, or the others.")
         return {}
-    if any(value is not None and (type(value) is not int or value < 0) for value in (gpus, cpus, nodes)):
-        raise UsageError("gpus, cpus and nodes are whole numbers")
+    if any(value is not None and (type(value) is not int or value < 0) for value in numbers):
+        raise UsageError("gpus, cpus, nodes and ntasks are whole numbers")
+    if ntasks:
+        kind, others = ("cuda", cpus) if gpus else ("cpu", gpus)
+        if others or (gpus and gpus != ntasks):
+            raise UsageError("ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots.")
+        return {"slots": ntasks, "slot_type": kind, "launcher": "srun"}
     count = gpus or cpus or 1
     per_node = -(-count // (nodes or 1))
     if gpus:

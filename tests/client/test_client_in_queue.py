@@ -165,3 +165,23 @@ def test_a_map_of_a_thousand_with_thirty_failures(queue: hpcdash.Cluster, calls:
     assert len(failed) == 30
     assert [number for number, result in zip(numbers, found, strict=True) if isinstance(result, ValueError)] == failed
     assert [result for result in found if isinstance(result, int)] == [number for number in numbers if number % 2]
+
+
+def test_the_examples_run(person: Program, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("two words")
+    folder = Path(__file__).parent.parent.parent / "examples"
+    expected = {
+        ("sweep.py", "local"): "best: lr 0.01, width 256",
+        ("chain.py", "local", str(tmp_path / "run")): "300 steps, in",
+        ("map_files.py", "local", str(texts)): f"{texts / 'a.txt'}: 2",
+        ("executor.py", "local"): "168 primes below 1000",
+        ("callbacks.py", "local"): "runner: job",
+    }
+    running = {
+        words: subprocess.Popen([sys.executable, folder / words[0], *words[1:]], stdout=subprocess.PIPE, text=True)
+        for words in expected
+    }
+    said = {words: process.communicate(timeout=240)[0] for words, process in running.items()}
+    assert {words: expected[words] in text for words, text in said.items()} == dict.fromkeys(expected, True), said
