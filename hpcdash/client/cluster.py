@@ -192,6 +192,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             _open.remove(self)
         for task in self._watching:
             task.cancel()
+        self.states.stop()
         await self.session.poller.stop()
         await self.session.store.close()
 
@@ -325,6 +326,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             raise HpcdashError(
                 f"{request.name or 'the job'} {what}: {'; '.join(filter(None, (outcome.words, said)))}", step
             )
+        self.states.submitted()
         return outcome.new_job, launch.staged.folder if launch is not None else ""
 
     async def _cached(self, key: str) -> tuple[str, str] | None:

@@ -22,6 +22,9 @@ Row = Mapping[str, Any]
 _COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code", "stdout_path")
 # A history is told of an end a little later.
 _TRIES = 4
+# A short job ends long before the next poll: after a submission some come sooner, though not after each of many.
+_SOON_SECONDS = (1.0, 2.0, 4.0)
+_SOON_EVERY_SECONDS = 30.0
 
 
 class TrackedJob:
@@ -96,10 +99,31 @@ class JobStates:
         self._waiting = 0
         self._reading: asyncio.Task[None] | None = None
         self._is_stale = False
+        self._hurried_at = float("-inf")
+        self._hurrying: asyncio.Task[None] | None = None
         self._stop_listening = self._store.listen(self._hear)
+
+    def stop(self) -> None:
+        """Follow nothing any more."""
+        self._stop_listening()
+        if self._hurrying is not None:
+            self._hurrying.cancel()
 
     def track(self, job: TrackedJob) -> None:
         self._jobs[f"{job.job_id} {id(job)}"] = job
+
+    def submitted(self) -> None:
+        """Have the next polls come soon."""
+        now = asyncio.get_running_loop().time()
+        if now - self._hurried_at >= _SOON_EVERY_SECONDS:
+            self._hurried_at = now
+            self._hurrying = asyncio.create_task(self._hurry(), name=f"first polls of {self._store.name}")
+
+    async def _hurry(self) -> None:
+        for pause in _SOON_SECONDS:
+            await asyncio.sleep(pause)
+            if self._waiting:
+                self._session.poller.ask_now()
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:

@@ -48,6 +48,7 @@ _ROOT = (
     "sh",
     "-c",
     f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    'test ! -e "$root" || test -O "$root" || echo shared; '
     # Others may put files into a shared root.
     f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
     f"echo {LOGIN_NAME}; fi; "
@@ -401,8 +402,11 @@ class Launches:
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
         if root and request.kind == TASK_KIND:
+            known = self._roots.get(root)
+            # Two people may have functions of one name.
+            base = f"{root}/{self.store.user}" if known is not None and known.is_shared and self.store.user else root
             began = datetime.fromtimestamp(self.store.clock.now())
-            folder = f"{root}/{name_of(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
+            folder = f"{base}/{name_of(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
         # One of mode 0600 is nobody else's to read.
         has_login = not request.site.run_as and any(
@@ -469,12 +473,13 @@ class Launches:
 @dataclass(frozen=True, slots=True)
 class _Root:
     """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
-    was asked for whether it is there."""
+    was asked for whether it is there; `is_shared`: the folder is somebody else's."""
 
     user_number: int
     folder: str
     has_login: bool
     is_switch_dropped: bool = False
+    is_shared: bool = False
 
 
 def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
@@ -493,7 +498,7 @@ def _read_root(answer: Answer) -> _Root:
             words=excerpt(answer.stderr),
         )
     words = told.split()
-    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words)
+    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words, "shared" in words)
 
 
 def build_launch_plan(
