@@ -91,6 +91,8 @@ class Unit:
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
         """Return once they have ended. Raises TimeoutError, and JobFailed for what will never start."""
         wanted, tracked = frozenset(indices), self.tracked
+        if wanted <= tracked.ended:
+            return
         async with asyncio.timeout(seconds):
             await self.cluster.states.wait(lambda: wanted <= tracked.ended or self.never_starts(wanted) != "")
         if why := self.never_starts(wanted):

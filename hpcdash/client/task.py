@@ -88,7 +88,8 @@ def prepare(
     document = {**options, **_slots(own, options), "kind": TASK_KIND}
     name = getattr(task.function, "__name__", type(task.function).__name__).strip("<>")
     document.setdefault("name", name)
-    if cluster.is_here and code.folder is None:
+    # What is in the folder it starts in would hide the wheel.
+    if cluster.is_here and code.folder is None and own.get("packaging") != "wheel":
         document.setdefault("work_dir", str(Path.cwd()))
     if code.folder is not None:
         document["files"] = ["."]
