@@ -1,3 +1,9 @@
-"""hpcdash: one terminal over all of a person's Slurm and PBS clusters."""
+"""hpcdash: one terminal over all of a person's Slurm and PBS clusters, and functions that run there."""
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    from hpcdash.job.names import find
+
+    return find(__name__, name)

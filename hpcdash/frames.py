@@ -24,9 +24,9 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
-from hpcdash.domain.schema import JOBS, NODES, RUNS, public_names
+from hpcdash.domain.schema import RUNS, public_names
 from hpcdash.domain.spans import LOCAL_ZONE, parse_span
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import RunSelection
 
@@ -55,30 +55,49 @@ def history(
     Times are written as for `hpcdash history`: `90d`, `2026-01-01`. Of your own jobs, of `everyone`'s, or of `users`.
     What was asked for before is read from this machine. Raises HpcdashError where the span is not known in full.
     """
+    selection: dict[str, Any] = {"everyone": everyone, "users": users, "accounts": accounts, "queues": queues}
+    selection |= {"states": states, "names": names, "filter": filter}
+    return history_frame(_on(cluster, lambda session: fetch_history(session, since, until, **selection)))
+
+
+async def fetch_history(
+    session: ClusterSession,
+    since: str,
+    until: str,
+    *,
+    everyone: bool = False,
+    users: Sequence[str] = (),
+    accounts: Sequence[str] = (),
+    queues: Sequence[str] = (),
+    states: Sequence[str] = (),
+    names: Sequence[str] = (),
+    filter: str = "",
+) -> pa.Table:
+    """The runs that `history` shows, with the columns of domain.schema.RUNS."""
     wanted = query.parse(filter, RUNS, LOCAL_ZONE)
     selection = RunSelection(
         everyone, tuple(users), tuple(accounts), tuple(queues), tuple(states), tuple(names), wanted
     )
+    await session.store.open()
+    span = parse_span(since, until, now_epoch=session.store.clock.now(), zone=LOCAL_ZONE)
+    fetched = await session.store.archive.fetch_runs(span, selection)
+    if fetched.problem is not None:
+        raise fetched.problem
+    return fetched.table
 
-    async def work(session: ClusterSession) -> pa.Table:
-        await session.store.open()
-        span = parse_span(since, until, now_epoch=session.store.clock.now(), zone=LOCAL_ZONE)
-        fetched = await session.store.archive.fetch_runs(span, selection)
-        if fetched.problem is not None:
-            raise fetched.problem
-        return fetched.table
 
-    return to_frame(_on(cluster, work).select(public_names(RUNS)))
+def history_frame(runs: pa.Table) -> pd.DataFrame:
+    return to_frame(runs.select(public_names(RUNS)))
 
 
 def jobs(cluster: str = "", *, everyone: bool = False, filter: str = "") -> pd.DataFrame:
     """The jobs in the queue, as `hpcdash jobs` lists them: your own, or everyone's."""
-    return _listed(cluster, Kind.EVERYONE if everyone else Kind.MINE, JOBS, filter)
+    return _listed(cluster, Kind.EVERYONE if everyone else Kind.MINE, filter)
 
 
 def nodes(cluster: str = "", *, filter: str = "") -> pd.DataFrame:
     """The nodes, as `hpcdash nodes` lists them."""
-    return _listed(cluster, Kind.NODES, NODES, filter)
+    return _listed(cluster, Kind.NODES, filter)
 
 
 def metrics(job: str, cluster: str = "", *, names: Sequence[str] = ()) -> pd.DataFrame:
@@ -87,19 +106,24 @@ def metrics(job: str, cluster: str = "", *, names: Sequence[str] = ()) -> pd.Dat
     The index is the step, or what else the log counts by. Of `names` only, where any is given.
     """
 
-    async def work(session: ClusterSession) -> pa.Table:
-        from hpcdash.cli.metric_output import wide_table
-        from hpcdash.cli.metrics import EXPORTED_POINTS
-        from hpcdash.services.metrics.run import WatchedRun
+    return metrics_frame(_on(cluster, lambda session: fetch_metrics(session, job, names)))
 
-        patterns = load_settings(None).metrics.patterns
-        run = WatchedRun(session.store, job, patterns=patterns, exact_points=EXPORTED_POINTS)
-        await run.open()
-        await run.read_whole(lambda: None, None)
-        known = run.run.names
-        return wide_table(run.run, [name for name in known if not names or name in names])
 
-    table = _on(cluster, work)
+async def fetch_metrics(session: ClusterSession, job: str, names: Sequence[str]) -> pa.Table:
+    """The metrics that `metrics` shows; the first column is what the log counts by."""
+    from hpcdash.cli.metric_output import wide_table
+    from hpcdash.cli.metrics import EXPORTED_POINTS
+    from hpcdash.services.metrics.run import WatchedRun
+
+    patterns = load_settings(None).metrics.patterns
+    run = WatchedRun(session.store, job, patterns=patterns, exact_points=EXPORTED_POINTS)
+    await run.open()
+    await run.read_whole(lambda: None, None)
+    known = run.run.names
+    return wide_table(run.run, [name for name in known if not names or name in names])
+
+
+def metrics_frame(table: pa.Table) -> pd.DataFrame:
     return to_frame(table).set_index(table.column_names[0])
 
 
@@ -122,15 +146,20 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def _listed(cluster: str, kind: Kind, schema: pa.Schema, expression: str) -> pd.DataFrame:
-    wanted = query.parse(expression, schema, LOCAL_ZONE)
+def _listed(cluster: str, kind: Kind, expression: str) -> pd.DataFrame:
+    return listed_frame(kind, _on(cluster, lambda session: fetch_listed(session, kind, expression)))
 
-    async def work(session: ClusterSession) -> pa.Table:
-        await session.store.resolve_backend()
-        snapshot = await session.store.fetch(kind)
-        return query.apply(snapshot.table, wanted, snapshot.taken_at)
 
-    return to_frame(_on(cluster, work).select(public_names(schema)))
+async def fetch_listed(session: ClusterSession, kind: Kind, expression: str) -> pa.Table:
+    """The rows of a kind that a filter leaves."""
+    wanted = query.parse(expression, SCHEMAS[kind], LOCAL_ZONE)
+    await session.store.resolve_backend()
+    snapshot = await session.store.fetch(kind)
+    return query.apply(snapshot.table, wanted, snapshot.taken_at)
+
+
+def listed_frame(kind: Kind, rows: pa.Table) -> pd.DataFrame:
+    return to_frame(rows.select(public_names(SCHEMAS[kind])))
 
 
 def _on(cluster: str, work: Callable[[ClusterSession], Awaitable[T]]) -> T:

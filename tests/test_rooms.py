@@ -19,6 +19,7 @@ WORDS = re.compile(
 NAMED = {
     "cli/commands.py": "help",
     "cli/help.py": "examples",
+    "client/task.py": "launcher = srun",
     "cli/watch.py": "SLURM_CONF of the person who installs it",
     "cli/sudoers.py": "--for",
     "config/example.py": "the example's remarks",

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import termios
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Protocol
@@ -179,11 +180,15 @@ def _unseen(terminal: int) -> Iterator[None]:
     hidden[3] &= ~termios.ECHO
     loop = asyncio.get_running_loop()
     termios.tcsetattr(terminal, termios.TCSAFLUSH, hidden)
-    loop.add_signal_handler(signal.SIGCONT, termios.tcsetattr, terminal, termios.TCSANOW, hidden)
+    # Signals are the main thread's, and programs in Python ask from another.
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main:
+        loop.add_signal_handler(signal.SIGCONT, termios.tcsetattr, terminal, termios.TCSANOW, hidden)
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGCONT)
+        if is_main:
+            loop.remove_signal_handler(signal.SIGCONT)
         with contextlib.suppress(termios.error):
             termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
 

@@ -24,6 +24,7 @@ from hpcdash.config.values import flag, line_of_text, one_of
 from hpcdash.config.values import whole as whole_between
 from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
+from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import ConfigError
@@ -138,10 +139,15 @@ def _after(value: object) -> tuple[str, ...]:
     for at, item in enumerate(value if isinstance(value, list) else [value]):
         try:
             words = split_ids(shown(item) if type(item) is int else line_of_text(item))
-            ids += [str(parse_job_id(word)) for word in words]
+            ids += [_condition(word) for word in words]
         except ValueError as error:
             raise ValidationError(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
     return tuple(dict.fromkeys(ids))
+
+
+def _condition(word: str) -> str:
+    kind, job_id = split_after(word)
+    return str(parse_job_id(job_id)) if job_id == word else f"{kind}:{parse_job_id(job_id)}"
 
 
 def _signal(value: object) -> EarlySignal:
@@ -412,6 +418,9 @@ _CALL_KEYS: Mapping[str, Reader] = {
     "wheel": folder_there,
     "source": folder_there,
     "callbacks": partial(text_list, read=_callback),
+    "result_format": one_of("pickle", "json"),
+    "main": line_of_text,
+    "cache_key": line_of_text,
 }
 TABLES: Mapping[str, Mapping[str, Reader]] = {"container": _CONTAINER_KEYS, "site": SITE_KEYS, "call": _CALL_KEYS}
 # What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what its queues differ in.
@@ -638,6 +647,8 @@ def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
 def _written_call(call: Call) -> Iterator[tuple[str, Any]]:
     yield "function", call.name
     for field in fields(Call)[2:]:
+        if field.name == "staged":
+            continue
         value = getattr(call, field.name)
         if value and value != getattr(_USUAL_CALL, field.name):
             yield field.name, value

@@ -16,6 +16,8 @@ _JOB = re.compile(
     r"([0-9]{1,12}(?:\[[0-9]{0,10}\])?(?:\.[A-Za-z][\w.-]*)?)(?:_(\*|[0-9]{1,10}))?(?:@[\w.-]+)?(?:\+([0-9]{1,10}))?"
 )
 SINGLETON = "singleton"
+# What a request may wait for; without one, an end of any kind.
+AFTER_KINDS = ("afterany", "afterok", "afternotok", "after")
 # A chain of dependents is shown to this depth, and no more rows than this in all.
 _MOST_DEPTH = 3
 _MOST_ROWS = 20
@@ -40,6 +42,20 @@ _ARRAY_MEANING = {
 }
 
 Row = Mapping[str, Any]
+
+
+def split_after(text: str) -> tuple[str, str]:
+    """(kind, job id) of one of a request's `after`: `afterok:12`, or `12`, whose end is waited for however it ends."""
+    kind, colon, job_id = text.partition(":")
+    return (kind, job_id) if colon and kind in AFTER_KINDS else (AFTER_KINDS[0], text)
+
+
+def format_after(after: Iterable[str]) -> str:
+    """`afterany:14,afterok:12:13`, as Slurm, PBS and the embedded queue read it."""
+    by_kind: dict[str, list[str]] = {}
+    for kind, job_id in map(split_after, after):
+        by_kind.setdefault(kind, []).append(job_id)
+    return ",".join(":".join((kind, *ids)) for kind, ids in by_kind.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ SITE_SAID = "site."
 SLICE_FIELDS = ("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure")
 # Kinds that a person sits before: one node, whatever is asked for.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
+# The kind of a function's launches from Python: each function has a folder, and each launch one in there.
+TASK_KIND = "task"
 
 
 class SlotType(StrEnum):
@@ -68,7 +70,12 @@ class Call:
 
     Of `items` each task of the array has its own: a table is keyword arguments, all else one argument; () for none.
     `sys_path` are folders there, `callbacks` are named as a person writes the function. `wheel` (a file) or `source` (a
-    project's folder) is put into a venv of the job's own.
+    project's folder) is put into a venv of the job's own. `result_format` is pickle or json.
+
+    `cache_key` tells calls of one content from others.
+    From Python, `main` is the program's own file, which the function may be in. `staged` are files of the launch's
+    folder by name: arguments that are no values of TOML, as pickles in place of `args`, `kwargs` and `items`; a .zip
+    goes on sys.path, a .whl is the wheel.
     """
 
     module: str
@@ -81,6 +88,10 @@ class Call:
     wheel: str = ""
     source: str = ""
     callbacks: tuple[str, ...] = ()
+    result_format: str = "pickle"
+    main: str = ""
+    cache_key: str = ""
+    staged: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -89,8 +100,8 @@ class Call:
 
     @property
     def package(self) -> str:
-        """What the venv is for, a path there; '' where there is no venv."""
-        return self.wheel or self.source
+        """What the venv is for, a path there or a staged file; '' where there is no venv."""
+        return self.wheel or self.source or next((name for name in self.staged if name.endswith(".whl")), "")
 
 
 @dataclass(frozen=True, slots=True)

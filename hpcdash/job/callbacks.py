@@ -47,16 +47,38 @@ class Callback:
         return self.runs_on is not RunsOn.CLIENT
 
     def on_run_begin(self, event: RunBegin) -> None:
-        """In the runner, right before the function is called."""
+        """In the runner, right before the function is called; as `on_begin_run_job_ctx`."""
+        self.on_begin_run_job_ctx(event)
 
     def on_run_end(self, event: RunEnd) -> None:
-        """In the runner, after the function returned or raised."""
+        """In the runner, after the function returned or raised; as `on_end_run_job_ctx`."""
+        self.on_end_run_job_ctx(event)
 
     def on_completed(self, event: Completed) -> None:
-        """In the runner at once, and on the client once the scheduler reports the end: see `emitted_by`."""
+        """In the runner at once, and on the client once the scheduler reports the end: see `emitted_by`.
+
+        As `on_completed_ctx`.
+        """
+        self.on_completed_ctx(event)
 
     def on_status(self, event: JobStatus) -> None:
-        """On the client, as `status_on` says."""
+        """On the client, as `status_on` says; as `on_job_status_update_ctx`."""
+        self.on_job_status_update_ctx(event)
+
+    def on_begin_run_job_ctx(self, ctx: RunBegin) -> None:
+        pass
+
+    def on_end_run_job_ctx(self, ctx: RunEnd) -> None:
+        pass
+
+    def on_completed_ctx(self, ctx: Completed) -> None:
+        pass
+
+    def on_job_status_update_ctx(self, ctx: JobStatus) -> None:
+        pass
+
+
+BaseCallback = Callback
 
 
 def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
@@ -145,8 +167,8 @@ def named(names: Iterable[str]) -> list[Callback]:
     return callbacks
 
 
-class ClientTold:
-    """Tells a job's callbacks on the client what the scheduler says of it, and once that it completed.
+class ClientCallbacks:
+    """The callbacks of one job on the client: called with what the scheduler says of it, and once as it has ended.
 
     Give `see` each status as it is polled, whatever the poll's interval is. Clock and scheduler are the caller's.
     """

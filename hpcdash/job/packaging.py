@@ -1,4 +1,4 @@
-"""Bash that stands before the runner in a batch script and starts it: no package, a wheel, or a container.
+"""Bash that stands before the runner in a batch script and starts it: no package, or a wheel.
 
 Pure text. The scripts need bash and coreutils on the node; PY_EXEC is the Python that starts the runner (by default
 python), and each of them leaves its exit status as the runner's. Raises ValueError for what no shell line can say.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Mapping, Sequence
+from typing import Sequence
 
 # What removes the venv as the script ends; a script with an EXIT trap of its own calls it there.
 FINISH = "hpcdash_finish"
@@ -37,6 +37,8 @@ class RunnerCall:
     array_items_file: str | None = None
     task: str = ""
     callbacks: tuple[str, ...] = ()
+    main: str | None = None
+    result_format: str | None = None
 
     def words(self) -> tuple[tuple[str, bool], ...]:
         """The command as words, for a container's runtime to run as well: (text, whether it is bash source that the
@@ -44,7 +46,7 @@ class RunnerCall:
         options: list[tuple[str, bool]] = []
         for name in (
             "module", "function", "args_file", "kwargs_file", "callbacks_file", "job_dir", "stdout_path", "stderr_path",
-            "pre_submission_id", "loglevel", "array_items_file",
+            "pre_submission_id", "loglevel", "array_items_file", "main", "result_format",
         ):  # fmt: skip
             if getattr(self, name) is not None:
                 options.append(_option(name, _quoted(getattr(self, name))))
@@ -113,43 +115,6 @@ def _python_path(paths: Sequence[str]) -> tuple[str, ...]:
         return ()
     joined = _quoted(":".join(paths))
     return (f'export PYTHONPATH={joined}"${{PYTHONPATH:+:$PYTHONPATH}}"',)
-
-
-def container_packaging(
-    image: str,
-    *,
-    name: str = "",
-    mounts: Mapping[str, str] | None = None,
-    workdir: str = "",
-    python: str = "python",
-    python_path: Sequence[str] = (),
-    srun_options: Sequence[str] = (),
-) -> Packaged:
-    """Slurm with pyxis: `srun --container-image …`. `mounts` are {path on the node: path in the container[:flags]}.
-
-    `python` and `python_path` are those in the container, so the node's PY_EXEC is not asked. Other runtimes take
-    `RunnerCall.words()` as the command to run.
-    """
-    if not image:
-        raise ValueError("a container needs an image: give NAME:TAG, REGISTRY#NAME:TAG or the path of a .sqsh file")
-    pairs = []
-    for source, target in (mounts or {}).items():
-        if "," in source + target or ":" in source or not source or not target:
-            raise ValueError(f"srun cannot mount {source!r} at {target!r}: give paths without commas and colons")
-        pairs.append(f"{source}:{target}")
-    wrap = ["srun", *srun_options, f"--container-image={image}"]
-    wrap += [f"--container-name={name}"] if name else []
-    wrap += ["--container-mounts={}".format(",".join(pairs))] if pairs else []
-    wrap += [f"--container-workdir={workdir}"] if workdir else []
-    return Packaged(before=(f"export PY_EXEC={_quoted(python)}", *_python_path(python_path)), wrap=tuple(wrap))
-
-
-def wheel_build_lines(source: str, folder: str, python: str = "python", isolated: bool = False) -> tuple[str, ...]:
-    """Bash that builds the wheel of a project's folder into the empty or new `folder`; ends with 1 where it cannot.
-
-    The project's build back-end must be there already, unless `isolated`: then pip fetches it.
-    """
-    return (_build_command(_quoted(python), _quoted(source), _quoted(folder), isolated) + " || exit 1",)
 
 
 def _build_command(python: str, source: str, folder: str, isolated: bool) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import pickle
 
-from hpcdash.job.on_disk import write_whole
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Sequence
 
 
 def packed(value: object) -> bytes:
@@ -33,8 +35,17 @@ def read_packed(path: str) -> object:
         return unpacked(file.read())
 
 
-def write_pickle(path: str, value: object) -> None:
-    """Write a value as a plain pickle: the file is there whole or not at all, whoever looks and whatever ends us."""
-    content = pickle.dumps(value, protocol=4)
-    with write_whole(path) as beside:
-        beside.write_bytes(content)
+def call_packed(content: bytes) -> object:
+    """Calls a function with its arguments, all three in one pickle: one that cannot be read takes no other with it."""
+    function, args, kwargs = pickle.loads(content)
+    return function(*args, **kwargs)
+
+
+class CallEach:
+    """Calls a function for several tuples of arguments: so many calls in one task."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, each: Sequence[Sequence[Any]]) -> list[Any]:
+        return [self.function(*args) for args in each]

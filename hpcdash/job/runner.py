@@ -7,10 +7,14 @@ knows a job that failed. Signals are the function's own to handle.
 from __future__ import annotations
 
 import argparse
+import base64
 import importlib
+import importlib.machinery
+import importlib.util
 import json
 import logging
 import os
+import pickle
 import sys
 import time
 import traceback
@@ -20,7 +24,8 @@ from hpcdash.job.callbacks import Callback, named, received, tell
 from hpcdash.job.context import JobContext, current_job_context
 from hpcdash.job.injection import bind_job_context
 from hpcdash.job.on_disk import write_whole
-from hpcdash.job.pickles import read_packed, write_pickle
+from hpcdash.job.pickles import read_packed
+from hpcdash.job.results import FORMATS, PICKLE, write_result
 from hpcdash.job.states import Completed, EmittedBy, Failure, Launch, RunBegin, RunEnd, RunStatus
 
 log = logging.getLogger("hpcdash.job")
@@ -49,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--stdout-path", help="told to callbacks")
     add("--stderr-path", help="told to callbacks")
     add("--pre-submission-id", help="told to callbacks")
-    add("--output-file", help="where the result is pickled; of rank N > 0 to FILE.N, and a failure to FILE.error")
+    add("--output-file", help="where the result is written; of rank N > 0 to FILE.N, and a failure to FILE.error")
+    add("--result-format", default=PICKLE, choices=FORMATS, help="how the result is written")
+    add("--main", metavar="FILE", help="the program that submitted: is imported, but for its __main__ part")
     add("--sys-path", action="append", default=[], metavar="DIR", help="goes before sys.path; may be given again")
     add("--loglevel", default="WARNING", type=str.upper, choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
     add("--array-index", help="which of the items; by default the array task's number in the environment")
@@ -79,6 +86,7 @@ class _Run:
         self.context: JobContext | None = None
         self.launch = Launch(options.module, options.function)
         self.output_path: str | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> int:
         began, result = False, None
@@ -87,6 +95,8 @@ class _Run:
             self.context = context = current_job_context()
             # The function may change the folder it works in.
             self.output_path = _output_path(self.options.output_file, context)
+            if self.options.main:
+                import_main(self.options.main)
             args, kwargs = self._load()
             function = imported(self.options.module, self.options.function)
             args, kwargs = bind_job_context(function, args, kwargs, context)
@@ -95,9 +105,10 @@ class _Run:
             tell(self.callbacks, "on_run_begin", self._begin(context))
             result = _call(function, args, kwargs)
             if self.output_path:
-                write_pickle(self.output_path, result)
+                write_result(self.output_path, result, self.options.result_format)
         except BaseException as error:  # Whatever it was, the exit status, the file and the callbacks tell it.
             failure, result = _failure(error), None
+            self.error = error
             # Of the two the one that programs read goes first: stderr may be on a disk that is full.
             try:
                 self._write_failure(failure)
@@ -186,11 +197,30 @@ class _Run:
         if not self.output_path:
             return
         told = {"type": failure.type, "message": failure.message, "traceback": failure.traceback}
+        if self.options.result_format == PICKLE and self.error is not None:
+            told["pickle"] = _pickled(self.error)
         try:
             with write_whole(self.output_path + ".error") as beside:
                 beside.write_text(json.dumps(told), encoding="utf-8")
         except Exception:  # No memory may be left as well as no disk: the callbacks are still told.
             log.exception("the failure could not be written beside the result")
+
+
+def import_main(path: str) -> None:
+    """Import a program's file as multiprocessing does: what it pickles as its own is found, and its
+    `if __name__ == "__main__"` is not run. It is the module of its own name too."""
+    loader = importlib.machinery.SourceFileLoader("__mp_main__", path)
+    spec = importlib.util.spec_from_loader("__mp_main__", loader)
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    _replaced_mains.append(sys.modules["__main__"])
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    sys.modules.setdefault(os.path.splitext(os.path.basename(path))[0], module)
+    loader.exec_module(module)
+
+
+# A module that nobody holds is emptied.
+_replaced_mains: list[Any] = []
 
 
 def imported(module: str, function: str) -> Callable[..., Any]:
@@ -255,7 +285,7 @@ def _output_path(path: str | None, context: JobContext) -> str | None:
 def _failure(error: BaseException) -> Failure:
     """The error with its traceback from the function's own frames on, where it has any."""
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "hpcdash.job.task"):
         frames = frames.tb_next
     try:
         lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
@@ -266,6 +296,16 @@ def _failure(error: BaseException) -> Failure:
     except BaseException:  # An error's own __str__ may fail, and were it with SystemExit(0).
         message = ""
     return Failure(type(error).__name__, message, "".join(lines))
+
+
+def _pickled(error: BaseException) -> str:
+    """The error for the client to raise; '' for one that cannot be pickled, or not read back."""
+    try:
+        content = pickle.dumps(error, protocol=4)
+        pickle.loads(content)
+    except BaseException:  # Both may run the error's own methods.
+        return ""
+    return base64.b64encode(content).decode("ascii")
 
 
 def _write_to_stderr(text: str) -> None:

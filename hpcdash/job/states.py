@@ -82,6 +82,18 @@ class RunEnd:
     def duration_seconds(self) -> float:
         return self.ended_at - self.began_at
 
+    @property
+    def error_type(self) -> str | None:
+        return self.failure.type if self.failure else None
+
+    @property
+    def error_message(self) -> str | None:
+        return self.failure.message if self.failure else None
+
+    @property
+    def traceback(self) -> str | None:
+        return self.failure.traceback if self.failure else None
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -103,6 +115,18 @@ class Completed:
     scheduler_state: str | None = None
     exit_status: int | None = None
 
+    @property
+    def error_type(self) -> str | None:
+        return self.failure.type if self.failure else None
+
+    @property
+    def error_message(self) -> str | None:
+        return self.failure.message if self.failure else None
+
+    @property
+    def traceback(self) -> str | None:
+        return self.failure.traceback if self.failure else None
+
 
 @dataclass(frozen=True)
 class JobStatus:
@@ -119,3 +143,7 @@ class JobStatus:
     is_success: bool | None = None
     exit_status: int | None = None
     reason: str | None = None
+
+
+# As they are called elsewhere.
+RunBeginContext, RunEndContext, CompletedContext, JobStatusUpdatedContext = RunBegin, RunEnd, Completed, JobStatus

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.domain.dependencies import Condition, format_never, parse_dependency, waited_for_by, waits_for
+from hpcdash.config.request import read_request, request_text
+from hpcdash.domain.dependencies import (
+    Condition,
+    format_after,
+    format_never,
+    parse_dependency,
+    waited_for_by,
+    waits_for,
+)
+from hpcdash.errors import ConfigError
 from tests.support.job_rows import job_row
 
 
@@ -111,3 +120,13 @@ def test_who_waits_for_an_array_waits_for_its_tasks_too() -> None:
     assert [branch.job_id for branch in waited_for_by("6_3", "6", rows)] == ["9", "10", "11"]
     assert [branch.job_id for branch in waited_for_by("6_4", "6", rows)] == ["9", "11"]
     assert [branch.job_id for branch in waited_for_by("6", "6", rows)] == ["9", "11"]
+
+
+def test_what_a_request_waits_for_is_written_by_kind() -> None:
+    after = ("12", "afterok:13", "afterany:14_2", "afterok:15[]")
+    assert format_after(after) == "afterany:12:14_2,afterok:13:15[]"
+    request = read_request('command = "true"\nafter = ["12", "afterok:13"]')
+    assert request.after == ("12", "afterok:13")
+    assert read_request(request_text(request)) == request
+    with pytest.raises(ConfigError, match="soon:13"):
+        read_request('command = "true"\nafter = "soon:13"')

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.job.callbacks import Callback, ClientTold, RunsOn, StatusOn, received, shipped, tell
+from hpcdash.job.callbacks import Callback, ClientCallbacks, RunsOn, StatusOn, received, shipped, tell
 from hpcdash.job.pickles import packed, unpacked
 from hpcdash.job.states import EmittedBy, JobStatus, Launch, RunStatus
 
@@ -51,7 +51,7 @@ def names(file: bytes, folder: Path) -> list[str]:
     return [type(callback).__name__ + callback.runs_on.value for callback in received(str(path))]
 
 
-def see(told: ClientTold, *states: str, every: float = 10) -> None:
+def see(told: ClientCallbacks, *states: str, every: float = 10) -> None:
     for number, state in enumerate(states):
         is_ended = state in ("COMPLETED", "FAILED", "CANCELLED")
         success = {"COMPLETED": True, "FAILED": False}.get(state)
@@ -134,7 +134,7 @@ def test_what_is_no_error_of_a_callback_does_not_end_the_job_either(told_log: py
 
 def test_the_client_tells_its_own_once_that_the_scheduler_reported_the_end() -> None:
     client, both, runner = Recorder(RunsOn.CLIENT), Recorder(RunsOn.BOTH), Recorder(RunsOn.RUNNER)
-    told = ClientTold([client, both, runner], LAUNCH)
+    told = ClientCallbacks([client, both, runner], LAUNCH)
     see(told, "PENDING", "RUNNING", "COMPLETED", "COMPLETED", "COMPLETED")
     assert client.told[:-1] == ["PENDING", "RUNNING", "COMPLETED"]
     completed = client.told[-1]
@@ -147,19 +147,19 @@ def test_the_client_tells_its_own_once_that_the_scheduler_reported_the_end() -> 
 @pytest.mark.parametrize(("state", "status"), [("FAILED", "failure"), ("CANCELLED", None)])
 def test_an_end_that_nobody_can_name_has_no_status(state: str, status: str | None) -> None:
     client = Recorder()
-    see(ClientTold([client], LAUNCH), "RUNNING", state)
+    see(ClientCallbacks([client], LAUNCH), "RUNNING", state)
     assert client.told[-1].status == status
 
 
 def test_a_job_that_vanished_is_not_completed() -> None:
     client = Recorder()
-    see(ClientTold([client], LAUNCH), "RUNNING", "MISSING", "MISSING")
+    see(ClientCallbacks([client], LAUNCH), "RUNNING", "MISSING", "MISSING")
     assert client.told == ["RUNNING", "MISSING"]
 
 
 def test_a_broken_callback_of_the_client_hides_no_end_from_others() -> None:
     client = Recorder()
-    see(ClientTold([Broken(), client], LAUNCH), "FAILED")
+    see(ClientCallbacks([Broken(), client], LAUNCH), "FAILED")
     assert [getattr(event, "status", event) for event in client.told] == ["FAILED", "failure"]
 
 
@@ -181,11 +181,11 @@ def test_the_status_hook_is_called_on_a_change_at_an_interval_or_at_the_end(
 ) -> None:
     client = Recorder(status_on=status_on)
     client.status_interval_seconds = 30
-    see(ClientTold([client], LAUNCH), *POLLED, every=10)
+    see(ClientCallbacks([client], LAUNCH), *POLLED, every=10)
     assert client.told[:-1] == seen
 
 
 def test_a_state_that_comes_back_is_a_change() -> None:
     client = Recorder()
-    see(ClientTold([client], LAUNCH), "RUNNING", "SUSPENDED", "RUNNING")
+    see(ClientCallbacks([client], LAUNCH), "RUNNING", "SUSPENDED", "RUNNING")
     assert client.told == ["RUNNING", "SUSPENDED", "RUNNING"]

@@ -22,9 +22,7 @@ from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.job.packaging import (
     Packaged,
     RunnerCall,
-    container_packaging,
     no_packaging,
-    wheel_build_lines,
     wheel_packaging,
 )
 from hpcdash.job.pickles import packed
@@ -134,7 +132,6 @@ def packagings() -> dict[str, Packaged]:
         ),
         "fetching": wheel_packaging("/jobs/env", source="/my src", isolated=None),
         "kept": wheel_packaging("/jobs/env", wheel="/x.whl", keep=True, python_path=("/job.zip",)),
-        "container": container_packaging("reg#net:1", name="n", mounts={"/a": "/b:ro"}, workdir="/b"),
     }
 
 
@@ -275,15 +272,6 @@ def test_a_project_is_built_on_the_node_without_a_network(site: Site) -> None:
     assert not (site.folder / "env").exists()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="hatchling is not installed")
-def test_a_project_is_built_beforehand(site: Site) -> None:
-    lines = wheel_build_lines(str(_project(site)), str(site.folder / "wheels"), sys.executable)
-    status, _, err = site.run("\n".join(lines) + "\n", **OFFLINE)
-    assert (status, err) == (0, "")
-    assert [path.name for path in (site.folder / "wheels").iterdir()] == ["tiny-1.0-py3-none-any.whl"]
-    assert site.run("\n".join(wheel_build_lines("/no/project", "/tmp", sys.executable)), **OFFLINE)[0] == 1
-
-
 def test_what_a_build_needs_is_fetched_only_where_it_fails_without(site: Site) -> None:
     site.use_quick_venvs()
     site.python = str(site.program("no-back-end", PYTHON.format(before=f"{BUILDS}\n{QUICK}")))
@@ -325,42 +313,6 @@ def test_a_wheel_that_cannot_be_packaged_is_refused(options: dict[str, Any], sai
 
 
 # -- container
-
-
-def test_sruns_container_options_stand_before_the_runner(site: Site) -> None:
-    site.program("srun", '#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    packaging = container_packaging(
-        "nvcr.io#nvidia/pytorch:24.01",
-        name="train",
-        mounts={str(site.folder): "/job:ro", "/data": "/data"},
-        workdir="/job",
-        python="python3",
-        srun_options=("--ntasks=2",),
-    )
-    text = packaging.script_for(RunnerCall("tiny", "where", "/job"))
-    status, out, _ = site.run(text, PATH=f"{site.folder}/bin:{os.environ['PATH']}", PY_EXEC="/nodes/python")
-    assert status == 0
-    assert out.splitlines() == [
-        "--ntasks=2",
-        "--container-image=nvcr.io#nvidia/pytorch:24.01",
-        "--container-name=train",
-        f"--container-mounts={site.folder}:/job:ro,/data:/data",
-        "--container-workdir=/job",
-        "python3",
-        "-m",
-        "hpcdash.job.runner",
-        "--module=tiny",
-        "--function=where",
-        "--job-dir=/job",
-    ]
-
-
-@pytest.mark.parametrize("mounts", [{"/a,b": "/c"}, {"/a:b": "/c"}, {"/a": "/c,d"}, {"/a": ""}])
-def test_a_mount_that_srun_would_misread_is_refused(mounts: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="srun cannot mount"):
-        container_packaging("image", mounts=mounts)
-    with pytest.raises(ValueError, match="needs an image"):
-        container_packaging("")
 
 
 def test_another_runtime_runs_the_same_words(site: Site) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 import hpcdash.job
 from hpcdash.job.callbacks import Callback, shipped
-from hpcdash.job.pickles import packed, read_packed, write_pickle
+from hpcdash.job.pickles import packed, read_packed
+from hpcdash.job.results import write_result
 
 pytestmark = pytest.mark.system
 ROOT = Path(hpcdash.job.__file__).parent.parent.parent
@@ -454,7 +455,7 @@ def test_the_functions_own_logging_is_its_own(job: Job) -> None:
 
 
 def test_a_file_may_be_a_plain_pickle(tmp_path: Path) -> None:
-    write_pickle(str(tmp_path / "p"), {"a": 1})
+    write_result(str(tmp_path / "p"), {"a": 1})
     assert read_packed(str(tmp_path / "p")) == {"a": 1}
 
 
@@ -484,14 +485,14 @@ def test_the_result_is_only_ever_renamed_to_its_place(job: Job) -> None:
 
 def test_a_result_that_fails_half_way_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r"
-    write_pickle(str(path), "whole")
+    write_result(str(path), "whole")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_pickle(str(path), "half")
+        write_result(str(path), "half")
     assert read_packed(str(path)) == "whole"
     assert [entry.name for entry in tmp_path.iterdir()] == ["r"]
 

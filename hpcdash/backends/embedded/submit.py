@@ -13,6 +13,7 @@ from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.options import read_command_line, read_directives
 from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.units import format_clock
 from hpcdash.errors import UsageError, excerpt
@@ -32,7 +33,7 @@ def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
     if wanted.array:
         words.append(f"--array={wanted.array}")
     if wanted.after:
-        words.append(f"--dependency=afterany:{':'.join(wanted.after)}")
+        words.append(f"--dependency={format_after(wanted.after)}")
     if wanted.held:
         words.append("--hold")
     token = ("--token", wanted.mark) if wanted.mark else ()

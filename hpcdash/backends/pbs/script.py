@@ -38,6 +38,7 @@ from hpcdash.backends.script.body import (
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
+from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
@@ -92,7 +93,7 @@ def batch_script(
         *([f"-A {directive_word('account', request.account)}"] if request.account else []),
         *project_options(project),
         *([f"-J {range_of_tasks(request.array)}"] if request.array else []),
-        *([f"-W depend=afterany:{':'.join(request.after)}"] if request.after else []),
+        *([f"-W depend={format_after(request.after)}"] if request.after else []),
         *(["-h"] if request.hold else []),
         *([f"-a {_begin(request.begin)}"] if request.begin else []),
         *_rerun(request),

@@ -32,6 +32,7 @@ from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.dependencies import format_after, split_after
 from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
 
@@ -293,21 +294,20 @@ def _array_arguments(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
 
 
 def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
-    """`afterany` of the jobs, besides what the options or the script wait for already."""
-    plain: list[str] = []
-    arrays: list[str] = []
-    for text in after:
+    """The conditions, besides what the options or the script wait for already."""
+    conditions: dict[str, list[str]] = {}
+    for kind, text in map(split_after, after):
         try:
             job = parse_job_id(text)
         except BadJobId as error:
             raise UsageError(str(error)) from error
         if job.tasks is not None:
             raise UsageError(f"PBS lets a job wait for no task of an array: {text}", "Name the whole array: 12[].")
-        (arrays if dialect is Dialect.TORQUE and job.has_brackets else plain).append(text)
-    conditions = [f"afterany:{':'.join(plain)}"] if plain else []
-    conditions += [f"afteranyarray:{':'.join(arrays)}"] if arrays else []
+        array = "array" if dialect is Dialect.TORQUE and job.has_brackets else ""
+        conditions.setdefault(f"{kind}{array}", []).append(text)
     before = earlier.split(",") if earlier else []
-    return ",".join((*before, *(one for one in conditions if one not in before)))
+    wanted = (":".join((kind, *ids)) for kind, ids in sorted(conditions.items()))
+    return ",".join((*before, *(one for one in wanted if one not in before)))
 
 
 def _job_name(dialect: Dialect, file_name: str) -> str:
@@ -363,11 +363,11 @@ def _wrapped(wanted: Submission) -> SubmitCommand:
 
 
 def _slurm_depend(after: Sequence[str]) -> str:
-    for text in after:
+    for _, text in map(split_after, after):
         try:
             parse_job_id(text)
         except BadJobId as error:
             raise UsageError(str(error)) from error
     if brackets := [text for text in after if "[" in text]:
         raise UsageError(f"Slurm knows no job {brackets[0]}", "Write 12, or 12_3 for a task.")
-    return f"afterany:{':'.join(after)}"
+    return format_after(after)

@@ -10,12 +10,14 @@ from hpcdash.domain.request import NODE_LAUNCHERS, Call, Launcher, Request, Runt
 from hpcdash.errors import UsageError
 
 ARGS_NAME, KWARGS_NAME, ITEMS_NAME = "call-args.b64", "call-kwargs.b64", "call-items.b64"
-RESULT_NAME = "result.pkl"
+CALLBACKS_NAME = "call-callbacks.b64"
+# The name of a result, by its format.
+RESULT_NAMES = {"pickle": "result.pkl", "json": "result.json"}
 # In the launch's folder, for the venv alone.
 _VENV_FOLDER = "env"
 _SAID = """\
 # Calls {function}.
-# What it returns is pickled to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
+# What it returns is {how} to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
 """
 _PACKAGE = """\
 # {path} in a venv of this job's own, made once, before anything starts on the nodes.
@@ -31,13 +33,13 @@ def call_files(call: Call) -> dict[str, bytes]:
     from hpcdash.job.pickles import packed
 
     values = {ARGS_NAME: list(call.args), KWARGS_NAME: dict(call.kwargs), ITEMS_NAME: list(call.items)}
-    return {name: packed(values[name]) for name in call_names(call)}
+    return {name: call.staged[name] if name in call.staged else packed(values[name]) for name in call_names(call)}
 
 
 def call_names(call: Call) -> tuple[str, ...]:
     """The names of those files."""
     there = {ARGS_NAME: call.args, KWARGS_NAME: call.kwargs, ITEMS_NAME: call.items}
-    return tuple(name for name, value in there.items() if value)
+    return tuple(dict.fromkeys((*(name for name, value in there.items() if value), *call.staged)))
 
 
 def call_command(
@@ -51,18 +53,26 @@ def call_command(
     from hpcdash.job.packaging import RunnerCall
 
     _refuse(request, call, folder)
+    files = {name: f"{folder}/{name}" for name in call_names(call)}
     runner = RunnerCall(
         call.module,
         call.function,
         folder,
-        args_file=f"{folder}/{ARGS_NAME}" if call.args else None,
-        kwargs_file=f"{folder}/{KWARGS_NAME}" if call.kwargs else None,
-        array_items_file=f"{folder}/{ITEMS_NAME}" if call.items else None,
+        args_file=files.get(ARGS_NAME),
+        kwargs_file=files.get(KWARGS_NAME),
+        callbacks_file=files.get(CALLBACKS_NAME),
+        array_items_file=files.get(ITEMS_NAME),
         pre_submission_id=uid,
-        output_file=f"{folder}/{RESULT_NAME}",
+        output_file=f"{folder}/{RESULT_NAMES[call.result_format]}",
         task=environment.array_task if request.array is not None else "",
         callbacks=call.callbacks,
-        sys_path=(*call.sys_path, *_work_dir_in_container(request)),
+        sys_path=(
+            *(path for path in files.values() if path.endswith(".zip")),
+            *call.sys_path,
+            *_work_dir_in_container(request),
+        ),
+        main=call.main or None,
+        result_format=call.result_format if call.result_format != "pickle" else None,
     )
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
     if request.launcher in NODE_LAUNCHERS:
@@ -73,7 +83,8 @@ def call_command(
     if is_shared:
         options = [option + _OF_HOST if option.startswith("--output-file=") else option for option in options]
     command = " \\\n  ".join([" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, environment)])
-    return _SAID.format(function=call.name) + (_HOST if is_shared else "") + command
+    how = "pickled" if call.result_format == "pickle" else "written as JSON"
+    return _SAID.format(function=call.name, how=how) + (_HOST if is_shared else "") + command
 
 
 def call_python(call: Call) -> str:
@@ -90,7 +101,7 @@ def call_package(request: Request, folder: str) -> str:
 
     made = wheel_packaging(
         f"{folder}/{_VENV_FOLDER}",
-        wheel=call.wheel,
+        wheel="" if call.source else call.wheel or f"{folder}/{call.package}",
         source=call.source,
         python=call.python,
         isolated=None,
@@ -114,9 +125,10 @@ def format_items(count: int) -> str:
 
 
 def result_path(request: Request, folder: str, task: str = "") -> str:
-    """The file its result is pickled to; N in its name stands for an array's task where that is ''."""
-    stem, _, ending = RESULT_NAME.rpartition(".")
-    return f"{folder}/{stem}-{task or 'N'}.{ending}" if request.array else f"{folder}/{RESULT_NAME}"
+    """The file its result is written to; N in its name stands for an array's task where that is ''."""
+    name = RESULT_NAMES[request.call.result_format if request.call else "pickle"]
+    stem, _, ending = name.rpartition(".")
+    return f"{folder}/{stem}-{task or 'N'}.{ending}" if request.array else f"{folder}/{name}"
 
 
 def format_result_path(request: Request, folder: str) -> str:

@@ -33,6 +33,7 @@ from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.slurm.options import directive_word, extra_options
+from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
@@ -119,7 +120,7 @@ def batch_script(
         *project_options(_accounted(request)),
         *([f"--chdir={directive_word('work_dir', request.work_dir)}"] if request.work_dir else []),
         *([f"--array={request.array}"] if request.array else []),
-        *([f"--dependency=afterany:{':'.join(request.after)}"] if request.after else []),
+        *([f"--dependency={format_after(request.after)}"] if request.after else []),
         *(["--hold"] if request.hold else []),
         *([f"--begin={_begin(request.begin)}"] if request.begin else []),
         *(early.options if early else ()),

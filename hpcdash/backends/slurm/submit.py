@@ -23,6 +23,7 @@ from hpcdash.backends.slurm.options import SubmitLine, read_command_line, read_d
 from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, StartEstimate, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
+from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, CommandMissing, ControllerDown, NoConfiguration, UsageError, excerpt
 
@@ -156,7 +157,7 @@ def submission(wanted: Submission) -> SubmitCommand:
     if wanted.array:
         words.append(f"--array={wanted.array}")
     if wanted.after:
-        words.append(f"--dependency=afterany:{':'.join(wanted.after)}")
+        words.append(f"--dependency={format_after(wanted.after)}")
     if wanted.held:
         words.append("--hold")
     # Through stdin the file's name is not seen, and that of a staged file tells nothing.

@@ -17,7 +17,8 @@ from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings
-from hpcdash.domain.request import Request
+from hpcdash.domain.dependencies import split_after
+from hpcdash.domain.request import TASK_KIND, Request
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.snapshots import Kind
@@ -47,6 +48,7 @@ _ROOT = (
     "sh",
     "-c",
     f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    'test ! -e "$root" || test -O "$root" || echo shared; '
     # Others may put files into a shared root.
     f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
     f"echo {LOGIN_NAME}; fi; "
@@ -174,7 +176,9 @@ class Launches:
             await self._trust(root.rstrip("/"))
         request, aside = self._in_its_queue(await self._after_in_full(asked))
         name = asked.script.rpartition("/")[2]
-        place = self._place(request, secrets.token_hex(_UID_BYTES), root, staged=bool(name) and name in files)
+        # A call that is to be found again has it from its content.
+        uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
+        place = self._place(request, uid, root, staged=bool(name) and name in files)
         if request.site.run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
@@ -393,10 +397,16 @@ class Launches:
         return self._queues
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
-        from hpcdash.backends.script.body import Place, folder_name, staged_name
+        from hpcdash.backends.script.body import Place, folder_name, name_of, staged_name
 
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
+        if root and request.kind == TASK_KIND:
+            known = self._roots.get(root)
+            # Two people may have functions of one name.
+            base = f"{root}/{self.store.user}" if known is not None and known.is_shared and self.store.user else root
+            began = datetime.fromtimestamp(self.store.clock.now())
+            folder = f"{base}/{name_of(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
         # One of mode 0600 is nobody else's to read.
         has_login = not request.site.run_as and any(
@@ -449,23 +459,27 @@ class Launches:
             return request
         from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 
+        conditions = tuple(map(split_after, request.after))
+        ids = tuple(job_id for _, job_id in conditions)
         try:
-            parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=request.after)))
+            parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=ids)))
         except NoSuchJob:
             return request
-        rows = await asyncio.to_thread(rows_meant, parsed.table, request.after)
-        return replace(request, after=ids_in_full(request.after, rows))
+        rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
+        after = dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
+        return replace(request, after=tuple(after))
 
 
 @dataclass(frozen=True, slots=True)
 class _Root:
     """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
-    was asked for whether it is there."""
+    was asked for whether it is there; `is_shared`: the folder is somebody else's."""
 
     user_number: int
     folder: str
     has_login: bool
     is_switch_dropped: bool = False
+    is_shared: bool = False
 
 
 def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
@@ -484,7 +498,7 @@ def _read_root(answer: Answer) -> _Root:
             words=excerpt(answer.stderr),
         )
     words = told.split()
-    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words)
+    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words, "shared" in words)
 
 
 def build_launch_plan(
@@ -559,7 +573,7 @@ def launch_files(
         secrets_file,
     )
     from hpcdash.backends.script.call import call_files
-    from hpcdash.services.submit.staging import staged_files
+    from hpcdash.services.submit.staging import MOST_CALL_BYTES, MOST_STAGED_BYTES, staged_files
 
     own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
     if text:
@@ -572,7 +586,16 @@ def launch_files(
         own |= call_files(request.call)
     if secret_variables(request):
         own[SECRETS_NAME] = secrets_file(request)
-    return staged_files(place.folder, own, files, run_as=request.site.run_as, launch_program=launch_program, at=at)
+    staged = staged_files(
+        place.folder,
+        own,
+        files,
+        run_as=request.site.run_as,
+        launch_program=launch_program,
+        at=at,
+        most_bytes=MOST_CALL_BYTES if request.kind == TASK_KIND else MOST_STAGED_BYTES,
+    )
+    return replace(staged, owns_root=request.kind == TASK_KIND)
 
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:

@@ -26,15 +26,20 @@ from hpcdash.services.submit.sudoers import (
 
 SUMS_NAME = "SHA256SUMS"
 MOST_STAGED_BYTES = 64 << 20
+# Of a call from Python, with its arguments.
+MOST_CALL_BYTES = 1 << 30
 _LIMIT_SECONDS = 120.0
+_LEAST_BYTES_A_SECOND = 50_000
 # Of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 
-# root, name. Where anybody may put another folder in the place of ours, nothing is staged. What is there, a link
-# too, is not entered: mkdir makes it or fails. Once entered, it has to be ours and where it was made.
+# root, name, and 'own' where the root has to be this account's. Where anybody may put another folder in the place of
+# ours, nothing is staged. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has to
+# be ours and where it was made.
 _STAGE = (
     'umask 077; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
+    'test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }; '
     'test -z "$(find . -prune -perm -2 ! "(" -perm -1000 "(" -user 0 -o -user "$(id -u)" ")" ")")" || '
     '{ echo "anybody may swap what is in $1" >&2; exit 18; }; mkdir -m 700 -- "./$2" || exit 17; '
     'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }; '
@@ -85,6 +90,8 @@ class Staged:
     run_as: str = ""
     launch_program: str = ""
     at: float = 0.0
+    # Its root is a folder that launches of one function share, and has to be this account's.
+    owns_root: bool = False
 
     @property
     def root(self) -> str:
@@ -124,18 +131,19 @@ def staged_files(
     run_as: str = "",
     launch_program: str = "",
     at: float = 0.0,
+    most_bytes: int = MOST_STAGED_BYTES,
 ) -> Staged:
     """What is to be staged: `own` files at the top, `given` ones below files/, those with a first line #! executable.
 
     With `run_as` the given ones are at the top too. Raises UsageError for a name that is none, or is taken, and for
-    more than MOST_STAGED_BYTES.
+    more than `most_bytes`.
     """
     if run_as and (not _ACCOUNT.fullmatch(run_as) or run_as == "root"):
         raise UsageError(f"run_as: {run_as!r} is not a valid account to submit as", "Write a login name: alice")
     total = sum(map(len, (*own.values(), *given.values())))
-    if total > MOST_STAGED_BYTES:
+    if total > most_bytes:
         raise UsageError(
-            f"{total >> 20} MiB of files exceed the {MOST_STAGED_BYTES >> 20} MiB staging limit",
+            f"{total >> 20} MiB of files exceed the {most_bytes >> 20} MiB staging limit",
             "Copy large files to the cluster first and use their absolute paths.",
         )
     if run_as:
@@ -184,7 +192,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     total = sum(map(len, staged.contents.values())) - len(staged.contents[SUMS_NAME])
     files = "1 file" if count == 1 else f"{count} files"
     shown: tuple[str, ...] = ("stage", files, f"({format_memory(total)})", "in", staged.folder)
-    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name)
+    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *(["own"] if staged.owns_root else []))
     content = b""
     if staged.run_as:
         shown += ("as", staged.run_as)
@@ -195,7 +203,8 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         content = b"".join(staged.contents.values())
     else:
         content = staged.archive
-    return ActionCommand(argv, (job,), read, content, _LIMIT_SECONDS, shown=shown)
+    limit_seconds = _LIMIT_SECONDS + len(content) / _LEAST_BYTES_A_SECOND
+    return ActionCommand(argv, (job,), read, content, limit_seconds, shown=shown)
 
 
 def trust_query(launch_program: str, storage_root: str) -> Query[None]:

@@ -1,0 +1,493 @@
+"""A cluster of the configuration as Python programs have it: connects, submits, lists, attaches."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import posixpath
+import sys
+import tomllib
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.registry import OVER_HTTP
+from hpcdash.backends.script.body import SCRIPT_NAME
+from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import TerminalPrompter
+from hpcdash.client.job import Job, JobArray, Launched, Unit
+from hpcdash.client.loop import arun_in_loop, run_in_loop
+from hpcdash.client.results import find_form
+from hpcdash.client.task import Prepared, merged, prepare
+from hpcdash.client.tracking import JobStates
+from hpcdash.config.read import load_settings
+from hpcdash.config.request import request_text
+from hpcdash.config.settings import ClusterSettings
+from hpcdash.domain.job_ids import array_of, task_of
+from hpcdash.domain.request import Request, Site
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.errors import HpcdashError, RateLimited, UsageError
+from hpcdash.job.callbacks import Callback, ClientCallbacks
+from hpcdash.job.states import JobStatus, Launch
+from hpcdash.job.task import Task
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.plan import SubmissionPlan, plan_request
+from hpcdash.services.submit.recovery import reconcile, reconcile_noted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+T = TypeVar("T")
+_open: list[Cluster] = []
+
+
+def connect(
+    name: str = "",
+    *,
+    file: str | Path | None = None,
+    callbacks: Iterable[Callback] = (),
+    config: str | Path | None = None,
+    **options: Any,
+) -> Cluster:
+    """A cluster of the configuration by its name; '' for the first one, else this machine's scheduler.
+
+    `USER@HOST` is a login node, `http://…` a dashboard, "local" this machine's embedded queue where no cluster has that
+    name. What its tasks ask for by default is in `file` (a request's TOML without what to run) and `options`; a task's
+    own settings go before both. It is the current cluster until it is closed, or another one is connected. Raises
+    ConfigError, UsageError, and what keeps the cluster from answering.
+    """
+    settings = load_settings(None if config is None else Path(config))
+    common = CommonOptions(config=None if config is None else Path(config))
+    if "://" in name:
+        common = replace(common, url=name, backend=OVER_HTTP[0])
+    elif name in settings.clusters or not name:
+        common = replace(common, cluster=name or None)
+    elif name == EMBEDDED:
+        common = replace(common, local=True, backend=EMBEDDED)
+    elif "@" in name:
+        common = replace(common, ssh=name)
+    else:
+        common = replace(common, cluster=name)
+    chosen = chosen_clusters(common, settings)[0]
+    defaults = merged(_read_defaults(file), options)
+    if settings.read_only:
+        raise UsageError("nothing is submitted here: the configuration says read_only")
+    return run_in_loop(_connect(chosen, defaults, tuple(callbacks)))
+
+
+async def _connect(chosen: ClusterSettings, defaults: dict[str, Any], callbacks: tuple[Callback, ...]) -> Cluster:
+    session = build_session(chosen, connection_pool(TerminalPrompter()))
+    try:
+        await session.store.open(force=True)
+    except BaseException:
+        await session.store.close()
+        raise
+    cluster = Cluster(session, chosen, defaults, callbacks)
+    _open.append(cluster)
+    return cluster
+
+
+def _read_defaults(file: str | Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def cluster_of(task: Task[Any, Any]) -> Cluster:
+    """The one of a task's options, else the current one. Raises UsageError where there is none."""
+    chosen = task.options.get("cluster")
+    if isinstance(chosen, Cluster):
+        return chosen
+    if isinstance(chosen, str):
+        for cluster in reversed(_open):
+            if cluster.name == chosen:
+                return cluster
+        raise UsageError(f"no cluster {chosen!r} is connected", f'Write hpcdash.connect("{chosen}") before it.')
+    if not _open:
+        raise UsageError("no cluster is connected", 'Write hpcdash.connect("NAME") before it.')
+    return _open[-1]
+
+
+def submit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    return run_in_loop(_submit(task, args, kwargs))
+
+
+async def asubmit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    return await arun_in_loop(_submit(task, args, kwargs))
+
+
+def map_task(
+    task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
+) -> JobArray[Any]:
+    return run_in_loop(_map(task, list(items), kwargs, at_most))
+
+
+async def amap_task(
+    task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
+) -> JobArray[Any]:
+    return await arun_in_loop(_map(task, list(items), kwargs, at_most))
+
+
+async def _submit(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    return await cluster_of(task).submit_call(task, args, kwargs)
+
+
+async def _map(task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None) -> JobArray[Any]:
+    return await cluster_of(task).submit_map(task, items, kwargs, at_most)
+
+
+class Cluster(AbstractContextManager["Cluster"]):
+    """One connection to a cluster. All of a program's jobs there share its poll, at the pace of the configuration."""
+
+    def __init__(
+        self,
+        session: ClusterSession,
+        settings: ClusterSettings,
+        defaults: Mapping[str, Any],
+        callbacks: tuple[Callback, ...] = (),
+    ) -> None:
+        self.session = session
+        self.defaults = defaults
+        self.callbacks = callbacks
+        self.is_here = settings.transport == "local"
+        self.states = JobStates(session)
+        self._watching: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> str:
+        return self.session.name
+
+    @property
+    def python(self) -> str:
+        """The interpreter that jobs are started with where nothing else is said."""
+        return sys.executable if self.is_here else "python3"
+
+    @property
+    def site(self) -> Site:
+        return self._launches.settings.site
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.name}: {self.session.origin}>"
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its connection. Jobs run on; `attach` finds them again."""
+        run_in_loop(self.aclose())
+
+    async def aclose(self) -> None:
+        if self in _open:
+            _open.remove(self)
+        for task in self._watching:
+            task.cancel()
+        self.states.stop()
+        await self.session.poller.stop()
+        await self.session.store.close()
+
+    # -- what is there
+
+    def jobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
+        """The jobs in the queue, your own or `everyone`'s, as `hpcdash jobs --filter` lists them."""
+        from hpcdash import frames
+
+        kind = Kind.EVERYONE if everyone else Kind.MINE
+        return frames.listed_frame(kind, run_in_loop(frames.fetch_listed(self.session, kind, filter)))
+
+    def nodes(self, filter: str = "") -> pd.DataFrame:
+        """The nodes, as `hpcdash nodes --filter` lists them."""
+        from hpcdash import frames
+
+        return frames.listed_frame(Kind.NODES, run_in_loop(frames.fetch_listed(self.session, Kind.NODES, filter)))
+
+    def history(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
+        """A row a run that ended between `since` and `until`; `selection` as that of hpcdash.frames.history."""
+        from hpcdash import frames
+
+        return frames.history_frame(run_in_loop(frames.fetch_history(self.session, since, until, **selection)))
+
+    def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
+        """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.
+
+        Its result can be had where it calls a function. Raises NoSuchJob.
+        """
+        return run_in_loop(self._attach(job_id))
+
+    async def aattach(self, job_id: str) -> Job[Any] | JobArray[Any]:
+        return await arun_in_loop(self._attach(job_id))
+
+    async def _attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
+        from hpcdash.services.submit.launched_job import record_of_job, request_of
+
+        store = self.session.store
+        await store.open()
+        row = (await self.patiently(lambda: store.fetch_detail(job_id))).job.to_pylist()[0]
+        number = str(row["array_id"] or row["id"])
+        record = await asyncio.to_thread(record_of_job, self._launches.state_folder, self.name, row)
+        if record is not None:
+            request = await asyncio.to_thread(request_of, record)
+            call = None if request is None else request.call
+            launched = Launched(record.folder, call.result_format, call.name) if call else Launched(record.folder)
+            array = None if request is None else request.array
+        else:
+            launched, array = await self._found_there(row), None
+        if row["array_id"] is None and row["array_task"] is None:
+            return Job(Unit(self, number, launched, None))
+        task = task_of(job_id)
+        last = max((tasks[-1] for tasks in array.ranges), default=0) if array is not None else int(row["_task"] or 0)
+        if task.isdigit():
+            unit = Unit(self, array_of(str(row["id"])), launched, None, (int(task),))
+            return Job(unit, int(task))
+        if array is None:
+            rows = await self.session.actions.rows_of((number,))
+            last = max((int(one["_task"] or 0) + int(one["_tasks"] or 1) - 1 for one in rows), default=last)
+        return JobArray(Unit(self, number, launched, last + 1))
+
+    async def _found_there(self, row: Mapping[str, Any]) -> Launched:
+        """Of a job that nothing is remembered of here: by where it writes its log, which is in its launch's folder."""
+        path = str(row["stdout_path"] or "")
+        if not path.startswith("/"):
+            return Launched()
+        folder = posixpath.dirname(path)
+        form = await self.patiently(lambda: find_form(self.session.store, folder))
+        return Launched(folder, form) if form else Launched()
+
+    # -- submitting
+
+    def submit(self, request: Request) -> Job[Any]:
+        """A job of a request, as `hpcdash submit REQUEST.toml` submits it. Raises HpcdashError where it was refused."""
+        return run_in_loop(self._submit_request(request))
+
+    async def asubmit(self, request: Request) -> Job[Any]:
+        return await arun_in_loop(self._submit_request(request))
+
+    async def _submit_request(self, request: Request) -> Job[Any]:
+        text = request_text(request, site=self.site)
+        submitted, folder = await self._submit(request, text, None)
+        call = request.call
+        launched = Launched(folder, call.result_format, call.name) if call else Launched(folder)
+        return Job(Unit(self, submitted, launched, None))
+
+    async def submit_call(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+        """The job of one call; see Task.submit."""
+        prepared = await asyncio.to_thread(prepare, self, task, args, kwargs)
+        return Job(await self._submit_prepared(prepared, None))
+
+    async def submit_map(
+        self, task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None
+    ) -> JobArray[Any]:
+        """The array of a call for each item; see Task.map."""
+        prepared = await asyncio.to_thread(prepare, self, task, (), kwargs, items, at_most)
+        return JobArray(await self._submit_prepared(prepared, len(items)))
+
+    async def submit_packed(self, task: Task[Any, Any], calls: list[bytes], at_most: int | None) -> Unit:
+        """The array of some calls, each with its function in it; `task` says what their code and settings are."""
+        prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
+        return await self._submit_prepared(prepared, len(calls))
+
+    async def _submit_prepared(self, prepared: Prepared, count: int | None) -> Unit:
+        call = prepared.request.call
+        assert call is not None
+        known = await self._cached(prepared.cache_key) if prepared.cache_key else None
+        job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
+        launched = Launched(folder, call.result_format, call.name)
+        unit = Unit(self, job_id, launched, count)
+        if prepared.callbacks and known is None:
+            self._call_back(unit, prepared.callbacks)
+        return unit
+
+    async def _submit(self, request: Request, text: str, folder: Path | None) -> tuple[str, str]:
+        """(its id, its folder). Raises HpcdashError where it was not submitted, or nobody knows whether it was."""
+        session = self.session
+        await session.store.open(force=True)
+        plan: SubmissionPlan
+        if session.store.backend.submit.request is not None:
+            plan, launch = plan_request(session.store, request), None
+        else:
+            launch = await self.patiently(lambda: self._launches.plan(request, text, base=folder))
+            plan = launch
+        report = await session.actions.run(plan.plan)
+        outcome = (await reconcile(session.store, plan, report))[-1]
+        said = await self._launches.conclude(launch, outcome) if launch is not None else ""
+        if outcome.done is not True:
+            what = "was not submitted" if outcome.done is False else "may have been submitted, and its answer was lost"
+            step = "" if outcome.done is False else "hpcdash journal --settle looks for it."
+            raise HpcdashError(
+                f"{request.name or 'the job'} {what}: {'; '.join(filter(None, (outcome.words, said)))}", step
+            )
+        self.states.submitted()
+        return outcome.new_job, launch.staged.folder if launch is not None else ""
+
+    async def _cached(self, key: str) -> tuple[str, str] | None:
+        """(id, folder) of the newest launch of the same call that did not fail, None for none.
+
+        One whose program was killed while it was submitted is looked for. Raises HpcdashError where nobody knows
+        whether it was.
+        """
+        records = await asyncio.to_thread(self._launches.records.all)
+        launched = [
+            (record.job_id, record.folder)
+            for record in reversed(records)
+            if record.job_id and f'cache_key = "{key}"' in record.request
+        ]
+        for job_id, folder in (*launched, *await self._noted(key, {folder for _, folder in launched})):
+            try:
+                rows = await self.session.actions.rows_of((job_id,))
+            except HpcdashError:
+                continue
+            if not {str(row["state"]) for row in rows} & (ENDED - {JobState.COMPLETED}):
+                return job_id, folder
+        return None
+
+    async def _noted(self, key: str, known: Container[str]) -> list[tuple[str, str]]:
+        """Launches of a call that the journal alone knows: their program ended before it remembered them."""
+        journal = self.session.actions.journal
+        found = []
+        for entry in (await asyncio.to_thread(journal.read))[0]:
+            folder = next((word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)), "")
+            folder = posixpath.dirname(folder)
+            if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
+                continue
+            outcomes = entry.outcomes
+            if entry.state == "unknown":
+                outcomes = await reconcile_noted(self.session.store, journal, entry)
+                if any(outcome.done is None for outcome in outcomes):
+                    raise HpcdashError(
+                        f"the same call may have been submitted before, in {folder}: {outcomes[-1].words}",
+                        "hpcdash journal --settle looks for it.",
+                    )
+            found += [(outcome.new_job, folder) for outcome in outcomes if outcome.done and outcome.new_job]
+        return found
+
+    def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]:
+        """`afterok:12` for each job that is waited for; jobs that have succeeded need no waiting."""
+        found = []
+        for job, kind in after:
+            if isinstance(job, Job | JobArray):
+                if job._unit.cluster is not self:
+                    raise UsageError(
+                        f"job {job.id} is on {job._unit.cluster.name}, not on {self.name}", "Pass job.result() instead."
+                    )
+                index = job._index if isinstance(job, Job) else None
+                if (
+                    isinstance(job, Job)
+                    and job._unit.tracked.state(index) == JobState.COMPLETED
+                    and kind != "afternotok"
+                ):
+                    continue
+                found.append(f"{kind}:{job.id}")
+            else:
+                found.append(f"{kind}:{job}")
+        return found
+
+    # -- what jobs ask of it
+
+    async def refresh(self) -> None:
+        """Poll, unless that was done within a poll's interval."""
+        store, poller = self.session.store, self.session.poller
+        snapshot = store.snapshots.get(Kind.MINE)
+        interval = poller.interval_seconds(Kind.MINE)
+        if snapshot is None or snapshot.cached or store.clock.now() - snapshot.taken_at >= interval:
+            await self.patiently(self.states.ask_now)
+        else:
+            await self.states.read()
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What a question gives, asked later where our own ceiling on commands is reached."""
+        while True:
+            try:
+                return await ask()
+            except RateLimited:
+                await asyncio.sleep(self.session.store.budget.wait_seconds(times=2) + 0.1)
+
+    async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None:
+        """Raises HpcdashError for the first that was not cancelled."""
+        actions = self.session.actions
+        await self.session.store.open()
+        rows = await actions.rows_of(job_ids)
+        report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, job_ids), rows))
+        for outcome in report.outcomes:
+            if outcome.done is not True:
+                raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.words}")
+        self.session.poller.ask_now()
+
+    async def set_kill_switch(self, job_id: str) -> None:
+        """Raises UsageError where the job names none, SwitchRefused where something is in the way."""
+        from hpcdash.domain.switches import SwitchKind
+        from hpcdash.services.switches.switches import JobSwitches
+
+        switches = JobSwitches(self.session.actions, self.session.actions.journal.path.parent)
+        switch = await switches.find(job_id, SwitchKind.KILL)
+        if switch.naming.problem:
+            raise UsageError(switch.naming.problem, 'Give the task a kill_switch="PATH".')
+        plan = switches.plan_drop(switch, await switches.look(switch), (job_id,))
+        for outcome in (await switches.carry_out(switch, plan)).outcomes:
+            if outcome.done is not True:
+                raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.words}")
+
+    def _call_back(self, unit: Unit, callbacks: tuple[Callback, ...]) -> None:
+        """Have callbacks called as the scheduler tells of the job, until it has ended."""
+        module, _, function = unit.launched.function.partition(":")
+        told = {
+            index: ClientCallbacks(callbacks, Launch(module, function, unit.launched.folder, array_index=index))
+            for index in unit.tracked.indices
+        }
+        done: set[int | None] = set()
+
+        def tell() -> None:
+            now = self.session.store.clock.now()
+            for index, row in list(unit.tracked.rows.items()):
+                if index in done:
+                    continue
+                is_ended = index in unit.tracked.ended
+                is_success = (
+                    None if row["state"] in (JobState.GONE, JobState.UNKNOWN) else row["state"] == JobState.COMPLETED
+                )
+                status = JobStatus(
+                    unit.job_id(index),
+                    str(row["native_state"] or row["state"]),
+                    now,
+                    is_ended,
+                    is_success if is_ended else None,
+                    row["exit_code"],
+                    row["reason"],
+                )
+                told[index].see(status, unit.result_path(index) if is_success else None)
+                if is_ended:
+                    done.add(index)
+
+        async def follow() -> None:
+            async with self.states.polling():
+                while len(done) < len(unit.tracked.indices):
+                    news = self.states.news
+                    # What they do may take long, and may ask for the job.
+                    await asyncio.to_thread(tell)
+                    if len(done) < len(unit.tracked.indices):
+                        await news.wait()
+
+        task = asyncio.create_task(follow(), name=f"callbacks of {unit.tracked.job_id}")
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+
+    @property
+    def _launches(self) -> Launches:
+        assert self.session.launches is not None
+        return self.session.launches
+
+
+@atexit.register
+def _close_all() -> None:
+    for cluster in list(_open):
+        with contextlib.suppress(Exception):
+            cluster.close()

@@ -1,0 +1,433 @@
+"""Jobs that were submitted from Python, or attached to: their state, logs, results."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+
+from hpcdash.client.loop import arun_in_loop, run_in_loop
+from hpcdash.client.packaging import note_waiting
+from hpcdash.client.results import JobFailed, Outcome, fetch_outcomes, result_names, value_of
+from hpcdash.client.tracking import JobStates, TrackedJob
+from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.job_ids import with_tasks
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.errors import CommandTimedOut, HpcdashError, LoginRequired, UnreachableError, UsageError
+from hpcdash.job.results import load_result, load_results
+from hpcdash.services.session import ClusterSession
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpcdash.services.logs.file import LogFile
+
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+# Results of siblings that have ended come along with the first that is asked for.
+_ALONG = 500
+# A network file system shows a new file a moment later.
+_LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
+_LOG_BYTES = 1 << 20
+_QUIET_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`."""
+
+    folder: str = ""
+    form: str = "pickle"
+    function: str = ""
+
+
+class JobCluster(Protocol):
+    """The cluster that a job is on: hpcdash.client.cluster.Cluster."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def session(self) -> ClusterSession: ...
+    @property
+    def states(self) -> JobStates: ...
+    async def refresh(self) -> None: ...
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T: ...
+    async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None: ...
+    async def set_kill_switch(self, job_id: str) -> None: ...
+
+
+class Unit:
+    """A job or an array as one submission: what its Job objects share."""
+
+    def __init__(
+        self,
+        cluster: JobCluster,
+        job_id: str,
+        launched: Launched,
+        count: int | None,
+        indices: Sequence[int] | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.launched = launched
+        self.tracked = TrackedJob(job_id, indices if count is None else range(count))
+        self.outcomes: dict[int | None, Outcome] = {}
+        self._fetching = asyncio.Lock()
+        cluster.states.track(self.tracked)
+
+    def job_id(self, index: int | None) -> str:
+        if index is None:
+            return self.tracked.job_id
+        return with_tasks(self.tracked.job_id, ArrayTasks((range(index, index + 1),)))
+
+    def result_path(self, index: int | None) -> str:
+        """'' where it calls no function."""
+        folder = self.launched.folder
+        return f"{folder}/{result_names(self.launched.form, index)[0]}" if folder else ""
+
+    async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
+        """Return once they have ended. Raises TimeoutError, and JobFailed for what will never start."""
+        wanted, tracked = frozenset(indices), self.tracked
+        if wanted <= tracked.ended:
+            return
+        async with asyncio.timeout(seconds):
+            await self.cluster.states.wait(lambda: wanted <= tracked.ended or self.never_starts(wanted) != "")
+        if why := self.never_starts(wanted):
+            raise JobFailed(
+                f"job {tracked.job_id} will not start: {why}",
+                f"hpcdash cancel {tracked.job_id} removes it.",
+                job_id=tracked.job_id,
+                state=str(JobState.PENDING),
+            )
+
+    def never_starts(self, wanted: frozenset[int | None]) -> str:
+        never_starts = self.cluster.session.store.backend.reasons.never_starts
+        for index in wanted - self.tracked.ended:
+            if (row := self.tracked.rows.get(index)) is not None and str(row["reason"] or "") != "":
+                hint = never_starts(str(row["state"]), row["reason"])
+                if hint and "dependency" in str(row["reason"]).lower():
+                    return str(row["reason"])
+        return ""
+
+    async def cancel(self, index: int | None) -> None:
+        """Cancel a task, or all of it. Raises HpcdashError where that was refused or its answer was lost."""
+        await self.cluster.cancel_jobs((self.job_id(index),))
+        self.tracked.forget(self.tracked.indices if index is None else (index,))
+
+    async def fetch(self, index: int | None) -> Outcome:
+        """What a task that has ended left; its siblings' come along."""
+        if (known := self.outcomes.get(index)) is not None:
+            return known
+        folder, form, store = self.launched.folder, self.launched.form, self.cluster.session.store
+        if not folder:
+            raise UsageError(
+                f"job {self.tracked.job_id} has no result: it calls no function that was submitted from here"
+            )
+        async with self._fetching:
+            if (known := self.outcomes.get(index)) is not None:
+                return known
+            along = [one for one in self.tracked.indices if one in self.tracked.ended and one not in self.outcomes]
+            wanted = [index, *(one for one in along if one != index)][:_ALONG]
+            for pause in (0.0, *_LOOK_AGAIN_SECONDS):
+                await asyncio.sleep(pause)
+                found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, wanted))
+                whole = {
+                    one: left for one, left in found.items() if left.content is not None or left.failure is not None
+                }
+                self.outcomes |= whole
+                state = self.tracked.state(index)
+                if index in whole or state not in (JobState.COMPLETED, JobState.FAILED, JobState.GONE):
+                    break
+        return self.outcomes.get(index) or Outcome(form)
+
+    async def value(self, index: int | None, seconds: float | None) -> Any:
+        await self.wait([index], seconds)
+        outcome = await self.fetch(index)
+        row = self.tracked.rows.get(index) or {}
+        return await asyncio.to_thread(
+            value_of,
+            outcome,
+            job_id=self.job_id(index),
+            state=self.tracked.state(index),
+            log=str(row.get("stdout_path") or ""),
+        )
+
+
+class Job(Generic[R_co]):
+    """A job, or one task of an array. `R` is what its function returns.
+
+    As an argument of another task's submission it becomes its result there, and that job waits for its success.
+    """
+
+    def __init__(self, unit: Unit, index: int | None = None) -> None:
+        self._unit = unit
+        self._index = index
+
+    @property
+    def id(self) -> str:
+        """As the scheduler writes it: `12`, `12_3`, `12[3].server`."""
+        return self._unit.job_id(self._index)
+
+    @property
+    def cluster(self) -> JobCluster:
+        return self._unit.cluster
+
+    @property
+    def folder(self) -> str:
+        """Its launch's folder on the cluster, '' where that is not known."""
+        return self._unit.launched.folder
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} on {self.cluster.name}: {self._unit.tracked.state(self._index)}>"
+
+    def __reduce__(self) -> Any:
+        if not note_waiting(self):
+            raise TypeError("a job cannot be pickled: pass job.id, and call cluster.attach(id) there")
+        return load_result, (self.result_path, self._unit.launched.form)
+
+    @property
+    def result_path(self) -> str:
+        """The file of its result on the cluster; raises UsageError where there will be none."""
+        if not self.folder:
+            raise UsageError(f"job {self.id} has no result to pass on: it calls no function")
+        return self._unit.result_path(self._index)
+
+    @property
+    def status(self) -> str:
+        """Its state, of hpcdash.domain.states, as of the last poll; asks where that is older than a poll's interval."""
+        return run_in_loop(self._status())
+
+    async def astatus(self) -> str:
+        return await arun_in_loop(self._status())
+
+    async def _status(self) -> str:
+        if self._index not in self._unit.tracked.ended:
+            await self.cluster.refresh()
+        return self._unit.tracked.state(self._index)
+
+    def done(self) -> bool:
+        """Whether it has ended, as of the last poll."""
+        return self.status in ENDED
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Its state once it has ended. Raises TimeoutError after `timeout` seconds."""
+        return run_in_loop(self._wait(timeout))
+
+    async def await_end(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 - as `result` has it.
+        return await arun_in_loop(self._wait(timeout))
+
+    async def _wait(self, seconds: float | None) -> str:
+        await self._unit.wait([self._index], seconds)
+        return self._unit.tracked.state(self._index)
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """What the function returned, once the job has ended.
+
+        Raises the function's own exception, its cause the traceback in the job; JobFailed where the job was cancelled,
+        ran out of time or cannot be read; TimeoutError after `timeout` seconds. See hpcdash.client.results on pickles.
+        """
+        return run_in_loop(self._unit.value(self._index, timeout))  # type: ignore[no-any-return]
+
+    async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 - as `result` has it.
+        return await arun_in_loop(self._unit.value(self._index, timeout))
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        return self.aresult().__await__()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What `result` would raise, None where it would not. Raises TimeoutError."""
+        self.wait(timeout)
+        try:
+            self.result()
+        except Exception as error:
+            return error
+        return None
+
+    def cancel(self) -> None:
+        """Cancel it. Raises HpcdashError where that was refused or its answer was lost."""
+        run_in_loop(self._unit.cancel(self._index))
+
+    async def acancel(self) -> None:
+        await arun_in_loop(self._unit.cancel(self._index))
+
+    @overload
+    def logs(self, *, stderr: bool = False) -> str: ...
+    @overload
+    def logs(self, *, stderr: bool = False, follow: bool) -> Iterator[str] | str: ...
+    def logs(self, *, stderr: bool = False, follow: bool = False) -> Iterator[str] | str:
+        """What it has printed; with `follow` its lines as they come, until it has ended.
+
+        Without, at most the last MiB. Raises HpcdashError where its log cannot be read.
+        """
+        if not follow:
+            return run_in_loop(_read_log(self, stderr))
+        return self._follow(stderr)
+
+    def _follow(self, stderr: bool) -> Iterator[str]:
+        lines = _follow_log(self, stderr)
+        try:
+            while (line := run_in_loop(_next(lines))) is not None:
+                yield line
+        finally:
+            run_in_loop(lines.aclose())
+
+    async def alogs(self, *, stderr: bool = False) -> AsyncIterator[str]:
+        """Its lines as they come, until it has ended."""
+        lines = _follow_log(self, stderr)
+        try:
+            while (line := await arun_in_loop(_next(lines))) is not None:
+                yield line
+        finally:
+            await arun_in_loop(lines.aclose())
+
+    def metrics(self, *names: str) -> pd.DataFrame:
+        """The metrics in its log: a row a step, a column a metric; of `names` only, where any is given."""
+        from hpcdash.frames import fetch_metrics, metrics_frame
+
+        return metrics_frame(run_in_loop(fetch_metrics(self.cluster.session, self.id, names)))
+
+    def kill_switch(self) -> None:
+        """Set its kill switch: the training saves and ends. Raises UsageError where it names none."""
+        run_in_loop(self.cluster.set_kill_switch(self.id))
+
+
+class JobArray(Sequence[Job[R_co]], Generic[R_co]):
+    """The tasks of one array, in the order of their items."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._jobs = [Job[R_co](unit, index) for index in unit.tracked.indices]
+
+    @property
+    def id(self) -> str:
+        return self._unit.tracked.job_id
+
+    @property
+    def folder(self) -> str:
+        return self._unit.launched.folder
+
+    @overload
+    def __getitem__(self, index: int) -> Job[R_co]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Job[R_co]]: ...
+    def __getitem__(self, index: int | slice) -> Job[R_co] | list[Job[R_co]]:
+        return self._jobs[index]
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __repr__(self) -> str:
+        counts = Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
+        states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+        return f"<JobArray {self.id} on {self._unit.cluster.name}: {states}>"
+
+    def __reduce__(self) -> Any:
+        if not note_waiting(Job(self._unit)):
+            raise TypeError("a job cannot be pickled: pass jobs.id, and call cluster.attach(id) there")
+        return load_results, ([job.result_path for job in self._jobs], self._unit.launched.form)
+
+    @property
+    def status(self) -> Counter[str]:
+        """How many tasks are in which state, as of the last poll."""
+        run_in_loop(self._unit.cluster.refresh())
+        return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
+
+    def wait(self, timeout: float | None = None) -> Counter[str]:
+        """How many tasks ended in which state, once all have. Raises TimeoutError after `timeout` seconds."""
+        run_in_loop(self._unit.wait(self._unit.tracked.indices, timeout))
+        return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
+
+    @overload
+    def results(self, timeout: float | None = None) -> list[R_co]: ...
+    @overload
+    def results(self, timeout: float | None = None, *, return_exceptions: bool) -> list[R_co | BaseException]: ...
+    def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:
+        """What the function returned for each item, once all tasks have ended.
+
+        Raises as Job.result of the first that failed; with `return_exceptions` they stand in place of its result.
+        """
+        return run_in_loop(self._results(timeout, return_exceptions))
+
+    async def aresults(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:  # noqa: ASYNC109 - as `result` has it.
+        return await arun_in_loop(self._results(timeout, return_exceptions))
+
+    async def _results(self, seconds: float | None, return_exceptions: bool) -> list[Any]:
+        await self._unit.wait(self._unit.tracked.indices, seconds)
+        found: list[Any] = []
+        for index in self._unit.tracked.indices:
+            try:
+                found.append(await self._unit.value(index, None))
+            except Exception as error:
+                if not return_exceptions:
+                    raise
+                found.append(error)
+        return found
+
+    def __await__(self) -> Generator[Any, None, list[R_co]]:
+        return self.aresults().__await__()
+
+    def cancel(self) -> None:
+        """Cancel all of its tasks. Raises HpcdashError where that was refused or its answer was lost."""
+        run_in_loop(self._unit.cancel(None))
+
+    async def acancel(self) -> None:
+        await arun_in_loop(self._unit.cancel(None))
+
+
+async def _next(lines: AsyncIterator[str]) -> str | None:
+    return await anext(lines, None)
+
+
+async def _log_file(job: Job[Any], stderr: bool) -> LogFile | None:
+    """None where it has no log yet."""
+    from hpcdash.services.logs.locate import locate_logs
+
+    store = job.cluster.session.store
+    place = await job.cluster.patiently(lambda: locate_logs(store, job.id))
+    files = place.files
+    path = (files.stderr or files.stdout) if stderr else files.stdout
+    return store.log_file(path, files.host) if path else None
+
+
+async def _read_log(job: Job[Any], stderr: bool) -> str:
+    file = await _log_file(job, stderr)
+    if file is None:
+        raise HpcdashError(f"the log of job {job.id} is not known")
+    chunk = await file.read_end(_LOG_BYTES)
+    if chunk.look.problem and not chunk.look.is_missing:
+        raise HpcdashError(f"{file.place}: {chunk.look.problem}")
+    return chunk.content.decode("utf-8", "replace")
+
+
+async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
+    from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_look_seconds
+
+    file: LogFile | None = None
+    end, rest, grew_at = 0, b"", time.monotonic()
+    budget = job.cluster.session.store.budget
+    async with job.cluster.states.polling():
+        while True:
+            has_ended = job._index in job._unit.tracked.ended
+            try:
+                file = file or await _log_file(job, stderr)
+                content = b"" if file is None else (await file.read(end, _LOG_BYTES)).content
+            except LoginRequired:
+                raise
+            except (UnreachableError, CommandTimedOut):
+                await asyncio.sleep(LONGEST_PAUSE_SECONDS)
+                continue
+            if content:
+                end, grew_at = end + len(content), time.monotonic()
+                *lines, rest = (rest + content).split(b"\n")
+                for line in lines:
+                    yield line.decode("utf-8", "replace")
+                continue
+            quiet_seconds = time.monotonic() - grew_at
+            if has_ended and quiet_seconds >= _QUIET_SECONDS:
+                if rest:
+                    yield rest.decode("utf-8", "replace")
+                return
+            await asyncio.sleep(max(next_look_seconds(quiet_seconds), budget.reserve_read_seconds()))

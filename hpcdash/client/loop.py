@@ -1,0 +1,43 @@
+"""The event loop that all clusters of a program share, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_starting = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+
+
+def start_in_loop(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Begin some work in the loop."""
+    global _loop, _thread
+    with _starting:
+        if _loop is None or _thread is None or not _thread.is_alive():
+            _loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=_loop.run_forever, name="hpcdash", daemon=True)
+            _thread.start()
+    return asyncio.run_coroutine_threadsafe(work, _loop)
+
+
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
+    """What some work gives, awaited in this thread; ctrl+c cancels it. Raises RuntimeError in the loop's own thread."""
+    if threading.current_thread() is _thread:
+        work.close()
+        raise RuntimeError("this would wait for itself: call it from another thread")
+    future = start_in_loop(work)
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        raise
+
+
+async def arun_in_loop(work: Coroutine[Any, Any, T]) -> T:
+    """What some work gives, awaited in another event loop."""
+    return await asyncio.wrap_future(start_in_loop(work))

@@ -1,0 +1,197 @@
+"""How a function and its arguments get into a job: by name with its code, or by value."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import contextvars
+import importlib
+import importlib.util
+import inspect
+import io
+import pickle
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hpcdash.errors import UsageError, excerpt
+
+PACKAGINGS = ("auto", "none", "source", "wheel", "container")
+_BUILD_SECONDS = 600
+_PROJECT_FILES = ("pyproject.toml", "setup.py")
+# The jobs that stand among the arguments that are being pickled: each becomes its result there.
+_waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("waited_for", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Where a job finds a function: `module` and `function` by name, `main` the program's own file that it is in.
+
+    `folder` is sent with the job and is where it starts; None: nothing is. `staged` are files of the launch's folder.
+    With `by_value` the function is in the pickle of its arguments.
+    """
+
+    module: str
+    function: str
+    main: str = ""
+    sys_path: tuple[str, ...] = ()
+    folder: Path | None = None
+    staged: Mapping[str, bytes] = field(default_factory=dict)
+    by_value: bool = False
+
+
+def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) -> Code:
+    """What a job on a cluster needs to call a function; `is_here`: it sees the files of this machine.
+
+    Raises UsageError for what cannot be there.
+    """
+    if packaging not in PACKAGINGS:
+        raise UsageError(f"packaging: {packaging!r} is none of {', '.join(PACKAGINGS)}")
+    main = sys.modules.get("__main__")
+    main_file: str | None = getattr(main, "__file__", None)
+    is_sent = packaging == "source" or not is_here
+    if is_by_value(function):
+        code = Code("hpcdash.job.pickles", "call_packed", staged=_pickler_zip(function), by_value=True)
+        root = Path(main_file).absolute().parent if main_file else Path.cwd()
+        if packaging not in ("auto", "source") or (is_sent and packaging == "auto" and not main_file):
+            return code
+        return replace(code, folder=root) if is_sent else replace(code, sys_path=(str(root),))
+    function = inspect.unwrap(function)
+    module, name = str(function.__module__), str(function.__qualname__)
+    if module == "__main__" and (spec := getattr(main, "__spec__", None)) is not None:
+        # Started as `python -m package.module`.
+        module = str(spec.name)
+    if module != "__main__":
+        main_file = None
+    found = _root(module, main_file)
+    if packaging == "wheel" and found is not None and not main_file:
+        return Code(module, name, staged=_build_wheel(found))
+    if found is None or packaging in ("wheel", "container") or (packaging == "none" and not is_here):
+        if main_file or packaging == "wheel":
+            where = main_file or module
+            raise UsageError(f"packaging: the job would not have {name} of {where}", "Move it into a project's module.")
+        return Code(module, name)
+    if main_file is None:
+        return Code(module, name, folder=found) if is_sent else Code(module, name, sys_path=(str(found),))
+    stem = Path(main_file).stem
+    module = stem if stem.isidentifier() and stem not in sys.stdlib_module_names else "__mp_main__"
+    if is_sent:
+        return Code(module, name, Path(main_file).name, folder=found)
+    return Code(module, name, str(Path(main_file).absolute()), (str(found),))
+
+
+def is_by_value(function: Callable[..., Any]) -> bool:
+    """Whether no job can import it by a name: a lambda, a function within another, one of a notebook, an object."""
+    function = inspect.unwrap(function)
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<object>")
+    if not module or "<" in name:
+        return True
+    return module == "__main__" and getattr(sys.modules.get("__main__"), "__file__", None) is None
+
+
+def _root(module: str, main_file: str | None) -> Path | None:
+    """The folder that a module is imported from; None for what is installed."""
+    if main_file:
+        return Path(main_file).absolute().parent
+    found = sys.modules.get(module) or importlib.import_module(module)
+    if (file := getattr(found, "__file__", None)) is None:
+        return None
+    path = Path(file).resolve()
+    installed = {Path(sysconfig.get_path(one)).resolve() for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    if any(folder in path.parents for folder in installed):
+        return None
+    depth = module.count(".") + (path.name == "__init__.py")
+    return path.parents[depth]
+
+
+def _build_wheel(root: Path) -> dict[str, bytes]:
+    """The wheel of the project that a folder is of."""
+    project = next(
+        (one for one in (root, *root.parents) if any((one / name).exists() for name in _PROJECT_FILES)), None
+    )
+    if project is None:
+        raise UsageError(f"packaging: there is no pyproject.toml in {root} or above it", 'Write packaging = "source".')
+    with tempfile.TemporaryDirectory(prefix="hpcdash-wheel-") as folder:
+        words = ("pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--wheel-dir", folder, "--")
+        built = subprocess.run(
+            (sys.executable, "-m", *words, str(project)),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_BUILD_SECONDS,
+            check=False,
+        )
+        wheels = list(Path(folder).glob("*.whl"))
+        if built.returncode or not wheels:
+            raise UsageError(f"packaging: no wheel of {project} could be built: {excerpt(built.stderr)}")
+        return {wheels[0].name: wheels[0].read_bytes()}
+
+
+def _pickler_zip(function: Callable[..., Any]) -> dict[str, bytes]:
+    """cloudpickle, which reads functions by value: it need not be installed in the job."""
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or spec.origin is None:
+        raise _needs_cloudpickle(function)
+    content = io.BytesIO()
+    folder = Path(spec.origin).parent
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.glob("*.py")):
+            archive.writestr(zipfile.ZipInfo(f"cloudpickle/{file.name}", (1980, 1, 1, 0, 0, 0)), file.read_bytes())
+    return {"cloudpickle.zip": content.getvalue()}
+
+
+def _needs_cloudpickle(function: Callable[..., Any]) -> UsageError:
+    name = getattr(function, "__qualname__", None) or repr(function)
+    return UsageError(
+        f"{name} has no name that a job could import it by",
+        "Move it to the top of a module or a script, or install cloudpickle here.",
+    )
+
+
+@contextlib.contextmanager
+def waiting_jobs() -> Iterator[list[Any]]:
+    """Collects the jobs among what is pickled meanwhile, which only then can be."""
+    found: list[Any] = []
+    token = _waited_for.set(found)
+    try:
+        yield found
+    finally:
+        _waited_for.reset(token)
+
+
+def note_waiting(job: object) -> bool:
+    """Whether a job may be pickled now, as an argument; it is waited for then."""
+    found = _waited_for.get()
+    if found is not None:
+        found.append(job)
+    return found is not None
+
+
+def dumps(value: object, *, by_value: bool = False) -> bytes:
+    """A pickle for a job; raises UsageError for what cannot be pickled.
+
+    Protocol 4: the job's Python may be older.
+    """
+    try:
+        if not by_value:
+            return pickle.dumps(value, protocol=4)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"an argument cannot be sent to a job: {error}", "Pass what it is made of, or the path of a file."
+        ) from error
+    try:
+        import cloudpickle
+    except ImportError:
+        raise _needs_cloudpickle(value[0] if isinstance(value, tuple) else value) from None  # type: ignore[arg-type]
+    content: bytes = cloudpickle.dumps(value, protocol=4)
+    return content
+
+
+def packed(content: bytes) -> bytes:
+    """A pickle as the runner reads it from a file."""
+    return base64.b64encode(content) + b"\n"

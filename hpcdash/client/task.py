@@ -1,0 +1,215 @@
+"""Submits functions: their settings become a request, their arguments files of its launch."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from hpcdash.backends.script.call import ARGS_NAME, CALLBACKS_NAME, ITEMS_NAME, KWARGS_NAME
+from hpcdash.client.packaging import Code, dumps, find_code, packed, waiting_jobs
+from hpcdash.config.request import read_request, request_text
+from hpcdash.config.toml_text import format_toml
+from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks
+from hpcdash.domain.request import TASK_KIND, Request, Site
+from hpcdash.errors import UsageError
+from hpcdash.job.callbacks import Callback, shipped
+from hpcdash.job.task import Task
+
+# What a task says besides the keys of a request.
+OWN_OPTIONS = frozenset(
+    {"cache", "callbacks", "cluster", "cpus", "gpus", "image", "nodes", "ntasks", "packaging", "runtime"}
+    | {"python", "result_format", "source", "sys_path", "wheel"}
+)
+_CALL_KEYS = ("python", "result_format", "source", "sys_path", "wheel")
+_OTHER_NAMES = {"partition": "queue", "mem": "memory", "cpus_per_task": "cpus", "job_name": "name"}
+_TABLES = ("environment", "site")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that is ready to be planned: its request, what of this machine is sent, and the jobs that it waits for."""
+
+    request: Request
+    text: str
+    folder: Path | None
+    callbacks: tuple[Callback, ...]
+    cache_key: str = ""
+
+
+class Target(Protocol):
+    """Where a call goes, and what is said of all calls there: hpcdash.client.cluster.Cluster."""
+
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+    @property
+    def callbacks(self) -> tuple[Callback, ...]: ...
+    @property
+    def is_here(self) -> bool: ...
+    @property
+    def python(self) -> str: ...
+    @property
+    def site(self) -> Site: ...
+    def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]: ...
+
+
+def prepare(
+    cluster: Target,
+    task: Task[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    items: list[Any] | None = None,
+    at_most: int | None = None,
+    *,
+    calls: list[bytes] | None = None,
+) -> Prepared:
+    """The request of a call, or of a map of calls. Blocking. Raises UsageError for what cannot be.
+
+    `calls` are items that hold the function each (hpcdash.job.pickles); `task` says what their code is.
+    """
+    options = merged(cluster.defaults, task.options)
+    own = {key: options.pop(key) for key in OWN_OPTIONS & options.keys()}
+    code = find_code(task.function, str(own.get("packaging", "auto")), is_here=cluster.is_here)
+    if calls is not None:
+        code, items = replace(code, module="hpcdash.job.pickles", function="call_packed"), list(calls)
+    if items is not None and not 1 <= len(items) <= MAX_TASKS:
+        raise UsageError(f"a map takes 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
+    with waiting_jobs() as jobs:
+        staged = _arguments(task, replace(code, by_value=code.by_value and calls is None), args, kwargs, items)
+    callbacks = (*cluster.callbacks, *own.get("callbacks", ()))
+    if any(callback.requires_runner_transport for callback in callbacks):
+        staged[CALLBACKS_NAME] = shipped(callbacks)
+    after = [*task.waits_for, *((job, "afterok") for job in jobs)]
+    form = str(own.get("result_format", "pickle"))
+    key = _cache_key(task, form, staged) if own.get("cache") else ""
+    document = {**options, **_slots(own, options), "kind": TASK_KIND}
+    name = getattr(task.function, "__name__", type(task.function).__name__).strip("<>")
+    document.setdefault("name", name)
+    # What is in the folder it starts in would hide the wheel.
+    if cluster.is_here and code.folder is None and own.get("packaging") != "wheel":
+        document.setdefault("work_dir", str(Path.cwd()))
+    if code.folder is not None:
+        document["files"] = ["."]
+    if (conditions := [*_listed(options.get("after")), *cluster.conditions(after)]) != []:
+        document["after"] = list(dict.fromkeys(conditions))
+    if items is not None:
+        document["array"] = f"0-{len(items) - 1}" + (f"%{at_most}" if at_most is not None else "")
+    if image := own.get("image") or (own.get("packaging") == "container" and ""):
+        document["container"] = {"image": image, **({"runtime": own["runtime"]} if "runtime" in own else {})}
+    elif own.get("packaging") == "container":
+        raise UsageError("packaging: a container needs an image", 'Write image="docker://python:3.12".')
+    call = {name: own[name] for name in _CALL_KEYS if name in own}
+    call["sys_path"] = [*code.sys_path, *map(str, call.get("sys_path", ()))]
+    call.setdefault("python", cluster.python if "image" not in own else "python3")
+    call |= {"function": f"{code.module}:{code.function}", **({"main": code.main} if code.main else {})}
+    document["call"] = {**call, **({"cache_key": key} if key else {})}
+    request = read_request(format_toml(_plain(document)), f"task {name}", site=cluster.site)
+    assert request.call is not None
+    staged |= code.staged
+    request = replace(request, call=replace(request.call, staged=staged))
+    return Prepared(request, request_text(request, site=cluster.site), code.folder, callbacks, key)
+
+
+def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings over those before them, tables key by key, under their own names."""
+    found: dict[str, Any] = {}
+    for one in settings:
+        for key, value in one.items():
+            key = _OTHER_NAMES.get(key, key)
+            is_table = key in _TABLES and isinstance(value, Mapping)
+            found[key] = {**found.get(key, {}), **value} if is_table else value
+    return found
+
+
+def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default on one.
+
+    `ntasks` calls it so many times, each a rank of one step: the result is that of rank 0.
+    """
+    gpus, cpus, nodes, ntasks = numbers = [own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")]
+    if "slots" in options:
+        if any(numbers):
+            raise UsageError("slots: gpus, cpus, nodes or ntasks say it too", "Write slots, or the others.")
+        return {}
+    if any(value is not None and (type(value) is not int or value < 0) for value in numbers):
+        raise UsageError("gpus, cpus, nodes and ntasks are whole numbers")
+    if ntasks:
+        kind, others = ("cuda", cpus) if gpus else ("cpu", gpus)
+        if others or (gpus and gpus != ntasks):
+            raise UsageError("ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots.")
+        return {"slots": ntasks, "slot_type": kind, "launcher": "srun"}
+    count = gpus or cpus or 1
+    per_node = -(-count // (nodes or 1))
+    if gpus:
+        return {
+            "slots": gpus,
+            "slots_per_node": per_node,
+            **({} if "slot_type" in options else {"slot_type": "cuda"}),
+            **({"cpus_per_gpu": max(1, cpus // gpus)} if cpus else {}),
+        }
+    return {"slots": max(count, nodes or 1), "slots_per_node": per_node, "slot_type": "cpu"}
+
+
+def _arguments(
+    task: Task[Any, Any], code: Code, args: tuple[Any, ...], kwargs: Mapping[str, Any], items: list[Any] | None
+) -> dict[str, bytes]:
+    """The files of the call's arguments. A function goes with them where no job could import it."""
+    if code.by_value:
+
+        def call(own: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
+            return dumps((task.function, (*own, *args), {**kwargs, **named}), by_value=True)
+
+        if items is None:
+            return {ARGS_NAME: packed(dumps((call((), {}),)))}
+        each = [call(*_split(item)) for item in items]
+        return {ITEMS_NAME: packed(dumps(each))}
+    values: dict[str, Any] = {}
+    if args:
+        values[ARGS_NAME] = args
+    if kwargs:
+        values[KWARGS_NAME] = dict(kwargs)
+    if items is not None:
+        values[ITEMS_NAME] = items
+    return {name: packed(dumps(value)) for name, value in values.items()}
+
+
+def _split(item: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """As the runner takes an item."""
+    if isinstance(item, dict):
+        return (), item
+    return (item, {}) if isinstance(item, tuple) else ((item,), {})
+
+
+def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> str:
+    """What is the same for calls of the same function, by its source, with the same arguments."""
+    try:
+        source = inspect.getsource(task.function)
+    except (OSError, TypeError):
+        source = ""
+    digest = hashlib.sha256(f"{task.function.__module__}:{task.function.__qualname__}\n{form}\n{source}".encode())
+    for name in (ARGS_NAME, KWARGS_NAME, ITEMS_NAME):
+        digest.update(f"\n{name} {len(staged.get(name, b''))}\n".encode())
+        digest.update(staged.get(name, b""))
+    return digest.hexdigest()[:32]
+
+
+def _listed(value: object) -> list[str]:
+    if value is None:
+        return []
+    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def _plain(value: Any) -> Any:
+    """As TOML has it: lists for tuples, text for paths and sequences of tasks."""
+    match value:
+        case Mapping():
+            return {str(key): _plain(one) for key, one in value.items() if one is not None}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case Path() | ArrayTasks():
+            return str(value)
+        case _:
+            return value

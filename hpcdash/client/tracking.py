@@ -1,0 +1,232 @@
+"""The states of the jobs that a program waits for: one poll of the cluster serves all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+
+Row = Mapping[str, Any]
+_COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code", "stdout_path")
+# A history is told of an end a little later.
+_TRIES = 4
+# A short job ends long before the next poll: after a submission some come sooner, though not after each of many.
+_SOON_SECONDS = (1.0, 2.0, 4.0)
+_SOON_EVERY_SECONDS = 30.0
+
+
+class TrackedJob:
+    """A job, or an array with the tasks `indices`; `rows` has what was seen last of each, by index (None: a job)."""
+
+    def __init__(self, job_id: str, indices: Sequence[int] | None) -> None:
+        self.job_id = job_id
+        self.indices: tuple[int | None, ...] = (None,) if indices is None else tuple(indices)
+        self.rows: dict[int | None, Row] = {}
+        self.ended: set[int | None] = set()
+        self.changed: list[Callable[[TrackedJob], None]] = []
+        self.tries = 0
+        self._wanted = frozenset(self.indices)
+
+    @property
+    def number(self) -> int:
+        return int(number_of(self.job_id) or -1)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.ended) == len(self._wanted)
+
+    def state(self, index: int | None) -> str:
+        row = self.rows.get(index)
+        return str(row["state"]) if row is not None else str(JobState.UNKNOWN)
+
+    def see(self, rows: Iterable[Row]) -> set[int | None]:
+        """Take what a list says; the tasks that it has. An end stands."""
+        seen: set[int | None] = set()
+        for row in rows:
+            for index in self._held(row):
+                seen.add(index)
+                if index not in self.ended:
+                    self.rows[index] = row
+                    if row["state"] in ENDED:
+                        self.ended.add(index)
+        return seen
+
+    def _held(self, row: Row) -> Iterable[int | None]:
+        if self._wanted == {None}:
+            return (None,) if row["array_task"] is None else ()
+        if row["array_task"] is None:
+            # What is left of an array that was cancelled goes by its own number.
+            return self._wanted - self.ended - self.rows.keys() if row["state"] in ENDED else ()
+        try:
+            tasks = parse_tasks(str(row["array_task"]))
+        except ValueError:
+            return ()
+        return {index for index in self._wanted if index is not None and tasks.contains(index)}
+
+    def forget(self, indices: Iterable[int | None]) -> None:
+        """Drop what was seen of some before they were acted on."""
+        for index in set(indices) - self.ended:
+            self.rows.pop(index, None)
+
+    def lose(self, indices: Iterable[int | None]) -> None:
+        """Note that nobody knows how some ended."""
+        for index in indices:
+            row = dict(self.rows.get(index) or dict.fromkeys(_COLUMNS))
+            self.rows[index] = {**row, "state": str(JobState.GONE), "reason": "it is in no list any more"}
+            self.ended.add(index)
+
+
+class JobStates:
+    """Follows jobs by the cluster's own poll of one's jobs, which runs while somebody waits."""
+
+    def __init__(self, session: ClusterSession) -> None:
+        self._session = session
+        self._store = session.store
+        self._jobs: dict[str, TrackedJob] = {}
+        self.news = asyncio.Event()
+        self._waiting = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._is_stale = False
+        self._hurried_at = float("-inf")
+        self._hurrying: asyncio.Task[None] | None = None
+        self._stop_listening = self._store.listen(self._hear)
+
+    def stop(self) -> None:
+        """Follow nothing any more."""
+        self._stop_listening()
+        if self._hurrying is not None:
+            self._hurrying.cancel()
+
+    def track(self, job: TrackedJob) -> None:
+        self._jobs[f"{job.job_id} {id(job)}"] = job
+
+    def submitted(self) -> None:
+        """Have the next polls come soon."""
+        now = asyncio.get_running_loop().time()
+        if now - self._hurried_at >= _SOON_EVERY_SECONDS:
+            self._hurried_at = now
+            self._hurrying = asyncio.create_task(self._hurry(), name=f"first polls of {self._store.name}")
+
+    async def _hurry(self) -> None:
+        for pause in _SOON_SECONDS:
+            await asyncio.sleep(pause)
+            if self._waiting:
+                self._session.poller.ask_now()
+
+    @contextlib.asynccontextmanager
+    async def polling(self) -> AsyncIterator[None]:
+        """Jobs are asked for meanwhile, at the pace of the configuration."""
+        poller = self._session.poller
+        if self._waiting == 0:
+            poller.start()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                await poller.stop()
+
+    async def wait(self, is_done: Callable[[], bool]) -> None:
+        """Return once `is_done`, which is asked again after each poll. Raises what a person has to settle."""
+        async with self.polling():
+            while not is_done():
+                news = self.news
+                if (error := self._session.poller.waiting_for_person) is not None:
+                    raise error
+                await news.wait()
+
+    async def ask_now(self) -> None:
+        """Poll once, for whoever wants to know without waiting."""
+        await self._store.open()
+        await self._store.fetch(Kind.MINE)
+        await self.read()
+
+    def _hear(self, changed: Changed) -> None:
+        if changed.kind is None:
+            self._tell()
+        elif changed.kind is Kind.MINE and Kind.MINE not in self._store.errors:
+            self._is_stale = True
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_on(), name=f"states of {self._store.name}")
+
+    def _tell(self) -> None:
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+    async def _read_on(self) -> None:
+        while self._is_stale:
+            self._is_stale = False
+            # The next poll tries again.
+            with contextlib.suppress(HpcdashError):
+                await self.read()
+
+    async def read(self) -> None:
+        """Take what the lists say of the jobs that have not ended, and ask for those that they do not have."""
+        living = [job for job in self._jobs.values() if not job.is_over]
+        table = self._store.table(Kind.MINE)
+        if not living or table is None:
+            self._tell()
+            return
+        try:
+            missing = await asyncio.to_thread(_see, table, living)
+            if missing:
+                await self._look_up(missing)
+        finally:
+            for job in living:
+                for changed in job.changed:
+                    changed(job)
+            self._jobs = {key: job for key, job in self._jobs.items() if not job.is_over}
+            self._tell()
+
+    async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
+        """Those that no list of one's own jobs has: they ended before it was asked for, or are another's."""
+        ids = tuple(dict.fromkeys(job.job_id for job in missing))
+        rows = _by_number(await self._session.actions.rows_of(ids))
+        for job in missing:
+            missing[job] -= job.see(rows.get(job.number, ()))
+        left = {job: indices for job, indices in missing.items() if indices}
+        if not left:
+            return
+        if self._store.probe is None or self._store.probe.has_accounting is not False:
+            ids = tuple(dict.fromkeys(array_of(job.job_id) for job in left))
+            past = await self._store.poll(self._store.backend.history.jobs(None, 0, ids))
+            rows = _by_number(past.table.to_pylist())
+            for job in left:
+                left[job] -= job.see(rows.get(job.number, ()))
+        for job, indices in left.items():
+            job.tries = job.tries + 1 if indices else 0
+            if job.tries >= _TRIES:
+                job.lose(indices)
+
+
+def _see(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
+    """What a table says of the jobs; those tasks of theirs that it does not have."""
+    numbers = pa.array(sorted({job.number for job in jobs}), table["_number"].type)
+    found = table.filter(pc.is_in(table["_number"], numbers)).select(_COLUMNS)
+    rows = _by_number(found.to_pylist())
+    missing = {}
+    for job in jobs:
+        seen = job.see(rows.get(job.number, ()))
+        if left := {index for index in job.indices if index not in seen and index not in job.ended}:
+            missing[job] = left
+    return missing
+
+
+def _by_number(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(int(number_of(str(row["id"])) or -1), []).append(row)
+    return found

@@ -1,0 +1,56 @@
+"""What `import hpcdash` offers, each name imported when it is first used.
+
+A job may have hpcdash.job alone: what submits is there by name, so that a module with tasks can be imported, and says
+so when it is called.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CLIENT = "hpcdash.client"
+_MODULES = {
+    "BaseCallback": "hpcdash.job.callbacks",
+    "Callback": "hpcdash.job.callbacks",
+    "Completed": "hpcdash.job.states",
+    "CompletedContext": "hpcdash.job.states",
+    "JobContext": "hpcdash.job.context",
+    "JobStatus": "hpcdash.job.states",
+    "JobStatusUpdatedContext": "hpcdash.job.states",
+    "RunBegin": "hpcdash.job.states",
+    "RunBeginContext": "hpcdash.job.states",
+    "RunEnd": "hpcdash.job.states",
+    "RunEndContext": "hpcdash.job.states",
+    "RunsOn": "hpcdash.job.callbacks",
+    "StatusOn": "hpcdash.job.callbacks",
+    "Task": "hpcdash.job.task",
+    "current_job_context": "hpcdash.job.context",
+    "task": "hpcdash.job.task",
+    **dict.fromkeys(("Cluster", "Executor", "Job", "JobArray", "JobFailed", "Request", "connect"), _CLIENT),
+}
+
+
+def find(package: str, name: str) -> Any:
+    """The object of that name. Raises AttributeError for a name that there is not."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError:
+        if module != _CLIENT:
+            raise
+        return _missing(name)
+
+
+def _missing(name: str) -> type:
+    def refuse(self: object, *_args: object, **_kwargs: object) -> None:
+        raise RuntimeError(
+            f"hpcdash.{name} is not here: this job has hpcdash.job alone. Install hpcdash in its Python."
+        )
+
+    return type(name, (), {"__init__": refuse, "__class_getitem__": classmethod(lambda cls, _: cls)})

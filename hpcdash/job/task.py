@@ -1,0 +1,71 @@
+"""Functions that can be submitted: `@task`, on the machine that submits and in the job."""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable, Mapping
+
+
+class Task:
+    """A function with what its jobs ask for. Calling it runs it here.
+
+    `options` are keys of a request, such as `slots` or `time`; hpcdash.client says which others there are.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any], after: tuple[Any, ...] = ()) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.options = dict(options)
+        self.waits_for = after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        # By its name, as the function itself.
+        return self.__qualname__  # type: ignore[attr-defined]
+
+    def with_options(self, **options: Any) -> Task:
+        """The same function, whose jobs ask for this in place of what they asked for before."""
+        return Task(self.function, {**self.options, **options}, self.waits_for)
+
+    def after(self, job: Any, kind: str = "afterok") -> Task:
+        """The same function, whose jobs start once `job` (or its id) has ended as `kind` says.
+
+        `kind` is afterok (success), afternotok (failure), afterany (any end) or after (its start).
+        """
+        return Task(self.function, self.options, (*self.waits_for, (job, kind)))
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        """A job that calls it with these arguments, on the cluster of its options or the current one."""
+        return _client().submit_task(self, args, kwargs)
+
+    async def asubmit(self, *args: Any, **kwargs: Any) -> Any:
+        """As `submit`, in an event loop."""
+        return await _client().asubmit_task(self, args, kwargs)
+
+    def map(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
+        """One array whose tasks call it with an item each, at most so many of them at once.
+
+        A tuple is positional arguments, a dict keyword arguments, anything else one argument; `kwargs` are for all.
+        """
+        return _client().map_task(self, items, kwargs, at_most)
+
+    async def amap(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
+        """As `map`, in an event loop."""
+        return await _client().amap_task(self, items, kwargs, at_most)
+
+
+def task(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`@task`, or `@task(slots=8, time="2h")`: a function whose jobs ask for this."""
+    if function is None:
+        return functools.partial(Task, options=options)
+    return Task(function, options)
+
+
+def _client() -> Any:
+    return import_module("hpcdash.client.cluster")

@@ -1,0 +1,80 @@
+"""What the tests submit: copied into a folder of its own, which the job imports it from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import hpcdash
+
+
+class Unreadable(Exception):
+    """Its pickle cannot be read: it wants two arguments and keeps one."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class Notes(hpcdash.BaseCallback):
+    """Writes what it is told to a file."""
+
+    requires_runner_transport = True  # type: ignore[assignment]
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def _note(self, *words: object) -> None:
+        with open(self.path, "a") as file:
+            file.write(" ".join(map(str, words)) + "\n")
+
+    def on_begin_run_job_ctx(self, ctx: hpcdash.RunBeginContext) -> None:
+        self._note("begin", ctx.job_context.job_id)
+
+    def on_end_run_job_ctx(self, ctx: hpcdash.RunEndContext) -> None:
+        self._note("end", ctx.status, ctx.error_type)
+
+    def on_completed_ctx(self, ctx: hpcdash.CompletedContext) -> None:
+        self._note("completed", ctx.emitted_by, ctx.status, ctx.job_id)
+
+
+@hpcdash.task(time="10m")
+def add(first: float, second: float = 1) -> float:
+    print(f"adding {first} and {second}")
+    return first + second
+
+
+@hpcdash.task(time="10m")
+def total(values: list[float]) -> float:
+    return sum(values)
+
+
+@hpcdash.task(time="10m")
+def odd_alone(number: int) -> int:
+    if number % 2 == 0:
+        raise ValueError(f"{number} is even")
+    return number
+
+
+@hpcdash.task(time="10m")
+def where(job: hpcdash.JobContext) -> tuple[str | None, str, str]:
+    return job.job_id, str(job.output_dir), os.getcwd()
+
+
+@hpcdash.task(time="10m")
+def unreadable() -> None:
+    raise Unreadable("one", "two")
+
+
+@hpcdash.task(result_format="json")
+def described(**values: Any) -> dict[str, Any]:
+    return {"values": values, "python": sys.version_info[0]}
+
+
+@hpcdash.task(cache=True)
+def once(number: int) -> int:
+    return number
+
+
+def square(number: int) -> int:
+    return number * number

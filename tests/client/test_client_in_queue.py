@@ -1,0 +1,190 @@
+"""Functions that run as jobs of an embedded queue: results, failures, chains, maps, callbacks, and a killed program."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hpcdash
+from hpcdash.errors import HpcdashError, UsageError
+from tests.embedded.queue_lab import until
+from tests.support.program import Program
+
+pytestmark = pytest.mark.system
+SECONDS = 120.0
+
+
+def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+    first = calls.add.submit(1, second=2)
+    assert calls.add(1, 2) == 3
+    odd = calls.odd_alone.map([1, 2, 3], at_most=2)
+    last = calls.total.submit([first, odd[2], 10])
+    context = calls.where.submit()
+    failed = calls.unreadable.submit()
+    described = calls.described.submit(lr=0.5)
+    with pytest.raises(TimeoutError):
+        calls.add.with_options(begin="+1h").submit(1).result(0.1)
+    after_failure = calls.add.after(odd, "afternotok").submit(40)
+    never = calls.add.submit(odd[1])
+
+    assert first.result(SECONDS) == 3
+    assert first.result(0) == 3
+    assert last.result(SECONDS) == 16
+    assert first.logs() == "adding 1 and 2\n"
+    assert list(first.logs(follow=True)) == ["adding 1 and 2"]
+    assert context.result(SECONDS) == (context.id, context.folder, os.getcwd())
+    assert Path(context.folder).parent.name == "where"
+    assert described.result(SECONDS) == {"values": {"lr": 0.5}, "python": 3}
+    assert after_failure.result(SECONDS) == 41
+
+    assert odd.wait(SECONDS) == {"completed": 2, "failed": 1}
+    one, even, three = odd.results(return_exceptions=True)
+    assert (one, three) == (1, 3)
+    with pytest.raises(ValueError, match="2 is even") as raised:
+        odd[1].result()
+    assert type(even) is ValueError
+    assert "in odd_alone" in str(raised.value.__cause__)
+    with pytest.raises(hpcdash.JobFailed, match="Unreadable: one and two") as unreadable:
+        failed.result(SECONDS)
+    assert unreadable.value.exception_type == "Unreadable"
+    with pytest.raises(hpcdash.JobFailed, match="will not start"):
+        never.result(SECONDS)
+    never.cancel()
+    with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
+        never.result(SECONDS)
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(first)
+
+    # Another program finds them by their numbers.
+    text = f"import hpcdash; c = hpcdash.connect('local'); a = c.attach('{odd.id}'); j = c.attach('{odd.id}_0')"
+    text += "; print(len(a), a[2].result(60), j.result(60), c.attach('" + described.id + "').result(60)['python'])"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert found.stdout == "3 3 1 3\n", found.stderr
+    assert set(queue.history("1d")["id"]) >= {first.id, context.id}
+    assert list(queue.jobs("state=pending")["name"]) == ["add"]
+
+
+def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    job = calls.odd_alone.with_options(callbacks=[calls.Notes(str(notes))]).submit(2)
+    assert type(job.exception(SECONDS)) is ValueError
+    expected = [f"begin {job.id}", "end failure ValueError"]
+    expected += [f"completed {where} failure {job.id}" for where in ("runner", "client")]
+    found = until(lambda: len(notes.read_text().splitlines()) == 4 and notes.read_text(), "all that is told")
+    assert found.splitlines() == expected
+
+
+async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+    job = await calls.add.asubmit(2)
+    assert await job == 3
+    assert await job.await_end() == "completed"
+    with hpcdash.Executor(queue, time="10m") as executor:
+        assert list(executor.map(calls.square, range(4), chunksize=3)) == [0, 1, 4, 9]
+        even = executor.submit(calls.odd_alone, 2)
+        by_value = executor.submit(lambda number: number + 1, 41)
+        assert type(even.exception(SECONDS)) is ValueError
+        assert by_value.result(SECONDS) == 42
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(calls.square, 1)
+
+
+def test_a_result_that_others_may_have_written_is_not_read(
+    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path
+) -> None:
+    class Attack:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "attacked"),)
+
+    job = calls.add.submit(1)
+    assert job.wait(SECONDS) == "completed"
+    Path(job.result_path).write_bytes(pickle.dumps(Attack()))
+    Path(job.folder).chmod(0o770)
+    with pytest.raises(UsageError, match="closed to others"):
+        job.result()
+    follower = calls.add.submit(job.cluster.attach(job.id), 1)
+    assert "others may have written" in str(follower.exception(SECONDS))
+    assert not (tmp_path / "attacked").exists()
+
+
+# $1 is what is killed: before the answer of the submission is noted, or after it.
+KILLED = """\
+import os, signal, sys
+import hpcdash, client_calls
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.submit.launches import Launches
+def end(*args, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[1] == "before":
+    Actions._note_after = end
+else:
+    Launches.conclude = end
+hpcdash.connect("local")
+client_calls.once.submit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_a_killed_program_submitted_is_not_submitted_twice(
+    person: Program, calls: ModuleType, moment: str
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(calls.__file__ or "").parent)}
+    argv = [sys.executable, "-c", KILLED, moment, "7"]
+    killed = subprocess.run(argv, env=environment, capture_output=True, timeout=SECONDS, check=False)
+    assert killed.returncode == -9, killed.stderr
+    with hpcdash.connect("local") as cluster:
+        job = calls.once.submit(7)
+        assert (job.id, job.result(SECONDS)) == ("1", 7)
+        assert calls.once.submit(7).id == "1"
+        other = calls.once.submit(8)
+        assert (other.id, other.result(SECONDS)) == ("2", 8)
+        assert cluster.attach("1").result() == 7
+
+
+def test_what_cannot_be_submitted_is_refused_before_anything_is(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+    with pytest.raises(HpcdashError, match="memroy"):
+        calls.add.with_options(memroy="4G").submit(1)
+    with pytest.raises(UsageError, match="cannot be sent"):
+        calls.add.submit(threading.Lock())
+    with pytest.raises(UsageError, match="1 to"):
+        calls.add.map([])
+    with pytest.raises(UsageError, match="none of auto"):
+        calls.add.with_options(packaging="box").submit(1)
+    assert queue.jobs().empty
+
+
+@pytest.mark.long
+def test_a_map_of_a_thousand_with_thirty_failures(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+    numbers = [2 * at if at % 34 == 0 else 2 * at + 1 for at in range(1000)]
+    jobs = calls.odd_alone.map(numbers)
+    found = jobs.results(return_exceptions=True)
+    failed = [number for number in numbers if number % 2 == 0]
+    assert len(failed) == 30
+    assert [number for number, result in zip(numbers, found, strict=True) if isinstance(result, ValueError)] == failed
+    assert [result for result in found if isinstance(result, int)] == [number for number in numbers if number % 2]
+
+
+def test_the_examples_run(person: Program, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    (texts / "a.txt").write_text("two words")
+    folder = Path(__file__).parent.parent.parent / "examples"
+    expected = {
+        ("sweep.py", "local"): "best: lr 0.01, width 256",
+        ("chain.py", "local", str(tmp_path / "run")): "300 steps, in",
+        ("map_files.py", "local", str(texts)): f"{texts / 'a.txt'}: 2",
+        ("executor.py", "local"): "168 primes below 1000",
+        ("callbacks.py", "local"): "runner: job",
+    }
+    running = {
+        words: subprocess.Popen([sys.executable, folder / words[0], *words[1:]], stdout=subprocess.PIPE, text=True)
+        for words in expected
+    }
+    said = {words: process.communicate(timeout=240)[0] for words, process in running.items()}
+    assert {words: expected[words] in text for words, text in said.items()} == dict.fromkeys(expected, True), said
