@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
+from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
@@ -171,6 +171,10 @@ def _no_variables(*_: object) -> Mapping[str, str | None]:
     return {}
 
 
+def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
+    return {}
+
+
 def _never(*_: object) -> bool:
     return False
 
@@ -284,6 +288,10 @@ class ReasonsPart:
     hint: Callable[[str, str | None], str] = _empty_text
     """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
 
+    cause: Callable[[Mapping[str, str]], str] = _empty_text
+    """Why a job waits or failed, in the scheduler's own words by what `native` says of it, where its reason is only a
+    code; '' where there is nothing to add."""
+
     never_starts: Callable[[str, str | None], str] = _empty_text
     """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
 
@@ -355,6 +363,13 @@ class DetailPart:
     steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
     """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
     scheduler knows no steps."""
+
+    facts: Callable[[Mapping[str, str]], Mapping[str, Mapping[str, str]]] = _no_facts
+    """Groups of the job page that this scheduler alone has, by their titles: label → value, by what `native` says."""
+
+    activity: Callable[[Mapping[str, Any], Mapping[str, str]], Query[Activity] | None] = _none
+    """(row, native): what the job's program has the scheduler run within the job, such as tasks. None for one that has
+    nothing of the kind."""
 
     shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
     """What runs a shell in a running job; None: there is no way onto its nodes."""

@@ -44,6 +44,8 @@ _READ_BYTES = 1 << 16
 _REQUESTS = 4
 _CONNECT_SECONDS = 10.0
 _DENIED = (401, 403)
+# The dashboard of Ray 2.9 fails on a request that does not say who sends it.
+_PROGRAM = "hpcdash"
 
 
 class _Reader(Protocol):
@@ -209,7 +211,8 @@ class HttpTransport:
         """Status, reason and clock of a response, and its body piece by piece. No redirect is followed."""
         reader, writer = await self._open()
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_READ_BYTES)
-        headers = [("Host", self._authority), ("Accept", "*/*"), ("Connection", "close"), *self._headers.items()]
+        headers = [("Host", self._authority), ("User-Agent", _PROGRAM), ("Accept", "*/*"), ("Connection", "close")]
+        headers += self._headers.items()
         if body or method in ("POST", "PUT"):
             headers.append(("Content-Length", str(len(body))))
             headers.append(("Content-Type", "application/json" if method == "POST" else "application/octet-stream"))

@@ -199,3 +199,58 @@ def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     offered = BACKEND.capabilities
     assert {Capability.SUBMIT, Capability.CANCEL, Capability.LOGS} <= offered
     assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.FORM}
+
+
+def summary(rows: dict[str, Any], warning: str = "") -> dict[str, Any]:
+    clusters = {"node_id_to_summary": {"cluster": {"summary": rows}}}
+    return {"result": True, "data": {"result": {"result": clusters, "partial_failure_warning": warning}}}
+
+
+def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_cause() -> None:
+    tasks = {
+        "shard": {"func_or_class_name": "shard", "state_counts": {"RUNNING": 2, "FINISHED": 1, "FAILED": 1}},
+        "never": {"func_or_class_name": "never", "state_counts": {"PENDING_NODE_ASSIGNMENT": 1, "NEW_ONE": 1}},
+        "odd": {"func_or_class_name": 7, "state_counts": None},
+    }
+    failed = {"name": "shard-3", "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n'}
+    listed = {"data": {"result": {"result": [failed, {"name": "quiet"}]}}}
+    query = BACKEND.detail.activity({}, {"job_id": "02/&x=1"})
+    assert query is not None
+    assert "filter_values=02%2F%26x%3D1" in query.argv[1]
+    assert BACKEND.detail.activity({}, {"submission_id": "raysubmit_a"}) is None
+    actors = told(b'{"result": false, "msg": "the agents are gone"}', 500)
+    parts = (told(summary(tasks, "2 of 7 nodes did not answer")), actors, told(listed))
+    activity = query.parse(Told(500, b"".join(part.stdout for part in parts)))
+    assert [(one.kind, one.name, one.states) for one in activity.counts] == [
+        ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
+        ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
+    ]
+    assert activity.failures == (("shard-3", "ValueError: it is broken"),)
+    assert activity.notes == (
+        "tasks: 2 of 7 nodes did not answer",
+        "actors: the agents are gone",
+    )
+    with pytest.raises(ControllerDown):
+        query.parse(actors)
+
+
+def test_the_cause_of_a_failed_start_is_the_last_error_of_its_message_and_a_failed_command_s_is_in_its_log() -> None:
+    message = "Traceback (most recent call last):\n  x\nRuntimeError: Failed to set up runtime environment.\n"
+    assert BACKEND.reasons.cause({"status": "FAILED", "message": message}) == (
+        "RuntimeError: Failed to set up runtime environment."
+    )
+    logged = "Job entrypoint command failed with exit code 7, last available logs:\nstep 1\n"
+    assert BACKEND.reasons.cause({"status": "FAILED", "message": logged}) == ""
+    assert BACKEND.reasons.cause({"status": "RUNNING", "message": "Job is currently running."}) == ""
+
+
+def test_driver_metadata_and_runtime_environment_are_groups_of_the_job_page() -> None:
+    native = {
+        "driver_info": '{"node_ip_address": "10.0.0.1", "pid": "17"}',
+        "metadata": '{"team": "x", "n": 3}',
+        "runtime_env": "not JSON",
+    }
+    assert BACKEND.detail.facts(native) == {
+        "Driver": {"address": "10.0.0.1", "process": "17"},
+        "Metadata": {"n": "3", "team": "x"},
+    }
