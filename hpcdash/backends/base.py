@@ -47,6 +47,8 @@ class Capability(StrEnum):
     SUSPEND = "suspend"
     SIGNAL = "signal"
     ALTER = "alter"
+    # It forgets a job that ended when it is asked to.
+    DELETE = "delete"
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"

@@ -454,6 +454,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     _acting_command("requeue", "End running jobs and put them back into the queue."),
     _acting_command("suspend", "Stop running jobs where they are (often for operators alone)."),
     _acting_command("resume", "Let suspended jobs go on."),
+    _acting_command("delete", "Remove what the cluster keeps of ended jobs (Ray)."),
     signal_jobs,
     _switch_command("kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."),
     _switch_command("save", "Create the save-switch file: the run saves and continues; it removes the file."),

@@ -140,6 +140,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("hold", "h", "hold or release", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7),
     Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
     Action("suspend", "p", "suspend or resume", OF_A_LIVING_JOB, Capability.SUSPEND, acts=True),
+    Action(
+        "delete",
+        "delete",
+        "delete what the cluster keeps of an ended job (asks)",
+        OF_A_JOB,
+        Capability.DELETE,
+        acts=True,
+    ),
     Action("signal", "z", "send a signal", OF_A_LIVING_JOB, Capability.SIGNAL, acts=True),
     Action(
         "alter",
@@ -352,6 +360,7 @@ _KEY_SIGNS = {
     "greater_than_sign": ">",
     "less_than_sign": "<",
     "underscore": "_",
+    "delete": "del",
 }
 _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 

@@ -29,6 +29,7 @@ _CAPABILITIES = frozenset(
         Capability.SCRIPT,
         Capability.KEEPS_SCRIPTS,
         Capability.CANCEL,
+        Capability.DELETE,
         Capability.SUBMIT,
     }
 )

@@ -254,3 +254,18 @@ def test_driver_metadata_and_runtime_environment_are_groups_of_the_job_page() ->
         "Driver": {"address": "10.0.0.1", "process": "17"},
         "Metadata": {"n": "3", "team": "x"},
     }
+
+
+def test_an_ended_job_is_deleted_by_one_request_and_a_running_one_is_refused_in_ray_s_words() -> None:
+    [command] = BACKEND.actions.commands(ActionRequest(Verb.DELETE, ("a/b",)))
+    assert command.argv == ("DELETE", "/api/jobs/a%2Fb")
+    refused = (
+        b"Traceback\nRuntimeError: failed with 500: Traceback\n  x\nRuntimeError: it is in a non-terminal state\n."
+    )
+    answers = [told({"deleted": True}), told(refused, 500), told(b"Job a does not exist", 404), Told(0, b"cut")]
+    assert [(one.done, one.words) for answer in answers for one in command.read(answer)] == [
+        (True, ""),
+        (False, "RuntimeError: it is in a non-terminal state"),
+        (False, "Job a does not exist"),
+        (None, "the answer was cut short"),
+    ]
