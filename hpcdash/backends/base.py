@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, Script, Usage
+from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
@@ -58,6 +58,8 @@ class Capability(StrEnum):
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
     LIVE_LOGS = "live_logs"
+    # Parts of a job have logs besides its own output.
+    OTHER_LOGS = "other_logs"
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
@@ -408,6 +410,9 @@ class LogsPart:
 
     needs_script: Callable[[JobDetail], bool] = _never
     """Whether only the batch script's own directives can tell the paths."""
+
+    others: Callable[[JobDetail], Query[tuple[OtherLog, ...]] | None] = _none
+    """The logs that parts of a job have besides its own output; None where there are none."""
 
     request: Callable[[str], str] = _empty_text
     """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""

@@ -42,6 +42,19 @@ class LogFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLog:
+    """A log of a job besides its own output: `name` tells it from the others, `title` says whose it is.
+
+    It is found by each of `aliases` too, where no other log of the job has that one.
+    """
+
+    name: str
+    title: str
+    files: LogFiles
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a job used of what it was given; None is unknown. CPU times are sums over all its processes, in seconds."""
 

@@ -15,7 +15,7 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, nodes, probe, requests, tasks
+from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks
 
 _CAPABILITIES = frozenset(
     {
@@ -26,6 +26,7 @@ _CAPABILITIES = frozenset(
         Capability.DETAIL,
         Capability.LOGS,
         Capability.LIVE_LOGS,
+        Capability.OTHER_LOGS,
         Capability.SCRIPT,
         Capability.KEEPS_SCRIPTS,
         Capability.CANCEL,
@@ -49,7 +50,7 @@ BACKEND = Backend(
     detail=DetailPart(
         native=jobs.native_query, join=jobs.job_detail, facts=jobs.job_facts, activity=tasks.activity_query
     ),
-    logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
+    logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,
         query=jobs.script_query,

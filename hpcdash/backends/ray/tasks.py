@@ -95,10 +95,13 @@ def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | N
     if name is None or not states:
         return None
     order = sorted(states, key=lambda native: (native in ("FINISHED", "DEAD"), native))
-    return ActivityCount(kind, name, tuple((_words(native), _state(native).value, states[native]) for native in order))
+    return ActivityCount(
+        kind, name, tuple((format_state(native), _state(native).value, states[native]) for native in order)
+    )
 
 
-def _words(native: str) -> str:
+def format_state(native: str) -> str:
+    """A state of a task or an actor in plain words."""
     return _WORDS.get(native, native.lower().replace("_", " "))
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.submissions import Submission
+from hpcdash.domain import schema
 from hpcdash.errors import (
     CommandMissing,
     ControllerDown,
@@ -23,6 +25,7 @@ from hpcdash.errors import (
     UnreadableOutput,
     UsageError,
 )
+from hpcdash.services.logs.locate import find_other_log
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import FIXTURES, expected_of, play
 
@@ -269,3 +272,40 @@ def test_an_ended_job_is_deleted_by_one_request_and_a_running_one_is_refused_in_
         (False, "Job a does not exist"),
         (None, "the answer was cut short"),
     ]
+
+
+def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another_file() -> None:
+    worker, other = "ab" * 28, "cd" * 28
+    ran = {"node_id": "n1", "worker_id": worker, "worker_pid": 7}
+    listed = [
+        {**ran, "name": "shard-1", "state": "RUNNING", "creation_time_ms": 3},
+        {**ran, "name": "shard-0", "state": "FINISHED", "creation_time_ms": 2},
+        {"name": "ps:Server.__init__", "actor_id": "a1", "type": "ACTOR_CREATION_TASK", "state": "FINISHED"},
+        {"node_id": "n2", "worker_id": other, "actor_id": "a1", "name": "Server.ping", "state": "FINISHED"}
+        | {"task_log_info": {"stdout_file": "/tmp/ray/logs/own.out", "stderr_file": "/etc/shadow"}},
+        {"node_id": "n2", "worker_id": "../../x", "name": "evil", "state": "RUNNING"},
+        {"name": "waits", "state": "PENDING_NODE_ASSIGNMENT"},
+    ]
+    detail = JobDetail(schema.JOBS.empty_table(), {"job_id": "02", "driver_node_id": "n1", "runtime_env": "{}"})
+    query = BACKEND.logs.others(detail)
+    assert query is not None
+    logs = query.parse(told({"data": {"result": {"result": listed}}}))
+    assert [(log.name, log.title, log.files.stdout, log.files.stderr) for log in logs] == [
+        (
+            "cdcdcdcd",
+            "ps, Server.ping · 1 task: 1 finished · node n2",
+            "/ray-logs/n2/own.out",
+            f"/ray-logs/n2/worker-{other}-02-0.err",
+        ),
+        (
+            "abababab",
+            "shard-0, shard-1 · 2 tasks: 1 finished, 1 running · pid 7 on node n1",
+            f"/ray-logs/n1/worker-{worker}-02-7.out",
+            f"/ray-logs/n1/worker-{worker}-02-7.err",
+        ),
+        ("setup", "setup of its runtime environment", "/ray-logs/n1/runtime_env_setup-02.log", None),
+    ]
+    assert find_other_log(logs, "ps").name == "cdcdcdcd"
+    with pytest.raises(UsageError, match="no other log of this job is named evil: cdcdcdcd, abababab, setup"):
+        find_other_log(logs, "evil")
+    assert BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"})) is None
