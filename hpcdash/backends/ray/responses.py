@@ -18,6 +18,7 @@ from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerR
 
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
+_TOO_MANY = 429
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
@@ -69,6 +70,14 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "Check the URL. hpcdash needs Ray 2.9 or later with its dashboard (ray[default]).",
                 argv=answer.argv,
                 status=_NOT_FOUND,
+                words=words,
+            )
+        if response.status == _TOO_MANY:
+            raise ControllerDown(
+                "the Ray dashboard has too many requests to answer",
+                "hpcdash asks again by itself.",
+                argv=answer.argv,
+                status=response.status,
                 words=words,
             )
         if response.status >= 500:

@@ -114,6 +114,7 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
         (told(b"<html>not found</html>", 404), UnreadableOutput, "no Ray dashboard"),
         (told(b"Traceback (most recent call last):\n  x\nRuntimeError: GCS died\n", 500), ControllerDown, "GCS died"),
         (told(b"bad field", 400), SchedulerRefused, "bad field"),
+        (told({"result": False, "msg": "Max number reached."}, 429), ControllerDown, "too many requests"),
         (told(b"<html>a login page</html>"), UnreadableOutput, "not what a Ray dashboard answers"),
         (told({"jobs": 1}), UnreadableOutput, "not a list of Ray jobs"),
         (Told(0, b"200 400 -\ncut"), UnreadableOutput, "cut short"),
