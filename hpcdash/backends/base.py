@@ -347,6 +347,9 @@ class HistoryPart:
     keeps_ended: bool = False
     """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
 
+    forgotten: str = ""
+    """Why a job may be in no list and in no history, where there is a usual reason."""
+
     no_history: str = "not kept here"
     """What it means that the site's scheduler keeps none."""
 

@@ -45,7 +45,7 @@ BACKEND = Backend(
     history=HistoryPart(
         jobs=jobs.history_query,
         native=jobs.native_query,
-        no_history="not known any more: Ray forgets its jobs when its head node restarts",
+        forgotten="Ray no longer knows it, as after a restart of its head node",
     ),
     detail=DetailPart(
         native=jobs.native_query, join=jobs.job_detail, facts=jobs.job_facts, activity=tasks.activity_query
