@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
+from hpcdash.backends.submissions import NewLimits, SentFile, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -523,9 +523,13 @@ class SubmitPart:
     so.
     """
 
-    request: Callable[[Request, bytes, str], SubmittedRequest] | None = None
-    """(request, library, mark): hand a request in as it is, with hpcdash.job as a zip. Raises UsageError, naming the
-    field, for what the scheduler does not have. None: requests become batch scripts."""
+    request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
+    """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own
+    files by their names. Raises UsageError, naming the field, for what the scheduler does not have. None: requests
+    become batch scripts."""
+
+    without_fields: frozenset[str] = frozenset()
+    """The keys of a request that `request` refuses."""
 
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""

@@ -32,6 +32,7 @@ _CAPABILITIES = frozenset(
         Capability.CANCEL,
         Capability.DELETE,
         Capability.SUBMIT,
+        Capability.FORM,
     }
 )
 
@@ -61,5 +62,6 @@ BACKEND = Backend(
         submission=actions.submission,
         resubmission=actions.resubmission,
         request=requests.submitted_request,
+        without_fields=requests.WITHOUT_FIELDS,
     ),
 )
