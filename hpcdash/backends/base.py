@@ -21,6 +21,7 @@ from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
+    from hpcdash.backends.node_samples import NodeSample
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
@@ -65,6 +66,8 @@ class Capability(StrEnum):
     RESERVATIONS = "reservations"
     # Commands can be run on the nodes of a running job.
     INSIDE = "inside"
+    # What a running job uses is told while one looks.
+    LIVE_USE = "live_use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +405,13 @@ class InsidePart:
     step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
     """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
     A `row` is one of domain.schema.JOBS."""
+
+    use_nodes: Callable[[Mapping[str, str]], Query[tuple[str, ...]]] | None = None
+    """(native): the nodes that a running job uses, in the scheduler's own words, for `use`; parse raises UsageError
+    where nothing is known of it. None: a step samples its nodes."""
+
+    use: Callable[[Mapping[str, str], tuple[str, ...]], Query[tuple[NodeSample, ...]]] = _refused
+    """(native, nodes): what it uses there now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     ProbePart,
     QueuePart,
@@ -15,7 +16,7 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks
+from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks, use
 
 _CAPABILITIES = frozenset(
     {
@@ -33,6 +34,7 @@ _CAPABILITIES = frozenset(
         Capability.DELETE,
         Capability.SUBMIT,
         Capability.FORM,
+        Capability.LIVE_USE,
     }
 )
 
@@ -51,6 +53,7 @@ BACKEND = Backend(
     detail=DetailPart(
         native=jobs.native_query, join=jobs.job_detail, facts=jobs.job_facts, activity=tasks.activity_query
     ),
+    inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
     logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,

@@ -365,3 +365,35 @@ def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
     assert BACKEND.submit.request is not None
     with pytest.raises(UsageError, match=words):
         BACKEND.submit.request(request_, b"PK", "hpcdash:1", files)
+
+
+def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on() -> None:
+    native = {"job_id": "02"}
+    assert BACKEND.inside.use_nodes is not None
+    workers = [{"jobId": "02", "pid": 7}]
+    summary = [
+        {"raylet": {"nodeId": "n1", "coreWorkersStats": workers}},
+        {"raylet": {"nodeId": "n2", "coreWorkersStats": [{"jobId": "01"}]}},
+        {"raylet": None},
+    ]
+    asked = BACKEND.inside.use_nodes(native)
+    assert asked.parse(told({"data": {"summary": summary}})) == ("n1",)
+    with pytest.raises(UsageError, match="no process of this job is measured"):
+        asked.parse(told({"data": {"summary": summary[1:]}}))
+    with pytest.raises(UsageError, match="connected"):
+        BACKEND.inside.use_nodes({"submission_id": "a"})
+    times = {"user": 3.0, "system": 1.0, "childrenUser": 0.5}
+    own = {"pid": 7, "jobId": "02", "cpuTimes": times, "memoryInfo": {"rss": 100.0}, "cmdline": ["ray::shard", "", ""]}
+    other = own | {"pid": 8, "jobId": "01"}
+    gpus = [
+        {"index": 0, "utilizationGpu": 90, "memoryUsed": 10, "memoryTotal": 40, "processesPids": [{"pid": 7}]},
+        {"index": 1, "utilizationGpu": 20, "processesPids": [{"pid": 8}]},
+        {"index": 2, "utilizationGpu": 0, "processesPids": None},
+    ]
+    detail = {"ip": "10.0.0.1", "now": 5.5, "cpus": [8, 4], "workers": [own, other, {"jobId": "02"}], "gpus": gpus}
+    query = BACKEND.inside.use(native, ("n1", "n2"))
+    gone = told(b"not found", 404)
+    [sample] = query.parse(Told(404, told({"data": {"detail": detail}}).stdout + gone.stdout))
+    assert (sample.node, sample.up_seconds, sample.cpus, sample.memory_bytes) == ("10.0.0.1", 5.5, 8, 100)
+    assert [(one.pid, one.cpu_seconds, one.command) for one in sample.processes] == [(7, 4.5, "ray::shard")]
+    assert [(gpu.index, gpu.percent, gpu.memory_bytes) for gpu in sample.gpus] == [("0", 90.0, 10 << 20)]
