@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +21,8 @@ from hpcdash.errors import NoSuchJob
 JOBS_PATH = "/api/jobs/"
 # A log's path as hpcdash names it: LOGS/NODE/FILE.
 LOGS = "/ray-logs/"
+# Metadata that hpcdash keeps for itself begin so.
+_OWN = ("hpcdash_", "HPCDASH_")
 _STATES = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -28,6 +31,7 @@ _STATES = {
     "FAILED": JobState.FAILED,
 }
 _DRIVER = "DRIVER"
+SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
 # What follows are the last lines of the driver's log.
 _COMMAND_FAILED = "Job entrypoint command failed"
 # What the Jobs API calls errors, source: ray/job_submission JobErrorType.
@@ -201,7 +205,7 @@ def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
     metadata, runtime = (_json_table(native.get(key, "")) for key in ("metadata", "runtime_env"))
     groups = {
         "Driver": {label: value for label, value in where.items() if value},
-        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items())},
+        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items()) if not name.startswith(_OWN)},
         "Runtime environment": {name: _shown(value) for name, value in sorted(runtime.items())},
     }
     return {title: pairs for title, pairs in groups.items() if pairs}
@@ -234,7 +238,17 @@ def _parse_script(answer: Answer) -> Script:
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
         if found := _json_table(native.get(key, "")):
             lines += [f"# {title}", *(f"{name} = {_shown(value)}" for name, value in sorted(found.items())), ""]
+    if switches := _switches(native):
+        lines += ["# switches", *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()), ""]
     return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
+
+
+def _switches(native: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name a job's switches, of its runtime environment or, as hpcdash notes them, its metadata."""
+    given = table(_json_table(native.get("runtime_env", "")).get("env_vars"))
+    noted = _json_table(native.get("metadata", ""))
+    found = {name: text(given.get(name)) or text(noted.get(name)) for name in SWITCH_VARIABLES}
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def _shown(value: object) -> str:

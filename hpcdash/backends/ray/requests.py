@@ -17,6 +17,7 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import RequestField
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.actions import submit_command
+from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import slice_type
 from hpcdash.backends.script.resume import resume_lines
@@ -137,7 +138,8 @@ def _read_is_there(answer: Answer) -> bool:
 def _metadata(request: Request) -> dict[str, str]:
     """What a request says of itself; the values of metadata are text."""
     said = {"slice": request.slice, "workspace": request.workspace, "labels": ",".join(request.labels)}
-    return {name: value for name, value in said.items() if value}
+    switches = dict(zip(SWITCH_VARIABLES, (request.kill_switch, request.save_switch), strict=True))
+    return {name: value for name, value in {**said, **switches}.items() if value}
 
 
 def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
@@ -180,7 +182,7 @@ def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[
 
 
 def _environment(request: Request) -> dict[str, str]:
-    switches = {"HPCDASH_KILL_SWITCH": request.kill_switch, "HPCDASH_SAVE_SWITCH": request.save_switch}
+    switches = dict(zip(SWITCH_VARIABLES, (request.kill_switch, request.save_switch), strict=True))
     return {**request.environment, **{key: value for key, value in switches.items() if value}}
 
 
