@@ -237,7 +237,8 @@ def _parse_script(answer: Answer) -> Script:
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
         if found := _json_table(native.get(key, "")):
-            lines += [f"# {title}", *(f"{name} = {_shown(value)}" for name, value in sorted(found.items())), ""]
+            shown = [f"{name} = {_shown(value)}" for name, value in sorted(found.items()) if not name.startswith(_OWN)]
+            lines += [f"# {title}", *shown, ""]
     if switches := _switches(native):
         lines += ["# switches", *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()), ""]
     return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
