@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
+from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
+from hpcdash.backends.submissions import NewLimits, SentFile, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -21,6 +21,7 @@ from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
+    from hpcdash.backends.node_samples import NodeSample
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
@@ -47,6 +48,8 @@ class Capability(StrEnum):
     SUSPEND = "suspend"
     SIGNAL = "signal"
     ALTER = "alter"
+    # It forgets a job that ended when it is asked to.
+    DELETE = "delete"
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"
@@ -56,11 +59,15 @@ class Capability(StrEnum):
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
     LIVE_LOGS = "live_logs"
+    # Parts of a job have logs besides its own output.
+    OTHER_LOGS = "other_logs"
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
     # Commands can be run on the nodes of a running job.
     INSIDE = "inside"
+    # What a running job uses is told while one looks.
+    LIVE_USE = "live_use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,10 @@ def _empty_text(*_: object) -> str:
 
 
 def _no_variables(*_: object) -> Mapping[str, str | None]:
+    return {}
+
+
+def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
@@ -284,6 +295,10 @@ class ReasonsPart:
     hint: Callable[[str, str | None], str] = _empty_text
     """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
 
+    cause: Callable[[Mapping[str, str]], str] = _empty_text
+    """Why a job waits or failed, in the scheduler's own words by what `native` says of it, where its reason is only a
+    code; '' where there is nothing to add."""
+
     never_starts: Callable[[str, str | None], str] = _empty_text
     """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
 
@@ -346,6 +361,9 @@ class HistoryPart:
     keeps_ended: bool = False
     """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
 
+    forgotten: str = ""
+    """Why a job may be in no list and in no history, where there is a usual reason."""
+
     no_history: str = "not kept here"
     """What it means that the site's scheduler keeps none."""
 
@@ -366,6 +384,13 @@ class DetailPart:
     steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
     """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
     scheduler knows no steps."""
+
+    facts: Callable[[Mapping[str, str]], Mapping[str, Mapping[str, str]]] = _no_facts
+    """Groups of the job page that this scheduler alone has, by their titles: label → value, by what `native` says."""
+
+    activity: Callable[[Mapping[str, Any], Mapping[str, str]], Query[Activity] | None] = _none
+    """(row, native): what the job's program has the scheduler run within the job, such as tasks. None for one that has
+    nothing of the kind."""
 
     shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
     """What runs a shell in a running job; None: there is no way onto its nodes."""
@@ -392,6 +417,13 @@ class InsidePart:
     """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
     A `row` is one of domain.schema.JOBS."""
 
+    use_nodes: Callable[[Mapping[str, str]], Query[tuple[str, ...]]] | None = None
+    """(native): the nodes that a running job uses, in the scheduler's own words, for `use`; parse raises UsageError
+    where nothing is known of it. None: a step samples its nodes."""
+
+    use: Callable[[Mapping[str, str], tuple[str, ...]], Query[tuple[NodeSample, ...]]] = _refused
+    """(native, nodes): what it uses there now."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsPart:
@@ -402,6 +434,9 @@ class LogsPart:
 
     needs_script: Callable[[JobDetail], bool] = _never
     """Whether only the batch script's own directives can tell the paths."""
+
+    others: Callable[[JobDetail], Query[tuple[OtherLog, ...]] | None] = _none
+    """The logs that parts of a job have besides its own output; None where there are none."""
 
     request: Callable[[str], str] = _empty_text
     """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""
@@ -509,9 +544,13 @@ class SubmitPart:
     so.
     """
 
-    request: Callable[[Request, bytes, str], SubmittedRequest] | None = None
-    """(request, library, mark): hand a request in as it is, with hpcdash.job as a zip. Raises UsageError, naming the
-    field, for what the scheduler does not have. None: requests become batch scripts."""
+    request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
+    """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own
+    files by their names. Raises UsageError, naming the field, for what the scheduler does not have. None: requests
+    become batch scripts."""
+
+    without_fields: frozenset[str] = frozenset()
+    """The keys of a request that `request` refuses."""
 
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -15,8 +15,10 @@ from urllib.parse import quote, urlsplit
 
 import h11
 
+from hpcdash.domain.text import clip
 from hpcdash.errors import (
     AuthenticationFailed,
+    CommandMissing,
     CommandTimedOut,
     ConnectionFailed,
     HpcdashError,
@@ -31,6 +33,7 @@ from hpcdash.transport.base import (
     Health,
     Said,
     Stream,
+    Transport,
 )
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.log_spool import LogSpool
@@ -44,6 +47,10 @@ _READ_BYTES = 1 << 16
 _REQUESTS = 4
 _CONNECT_SECONDS = 10.0
 _DENIED = (401, 403)
+_SAID_LETTERS = 200
+_NO_ANSWER = "it closed the connection without an HTTP answer"
+# The dashboard of Ray 2.9 fails on a request that does not say who sends it.
+_PROGRAM = "hpcdash"
 
 
 class _Reader(Protocol):
@@ -56,6 +63,8 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
+# Which of a script's arguments are paths.
+PathPositions = Callable[[Sequence[str]], Sequence[int]]
 # Opens a connection to a host and port: directly, or through a login node.
 Connect = Callable[[str, int], "asyncio.Future[tuple[_Reader, _Writer]]"]
 
@@ -81,9 +90,10 @@ class HttpTransport:
     A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last two may come as
     stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-' where unknown) and the body; its exit
     status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
-    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with which of
-    their arguments are paths, must only read files: they run here on copies of such logs. `connect` opens connections;
-    None: directly.
+    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with what gives
+    which of their arguments are paths (none: it is not run here), must only read files: they run here on copies of
+    such logs. `connect` opens connections; None: directly. What is no request, and reads no such log, runs on `shell`,
+    a host beside the server; None: nowhere.
     """
 
     def __init__(
@@ -93,7 +103,8 @@ class HttpTransport:
         headers: Mapping[str, str] | None = None,
         connect: Callable[[str, int], object] | None = None,
         log_request: Callable[[str], str] = lambda path: "",
-        file_readers: Mapping[str, slice] = MappingProxyType({}),
+        file_readers: Mapping[str, PathPositions] = MappingProxyType({}),
+        shell: Transport | None = None,
     ) -> None:
         parts = urlsplit(url)
         if connect is not None and parts.scheme == "https":
@@ -110,6 +121,7 @@ class HttpTransport:
         self._slots = asyncio.Semaphore(_REQUESTS)
         self._log_request = log_request
         self._file_readers = file_readers
+        self._shell = shell
         self._logs = LogSpool(self._stream_log)
 
     async def connect(self, *, force: bool = False) -> None:
@@ -134,10 +146,12 @@ class HttpTransport:
             async with asyncio.timeout(limit_seconds):
                 if words[:1] and words[0] in METHODS:
                     result = await self._requests(argv, words, stdin, cap_bytes)
-                elif words[:2] == ("sh", "-c") and words[2] in self._file_readers:
+                elif self._reads_logs(words):
                     result = await self._run_on_logs(argv, words, limit_seconds, cap_bytes)
                 else:
-                    result = CommandResult(argv, 127, b"", b"no commands can be run behind an HTTP server\n", 0.0)
+                    return await self._beside(argv).run(
+                        argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes, said=said
+                    )
         except TimeoutError:
             raise CommandTimedOut(
                 f"{self.name} gave no answer within {limit_seconds:g} s",
@@ -151,6 +165,10 @@ class HttpTransport:
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
         """The body of a GET, as it comes."""
+        if without_env(argv)[0] not in METHODS:
+            async with self._beside(argv).stream(argv) as output:
+                yield output
+            return
         async with self._exchange("GET", without_env(argv)[1], b"") as (_, body):
             yield body
 
@@ -162,7 +180,25 @@ class HttpTransport:
         """No commands are looked for here."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        raise UsageError(f"{self.name} is an HTTP server, and gives no shell")
+        return await self._beside(argv).interact(argv, terminal)
+
+    def _beside(self, argv: tuple[str, ...]) -> Transport:
+        """Where commands run; raises CommandMissing where there is no such place."""
+        if self._shell is None:
+            raise CommandMissing(
+                f"{self.name} is an HTTP server: no command can be run there",
+                'Name a host that has its files: ssh = "HOST" in this cluster\'s table, or --ssh HOST.',
+                argv=argv,
+            )
+        return self._shell
+
+    def _reads_logs(self, words: tuple[str, ...]) -> bool:
+        """Whether a script reads logs that the server streams; without a host beside it there are no other files."""
+        if words[:2] != ("sh", "-c") or words[2] not in self._file_readers:
+            return False
+        arguments = words[4:]
+        paths = [arguments[position] for position in self._file_readers[words[2]](arguments)]
+        return bool(paths) and (self._shell is None or any(map(self._log_request, paths)))
 
     async def close(self) -> None:
         await self._logs.close()
@@ -196,9 +232,12 @@ class HttpTransport:
                     break
         status, reason, told = head
         if status in _DENIED:
+            has_token = any(name.lower() == "authorization" for name in self._headers)
             raise AuthenticationFailed(
-                f"{self.name} refused the request: {status} {reason}",
-                "Set the token: `token_file` in this cluster's table names the file that holds it.",
+                f"{self.name} refused the request: {status} {reason}{_said(bytes(received))}",
+                "Is the token in this cluster's `token_file` still valid?"
+                if has_token
+                else "Set the token: `token_file` in this cluster's table names the file that holds it.",
             )
         return Response(status, reason, told, bytes(received[:cap_bytes]), len(received) > cap_bytes)
 
@@ -209,10 +248,12 @@ class HttpTransport:
         """Status, reason and clock of a response, and its body piece by piece. No redirect is followed."""
         reader, writer = await self._open()
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_READ_BYTES)
-        headers = [("Host", self._authority), ("Accept", "*/*"), ("Connection", "close"), *self._headers.items()]
+        headers = [("Host", self._authority), ("User-Agent", _PROGRAM), ("Accept", "*/*"), ("Connection", "close")]
+        headers += self._headers.items()
         if body or method in ("POST", "PUT"):
             headers.append(("Content-Length", str(len(body))))
             headers.append(("Content-Type", "application/json" if method == "POST" else "application/octet-stream"))
+        is_answering = False
         target = quote(f"{self._prefix}{path}", safe="/?&=%:@,+~!$'()*;-._")
         try:
             writer.write(connection.send(h11.Request(method=method, target=target, headers=headers)) or b"")
@@ -225,8 +266,13 @@ class HttpTransport:
             while isinstance(event, h11.InformationalResponse):
                 event = await _next_event(connection, reader)
             if not isinstance(event, h11.Response):
-                raise self._lost("it closed the connection without an answer")
+                raise self._lost(_NO_ANSWER)
+            if 300 <= event.status_code < 400:
+                raise self._redirected(event)
+            is_answering = True
             yield (event.status_code, event.reason.decode("latin-1"), _clock(event)), _body(connection, reader)
+        except h11.RemoteProtocolError as error:
+            raise self._lost("the answer was cut short" if is_answering else _NO_ANSWER) from error
         except (OSError, h11.ProtocolError) as error:
             raise self._lost(str(error) or type(error).__name__) from error
         finally:
@@ -256,6 +302,16 @@ class HttpTransport:
         context = ssl.create_default_context() if self._is_tls else None
         return await asyncio.open_connection(self._host, self._port, ssl=context)
 
+    def _redirected(self, response: h11.Response) -> ConnectionFailed:
+        """No redirect is followed: the request, and its token, would go to another server."""
+        target = next((value for name, value in response.headers if name == b"location"), b"")
+        where = f" to {excerpt(target)}" if target else ""
+        self.health.state, self.health.detail = "failed", f"it redirects{where}"
+        return ConnectionFailed(
+            f"{self.name} redirects{where}",
+            "Where that is the server's own URL, write that one. Where it is a login page, connect through ssh.",
+        )
+
     def _lost(self, why: str) -> ConnectionFailed:
         self.health.state, self.health.detail = "lost", why
         return ConnectionFailed(
@@ -272,10 +328,16 @@ class HttpTransport:
     ) -> CommandResult:
         """What a script that reads files prints of copies of the logs it names."""
         arguments = list(words[4:])
-        for position in range(len(arguments))[self._file_readers[words[2]]]:
+        for position in self._file_readers[words[2]](arguments):
             arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
         local = (*words[:4], *arguments)
         return replace(await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv)
+
+
+def _said(body: bytes) -> str:
+    """The first line of a text, after a colon; '' of a page, which says nothing more."""
+    first = excerpt(body).partition("\n")[0].strip()
+    return f": {clip(first, _SAID_LETTERS)}" if first and not first.startswith(("<", "{")) else ""
 
 
 def _framed(response: Response) -> bytes:

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed
+from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed
 from hpcdash.services.files import FileRange, files_query
 from hpcdash.services.logs.file import FILE_READERS
+from hpcdash.services.watch.facts import (
+    FACTS_SCRIPT,
+    DiskQuery,
+    FactsRequest,
+    TailQuery,
+    facts_log_positions,
+    facts_query,
+)
 from hpcdash.transport.http import HttpTransport
+from hpcdash.transport.local import LocalTransport
 from tests.support.sshd import Sshd, free_port
 from tests.transport.test_ssh_transport import transport_to
 
@@ -79,6 +88,7 @@ async def test_the_method_path_body_and_token_arrive_as_they_were_given() -> Non
         await transport.run(("POST", "/x y/\n?a=ü%2F"), stdin=b'{"k": 1}')
         await transport.run(("DELETE", "/x"))
     first, second = requests
+    assert b"user-agent: hpcdash\r\n" in first.lower()
     assert first.startswith(b"POST /base/x%20y/%0A?a=%C3%BC%2F HTTP/1.1\r\n")
     assert b"authorization: bearer t\r\n" in first.lower()
     assert first.endswith(b'\r\n\r\n{"k": 1}')
@@ -93,13 +103,20 @@ async def test_an_unsuccessful_status_is_the_exit_status_with_the_server_s_words
 
 async def test_a_redirect_is_not_followed() -> None:
     async with asked(answering("302 Found", b"", "Location: http://127.0.0.1:1/\r\n")) as transport:
-        assert (await transport.run(("GET", "/a"))).status == 302
+        with pytest.raises(ConnectionFailed, match=r"redirects to http://127\.0\.0\.1:1/"):
+            await transport.run(("GET", "/a"))
 
 
-@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-async def test_a_refused_token_says_where_to_set_one(status: str) -> None:
-    async with asked(answering(status)) as transport:
-        with pytest.raises(AuthenticationFailed, match="token_file"):
+@pytest.mark.parametrize(
+    ("status", "headers", "words"),
+    [
+        ("401 Unauthorized", {}, "401 Unauthorized: no token\nSet the token: `token_file`"),
+        ("403 Forbidden", {"Authorization": "Bearer t"}, "still valid"),
+    ],
+)
+async def test_a_refused_token_says_where_to_set_one(status: str, headers: dict[str, str], words: str) -> None:
+    async with asked(answering(status, b"no token\n"), headers=headers) as transport:
+        with pytest.raises(AuthenticationFailed, match=words):
             await transport.run(("GET", "/a"))
 
 
@@ -109,9 +126,15 @@ async def test_no_more_than_the_cap_is_kept() -> None:
     assert (done.truncated, done.stdout) == (True, b"200 1000 -\n" + b"x" * 1000)
 
 
-async def test_what_is_not_a_method_is_no_command_there() -> None:
+async def test_what_is_no_request_runs_on_the_host_beside_the_server_or_is_refused(tmp_path: Path) -> None:
+    write = ("sh", "-c", 'echo "$1" > "$2"', "sh", "there", str(tmp_path / "x"))
     async with asked(answering("200 OK")) as transport:
-        assert (await transport.run(("sh", "-c", "touch x"))).status == 127
+        with pytest.raises(CommandMissing, match="no command can be run there"):
+            await transport.run(write)
+    async with asked(answering("200 OK"), shell=LocalTransport()) as transport:
+        assert (await transport.run(write)).status == 0
+        assert (await transport.run(("GET", "/a"))).stdout == b"200 0 -\n"
+    assert (tmp_path / "x").read_text() == "there\n"
 
 
 async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> None:
@@ -124,7 +147,7 @@ async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> No
         writer.close()
 
     async with asked(hang_up) as transport:
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailed, match="without an HTTP answer"):
             await transport.run(("GET", "/a"))
         assert transport.health.state == "lost"
 
@@ -132,7 +155,7 @@ async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> No
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
 
     async with asked(cut) as transport:
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailed, match="cut short"):
             await transport.run(("GET", "/a"))
 
 
@@ -203,6 +226,22 @@ async def test_a_log_that_the_server_does_not_know_is_missing() -> None:
         answering("500 Oops", b"no file"), log_request=log_request, file_readers=FILE_READERS
     ) as transport:
         assert await read(transport) == (b"", "there is no such file")
+
+
+async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machine_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    logs = FactsRequest(files=("/logs/a",), tails=(TailQuery("/logs/a"), TailQuery(str(tmp_path / "secret"))))
+    disk = FactsRequest(files=("/logs/a",), disks=(DiskQuery(str(tmp_path)),))
+    streamed, rest = disk.parted(lambda path: bool(log_request(path)))
+    assert (streamed.files, rest.files, rest.disks) == (("/logs/a",), (), disk.disks)
+    readers = {FACTS_SCRIPT: facts_log_positions}
+    async with asked(GrowingLog(b"loss nan\n"), log_request=log_request, file_readers=readers) as transport:
+        query = facts_query(logs)
+        facts = query.parse(await transport.run(query.argv))
+        assert facts.files["/logs/a"].size == 9
+        assert {path: chunk.content for path, chunk in facts.tails.items()} == {"/logs/a": b"loss nan\n"}
+        with pytest.raises(CommandMissing, match="no command can be run there"):
+            await transport.run(facts_query(disk).argv)
 
 
 async def test_nothing_of_a_log_stays_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

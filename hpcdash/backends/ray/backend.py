@@ -8,6 +8,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     ProbePart,
     QueuePart,
@@ -15,7 +16,7 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, nodes, probe, requests
+from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks, use
 
 _CAPABILITIES = frozenset(
     {
@@ -26,10 +27,14 @@ _CAPABILITIES = frozenset(
         Capability.DETAIL,
         Capability.LOGS,
         Capability.LIVE_LOGS,
+        Capability.OTHER_LOGS,
         Capability.SCRIPT,
         Capability.KEEPS_SCRIPTS,
         Capability.CANCEL,
+        Capability.DELETE,
         Capability.SUBMIT,
+        Capability.FORM,
+        Capability.LIVE_USE,
     }
 )
 
@@ -39,14 +44,17 @@ BACKEND = Backend(
     capabilities=_CAPABILITIES,
     probe=ProbePart(query=probe.probe_query),
     queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=nodes.queues_query),
-    reasons=ReasonsPart(hint=jobs.hint),
+    reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
     history=HistoryPart(
         jobs=jobs.history_query,
         native=jobs.native_query,
-        no_history="not known any more: Ray forgets its jobs when its head node restarts",
+        forgotten="Ray no longer knows it, as after a restart of its head node",
     ),
-    detail=DetailPart(native=jobs.native_query, join=jobs.job_detail),
-    logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
+    detail=DetailPart(
+        native=jobs.native_query, join=jobs.job_detail, facts=jobs.job_facts, activity=tasks.activity_query
+    ),
+    inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
+    logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,
         query=jobs.script_query,
@@ -57,5 +65,6 @@ BACKEND = Backend(
         submission=actions.submission,
         resubmission=actions.resubmission,
         request=requests.submitted_request,
+        without_fields=requests.WITHOUT_FIELDS,
     ),
 )

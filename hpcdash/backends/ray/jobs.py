@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.ray.responses import decode, require_success, seconds, text, unreadable
+from hpcdash.backends.ray.responses import decode, refusal, require_success, seconds, table, text, unreadable
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -20,6 +21,8 @@ from hpcdash.errors import NoSuchJob
 JOBS_PATH = "/api/jobs/"
 # A log's path as hpcdash names it: LOGS/NODE/FILE.
 LOGS = "/ray-logs/"
+# Metadata that hpcdash keeps for itself begin so.
+_OWN = ("hpcdash_", "HPCDASH_")
 _STATES = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -28,6 +31,9 @@ _STATES = {
     "FAILED": JobState.FAILED,
 }
 _DRIVER = "DRIVER"
+SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
+# What follows are the last lines of the driver's log.
+_COMMAND_FAILED = "Job entrypoint command failed"
 # What the Jobs API calls errors, source: ray/job_submission JobErrorType.
 _ERRORS = {
     "RUNTIME_ENV_SETUP_FAILURE": "its runtime environment could not be set up",
@@ -107,7 +113,7 @@ _PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
 
 def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
     """One job in the columns of domain.schema.JOBS; None for what has no id or no state."""
-    driver, metadata, runtime = (_table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
+    driver, metadata, runtime = (table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
     job_id, native = text(job.get("submission_id")) or text(job.get("job_id")), text(job.get("status"))
     if job_id is None or native is None:
         return None
@@ -136,10 +142,6 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "_number": begun or 0,
         "_tasks": 1,
     }
-
-
-def _table(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
@@ -191,6 +193,40 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     return LogFiles(None, None, "Its driver has no node yet.")
 
 
+def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    """What the job page shows of a job in groups of their own."""
+    driver = _json_table(native.get("driver_info", ""))
+    where = {
+        "address": text(driver.get("node_ip_address")),
+        "process": text(driver.get("pid")),
+        "node ID": native.get("driver_node_id"),
+        "Ray's job ID": native.get("job_id"),
+    }
+    metadata, runtime = (_json_table(native.get(key, "")) for key in ("metadata", "runtime_env"))
+    groups = {
+        "Driver": {label: value for label, value in where.items() if value},
+        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items()) if not name.startswith(_OWN)},
+        "Runtime environment": {name: _shown(value) for name, value in sorted(runtime.items())},
+    }
+    return {title: pairs for title, pairs in groups.items() if pairs}
+
+
+def cause(native: Mapping[str, str]) -> str:
+    """Why a job failed or waits, in Ray's own words; of one whose command failed its log says more."""
+    message = native.get("message", "")
+    state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
+    if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
+        return ""
+    return refusal(message.encode())
+
+
+def _json_table(written: str) -> Mapping[str, Any]:
+    try:
+        return table(json.loads(written or "{}"))
+    except ValueError:
+        return {}
+
+
 def script_query(job_id: str) -> Query[Script]:
     """What stands for a job's script: its entrypoint and runtime environment, in plain words."""
     return Query(("GET", job_path(job_id)), _parse_script, cap_bytes=TEXT_BYTES)
@@ -200,13 +236,20 @@ def _parse_script(answer: Answer) -> Script:
     native = _parse_native(answer)
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
-        try:
-            found = json.loads(native.get(key, "{}"))
-        except ValueError:
-            found = {}
-        if isinstance(found, dict) and found:
-            lines += [f"# {title}", *(f"{name} = {_shown(value)}" for name, value in sorted(found.items())), ""]
+        if found := _json_table(native.get(key, "")):
+            shown = [f"{name} = {_shown(value)}" for name, value in sorted(found.items()) if not name.startswith(_OWN)]
+            lines += [f"# {title}", *shown, ""]
+    if switches := _switches(native):
+        lines += ["# switches", *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()), ""]
     return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
+
+
+def _switches(native: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name a job's switches, of its runtime environment or, as hpcdash notes them, its metadata."""
+    given = table(_json_table(native.get("runtime_env", "")).get("env_vars"))
+    noted = _json_table(native.get("metadata", ""))
+    found = {name: text(given.get(name)) or text(noted.get(name)) for name in SWITCH_VARIABLES}
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def _shown(value: object) -> str:

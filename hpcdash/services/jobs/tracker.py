@@ -108,6 +108,12 @@ class JobTracker:
             self._joined = table, pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
         return self._joined[1]
 
+    async def forget(self, job_ids: Iterable[str]) -> None:
+        """Show these no more: they were deleted."""
+        for job_id in job_ids:
+            self._ended.pop(job_id, None)
+        await self._show()
+
     @property
     def is_looking(self) -> bool:
         """Whether the end of any job is not known yet."""
@@ -249,7 +255,10 @@ class JobTracker:
     def _gone(self, job_id: str, now: float) -> JobEvent:
         missing = self._missing[job_id]
         probe = self._store.probe
-        why = NO_HISTORY if probe is not None and probe.has_accounting is False else EXIT_UNKNOWN
+        forgotten = self._store.backend.history.forgotten
+        why = f"exit unknown: {forgotten}" if forgotten else EXIT_UNKNOWN
+        if probe is not None and probe.has_accounting is False:
+            why = NO_HISTORY
         row = {**missing.row, "state": str(JobState.GONE), "reason": why}
         return self._end(job_id, row, missing.state, now)
 

@@ -113,8 +113,8 @@ def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
         'command = "echo $A"\nslots = 2\nslot_type = "cuda"\n[environment]\nA = "$(touch x)"\n'
     )
     assert body["entrypoint_num_gpus"] == 2
-    assert body["entrypoint"] == "bash run.sh"
-    assert b"export A='$(touch x)'\necho $A\n" in files["run.sh"]
+    assert body["entrypoint"] == "bash hpcdash-run.sh"
+    assert b"export A='$(touch x)'\necho $A\n" in files["hpcdash-run.sh"]
     assert "touch" not in shown
 
 
