@@ -45,7 +45,7 @@ BACKEND = Backend(
         native=jobs.native_query,
         no_history="not known any more: Ray forgets its jobs when its head node restarts",
     ),
-    detail=DetailPart(native=jobs.native_query, join=jobs.job_detail),
+    detail=DetailPart(native=jobs.native_query, join=jobs.job_detail, steps=jobs.workers_query),
     logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,

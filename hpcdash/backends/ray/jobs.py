@@ -13,6 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import decode, require_success, seconds, text, unreadable
+from hpcdash.backends.ray.slices import run_columns, run_of, worker_rows
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -119,7 +120,7 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
     log = text(job.get("driver_node_id"))
     entrypoint = text(job.get("entrypoint")) or ""
     row = dict.fromkeys(schema.JOBS.names)
-    return row | {
+    row |= {
         "id": job_id,
         "name": text(metadata.get("job_name")) or text(metadata.get("name")) or entrypoint or "driver",
         "state": state.value,
@@ -136,6 +137,7 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "_number": begun or 0,
         "_tasks": 1,
     }
+    return row | run_columns(metadata, state)
 
 
 def _table(value: object) -> Mapping[str, Any]:
@@ -174,6 +176,22 @@ def _parse_native(answer: Answer) -> Mapping[str, str]:
         for name, value in found.items()
         if value is not None
     }
+
+
+def workers_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    """The workers of a job on slices, as steps; None of a job without."""
+    if not row["comment"]:
+        return None
+    return Query(("GET", job_path(str(row["id"]))), _parse_workers, cap_bytes=TEXT_BYTES)
+
+
+def _parse_workers(answer: Answer) -> ParsedTable:
+    [response] = require_success(answer)
+    job = _table(decode(answer, response))
+    run, state = run_of(_table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
+    plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
+    return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:

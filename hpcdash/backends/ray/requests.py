@@ -21,6 +21,7 @@ from hpcdash.backends.ray.slices import slice_type
 from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SubmittedRequest
 from hpcdash.domain.request import Launcher, Request, SlotType
+from hpcdash.domain.units import parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 
 _PACKAGES = "/api/packages/gcs/"
@@ -32,6 +33,10 @@ _RUN_NAME = "run.sh"
 _WHEN = (1980, 1, 1, 0, 0, 0)
 _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
+_GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
+_LONGEST_SECONDS = 366 * 86400
+# Each worker writes its own lines, in a form that tells which attempt and worker wrote them.
+_ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
     *("script", "call", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
@@ -59,6 +64,15 @@ def _retries(value: object) -> int:
     return value
 
 
+def _seconds(value: object) -> int:
+    if type(value) is int and 1 <= value <= _LONGEST_SECONDS:
+        return value
+    found = parse_duration(value) if isinstance(value, str) else None
+    if found is None or not 1 <= found <= _LONGEST_SECONDS:
+        raise ValueError('expected a duration, as in "12h"')
+    return found
+
+
 def _chips(value: object) -> int:
     if type(value) is not int or not 0 <= value <= 64:
         raise ValueError("expected how much of the resource TPU each worker takes, a whole number")
@@ -71,6 +85,8 @@ REQUEST_FIELDS = (
     RequestField("tpus_per_worker", _chips, is_text=False),
     RequestField("retries_preemption", _retries, is_text=False),
     RequestField("retries_failure", _retries, is_text=False),
+    RequestField("grow_after", _seconds, is_text=False),
+    RequestField("grow_every", _seconds, is_text=False),
 )
 
 
@@ -120,6 +136,8 @@ def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapp
         "tpus": kind.chips if request.tpus_per_worker is None else request.tpus_per_worker,
         "retries_preemption": _or(request.retries_preemption, _RETRIES_PREEMPTION),
         "retries_failure": _or(request.retries_failure, _RETRIES_FAILURE),
+        "grow_after": _or(request.grow_after, _GROW_AFTER_SECONDS),
+        "grow_every": _or(request.grow_every, _GROW_EVERY_SECONDS),
         "argv": ("bash", "-c", _script(request)),
         "environment": environment,
         "container": container and {"image": container.image, "binds": container.binds, "name": f"hpcdash-{name}"},
@@ -127,7 +145,7 @@ def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapp
     text = json.dumps(wanted, indent=1, sort_keys=True)
     unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
     shown = json.dumps(unsaid, indent=1, sort_keys=True, ensure_ascii=False)
-    return {**_driver(), _REQUEST_NAME: text.encode()}, f"python -m {_DRIVER}", {}, shown
+    return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
 def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from typing import Any
 
@@ -20,11 +21,14 @@ from hpcdash.backends.ray.driver.outcomes import (
     slice_variables,
     verdict,
 )
+from hpcdash.backends.ray.driver.status import RunStatus, labelled, near, ranges, task_name, waiting_words, with_record
+from hpcdash.backends.ray.jobs import job_row
 from hpcdash.backends.ray.requests import submitted_request
-from hpcdash.backends.ray.slices import slice_type, types_among
+from hpcdash.backends.ray.slices import part_pattern, run_of, slice_type, types_among, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.request import Request
+from hpcdash.domain.states import JobState
 from hpcdash.errors import UsageError
 
 HOUR = 3600.0
@@ -70,6 +74,7 @@ def test_what_is_no_slice_type_names_the_nearest_that_the_cluster_has() -> None:
         ('slice = "v4-8"\nnum_slices = 0', "num_slices", "[2, 4, 8]"),
         ('slice = "v4-8"\nnum_slices = []', "num_slices", "[2, 4, 8]"),
         ('slice = "v4-8"\nretries_failure = -1', "retries_failure", "whole number"),
+        ('slice = "v4-8"\ngrow_every = "0s"', "grow_every", "a duration"),
         ('slice = "v4-8"\ntpus_per_worker = true', "tpus_per_worker", "whole number"),
     ],
 )
@@ -102,7 +107,8 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     }
     assert asked["container"] == {"image": "img:1", "binds": ["/data"], "name": "hpcdash-llm"}
     assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
-    assert (body["entrypoint"], body["metadata"]) == ("python -m slice_driver", {"job_name": "llm", "slice": "v4-16"})
+    assert body["entrypoint"].endswith(" python -m slice_driver")
+    assert body["metadata"] == {"job_name": "llm", "slice": "v4-16"}
     # The dashboard shows a job's body to everyone.
     assert "s3cret" not in json.dumps(body)
     assert "s3cret" not in shown
@@ -181,12 +187,16 @@ def test_preemptions_and_failures_are_counted_apart() -> None:
     assert [pause_seconds(count) for count in (0, 1, 2, 100)] == [0, 5, 10, 300]
 
 
-def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_for_half_a_day() -> None:
+def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_as_long_as_asked() -> None:
     assert [size_to_take((2, 4, 8), available) for available in (1, 2, 7, 9)] == [None, 2, 4, 8]
-    assert not may_grow((2, 4), 2, changed_at=0, looked_at=0, now=11 * HOUR)
-    assert may_grow((2, 4), 2, changed_at=0, looked_at=0, now=12 * HOUR)
-    assert not may_grow((2, 4), 2, changed_at=0, looked_at=10 * HOUR, now=12 * HOUR)
-    assert not may_grow((2, 4), 4, changed_at=0, looked_at=0, now=99 * HOUR)
+    often = {"after": 12 * HOUR, "every": 3 * HOUR}
+    assert not may_grow((2, 4), 2, changed_at=0, looked_at=0, now=11 * HOUR, **often)
+    assert may_grow((2, 4), 2, changed_at=0, looked_at=0, now=12 * HOUR, **often)
+    assert not may_grow((2, 4), 2, changed_at=0, looked_at=10 * HOUR, now=12 * HOUR, **often)
+    assert not may_grow((2, 4), 4, changed_at=0, looked_at=0, now=99 * HOUR, **often)
+    asked = request('command = "true"\nslice = "v4-8"\ngrow_after = "12h"\ngrow_every = 60\n')
+    assert (asked.grow_after, asked.grow_every) == (12 * 3600, 60)
+    assert read_request(request_text(asked), "again.toml") == asked
 
 
 def test_several_slices_find_the_first_one() -> None:
@@ -197,3 +207,114 @@ def test_several_slices_find_the_first_one() -> None:
         "MEGASCALE_PORT": "8081",
         "MEGASCALE_SLICE_ID": "1",
     }
+
+
+def published(status: RunStatus, state: str = "RUNNING") -> dict[str, Any]:
+    """A job of the Jobs API, in whose metadata a driver wrote how its run stands."""
+    job = {"status": "RUNNING", "metadata": {"job_name": "llm", "slice": "v4-16"}}
+    kept = json.loads(with_record(json.dumps(job).encode(), status.record()) or b"")
+    return {**kept, "status": state, "submission_id": "raysubmit_1", "start_time": 1_700_000_000_000}
+
+
+def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None:
+    status = RunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
+    status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
+    status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
+    row = job_row(published(status))
+    assert row is not None
+    assert {name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")} == {
+        "nodes": 4,
+        "gpus": 16,
+        "queue": "TPU-v4-16-head",
+        "node_list": "slice-a,slice-b",
+        "reason": "attempt 3: preempted 2×, failed 0×",
+        "comment": "attempt 3: preempted 2×, failed 0×; attempt 2 preempted: slice-b, gone",
+    }
+    run = run_of(published(status)["metadata"])
+    assert run is not None
+    workers = worker_rows(run, JobState.RUNNING, 1_700_000_060.0)
+    assert [
+        (one["id"], one["state"], one["exit_code"], one["node_list"], one["elapsed_seconds"]) for one in workers
+    ] == [
+        ("0", "completed", 0, None, None),
+        ("1", "running", None, None, 60),
+        ("2", "failed", 7, "10.0.0.9", None),
+        ("3", "running", None, None, 60),
+    ]
+    assert workers[2]["name"] == "attempt 3 on slice-b: exit 7"
+    assert {one["state"] for one in worker_rows(run, JobState.CANCELLED, None)} == {"completed", "failed", "cancelled"}
+
+
+def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
+    near_kinds = near("v4-12", ["v5p-8", "v4-16"])
+    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, {"TPU-v4-16-head": 2.0}, near_kinds)
+    assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
+    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, {"TPU-v4-16-head": 2.0}, [])
+    assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
+    status = RunStatus(2, 4, waiting=too_many)
+    assert (job_row(published(status)) or {})["reason"] == too_many
+    assert (job_row(published(status, "STOPPED")) or {})["reason"] is None
+
+
+def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
+    for job in (b"", b"[1]", b"{", b'{"status": "STOPPED"}', b'{"status": "SUCCEEDED", "metadata": {}}'):
+        assert with_record(job, "{}") is None
+    assert json.loads(with_record(b'{"status": "RUNNING", "metadata": null, "x": 1}', "{}") or b"") == {
+        "status": "RUNNING",
+        "metadata": {"hpcdash_run": "{}"},
+        "x": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *("", "null", "[]", "[" * 100_000, '{"attempt": 1}', '{"attempt": true, "preempted": 0, "failed": 0}'),
+        '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":999999,"slices":["a"]}',
+        '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":0,"slices":["a"]}',
+    ],
+)
+def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
+    assert run_of({"hpcdash_run": record}) is None
+    row = job_row({"submission_id": "raysubmit_1", "status": "RUNNING", "metadata": {"hpcdash_run": record}})
+    assert row is not None
+    assert row["comment"] is None
+
+
+def test_odd_parts_of_a_record_are_left_out() -> None:
+    run = run_of(
+        {
+            "hpcdash_run": '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a",3],"began":-1,'
+            '"succeeded":"x,0-9999999","ended":[1,[0,"failed"],[7,"odd","",1,""]],"past":"x","waiting":4,"tpus":-2}'
+        }
+    )
+    assert run is not None
+    assert (run.slices, run.past, run.waiting, run.tpus, run.began) == (("a",), (), "", 0, None)
+    assert [worker.state for worker in run.workers(JobState.RUNNING)] == [JobState.RUNNING]
+
+
+def test_a_record_of_many_workers_stays_short() -> None:
+    status = RunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9)
+    status.ended = dict.fromkeys(range(4096), ("failed", "y" * 5000, 1, "10.0.0.1"))
+    assert len(status.record()) < 32_000
+    assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
+
+
+def test_a_line_says_which_worker_of_which_attempt_wrote_it() -> None:
+    ray = f"({task_name(2, 13)} pid=77, ip=10.0.0.9) loss 3"
+    assert (
+        labelled(ray) == labelled(f"\x1b[36m{ray.replace(')', ')' + chr(27) + '[0m')}") == "[attempt2.worker13]: loss 3"
+    )
+    assert labelled("(worker pid=7) x") == "(worker pid=7) x"
+    cases: tuple[tuple[str, dict[tuple[int | None, int | None], str]], ...] = (
+        (
+            "[attempt2.worker13]: loss 3",
+            {(2, 13): "loss 3", (None, 13): "loss 3", (2, None): "[attempt2.worker13]: loss 3"},
+        ),
+        ("hpcdash: attempt 2: preempted 1×", {(2, None): "hpcdash: attempt 2: preempted 1×"}),
+        ("[attempt22.worker1]: x", {(None, 1): "x"}),
+    )
+    for line, kept in cases:
+        for part in ((2, 13), (None, 13), (2, None), (None, 1)):
+            found = re.match(part_pattern(*part), line)
+            assert (line[found.end() :] if found else None) == kept.get(part)

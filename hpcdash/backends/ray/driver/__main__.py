@@ -11,8 +11,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -32,6 +32,7 @@ from slice_driver.outcomes import (
     slice_variables,
     verdict,
 )
+from slice_driver.status import LabelledStream, RunStatus, near, task_name, waiting_words, with_record
 
 # How long more slices than the least are waited for once the least are there.
 _GATHER_SECONDS = 30.0
@@ -44,6 +45,16 @@ _MASTER_PORT = "29500"
 _LIBRARY = "hpcdash-job.zip"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
+_HEAD = re.compile("TPU-(.+)-head")
+# Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
+_RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+# Successes that come one by one are published together.
+_PUBLISH_SECONDS = 10.0
+# A node that is gone is known to be so after this.
+_NOTICE_SECONDS = 5.0
+# What workers wrote last comes a little after they have ended.
+_LAST_LINES_SECONDS = 1.0
 
 
 def say(words: str) -> None:
@@ -79,8 +90,8 @@ def _pod_of(resources: Mapping[str, float]) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=0, max_calls=1)
-def run_worker(argv: list[str], environment: dict[str, str], container: dict[str, Any] | None) -> tuple[int, bool]:
-    """(exit status of the command on this worker, whether its machine is being preempted)."""
+def run_worker(argv: list[str], environment: dict[str, str], container: dict[str, Any] | None) -> tuple[int, bool, str]:
+    """(exit status of the command on this worker, whether its machine is being preempted, its address)."""
     # The package is unpacked on each node, in a place of that node's.
     library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
     path = os.pathsep.join(filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))))
@@ -94,7 +105,7 @@ def run_worker(argv: list[str], environment: dict[str, str], container: dict[str
             code = command.run([*before, *argv], environment)
         finally:
             command.remove_container(container["name"])
-    return code, code != 0 and command.is_preempted()
+    return code, code != 0 and command.is_preempted(), ray.util.get_node_ip_address()
 
 
 @dataclass
@@ -109,13 +120,17 @@ class Slice:
 class SliceRun:
     """One request from its first attempt to its last."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
+    def __init__(self, request: Mapping[str, Any], publish: Callable[[RunStatus], None]) -> None:
         self.request = request
         self.sizes: Sequence[int] = request["num_slices"]
         self.workers: int = request["workers"]
         self.attempts = Attempts(request["retries_preemption"], request["retries_failure"])
         self.size = 0
         self.changed_at = self.looked_at = time.monotonic()
+        self.grows_after: float = request["grow_after"]
+        self.grows_every: float = request["grow_every"]
+        self.status = RunStatus(self.workers, request["tpus"])
+        self.publish = publish
 
     def run(self) -> int:
         """The exit status of the whole."""
@@ -123,42 +138,64 @@ class SliceRun:
         while True:
             slices = self.acquire()
             names = ", ".join(held.pod for held in slices)
+            self.status.slices, self.status.waiting = [held.pod for held in slices], ""
+            self.status.began, self.status.ended = time.time(), {}
+            self.publish(self.status)
             say(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
             try:
                 outcome = self.attempt(slices)
             finally:
                 for held in slices:
                     ray.kill(held.head)
+            time.sleep(_LAST_LINES_SECONDS)
             if outcome.kind == SUCCEEDED:
+                self.publish(self.status)
                 say(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
-            say(f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}")
+            words = f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
+            say(words)
             self.attempts = self.attempts.after(outcome)
+            self.status.past.append(words)
+            self.status.preempted, self.status.failed = self.attempts.preempted, self.attempts.failed
             if self.attempts.is_over:
+                self.publish(self.status)
                 say(f"no further attempt: {self.attempts.counts}")
                 return outcome.code or 1
             failures_in_a_row = failures_in_a_row + 1 if outcome.kind == FAILED else 0
-            time.sleep(pause_seconds(failures_in_a_row))
+            pause = pause_seconds(failures_in_a_row)
+            self.status.attempt, self.status.slices, self.status.ended = self.attempts.number, [], {}
+            self.wait_for(f"attempt {self.attempts.number} begins in {pause:.0f} s" if pause else "waiting for slices")
+            time.sleep(pause)
+
+    def wait_for(self, words: str) -> None:
+        self.status.waiting = words
+        self.publish(self.status)
 
     def acquire(self) -> list[Slice]:
         """As many slices as can be had of the sizes that are wanted; waits for the least, and says so."""
         pending = self._ask_for(max(self.sizes))
         found: list[Slice] = []
         began, pause = time.monotonic(), _FIRST_LOOK_SECONDS
+        # What grows soon need not be waited for.
+        gather = min(_GATHER_SECONDS, self.grows_every)
         while pending:
-            limit = pause if size_to_take(self.sizes, len(found)) is None else _GATHER_SECONDS
+            limit = pause if size_to_take(self.sizes, len(found)) is None else gather
             ready, _ = ray.wait(list(pending), timeout=limit)
+            unusable = ""
             for reference in ready:
                 held = self._described(pending.pop(reference), reference)
-                if held is not None:
+                if isinstance(held, Slice):
                     found.append(held)
-            if not ready and size_to_take(self.sizes, len(found)) is not None:
+                else:
+                    say(held)
+                    unusable = held
+            is_enough = size_to_take(self.sizes, len(found)) is not None
+            if not ready and is_enough:
                 break
-            if not ready or (not pending and size_to_take(self.sizes, len(found)) is None):
-                waited = (time.monotonic() - began) / 60
-                least = min(self.sizes)
-                wanted = f"{least} slice{'' if least == 1 else 's'} of {self.request['slice']}"
-                say(f"waiting for {wanted}: {len(found)} there after {waited:.0f} min")
+            if not is_enough and (not ready or not pending or unusable):
+                words = self._waiting(len(found), time.monotonic() - began)
+                self.wait_for(f"{unusable}; {words}" if unusable else words)
+                say(words)
                 pause = min(2 * pause, _WAIT_SECONDS)
                 if not pending:
                     time.sleep(pause)
@@ -170,6 +207,13 @@ class SliceRun:
             self.size, self.changed_at = size, time.monotonic()
         return found[:size]
 
+    def _waiting(self, found: int, seconds: float) -> str:
+        cluster = ray.cluster_resources()
+        kinds = sorted({kind[1] for name in cluster if (kind := _HEAD.fullmatch(name))})
+        kind, head = self.request["slice"], self.request["head_resource"]
+        words = waiting_words(min(self.sizes), kind, head, found, cluster, near(kind, kinds))
+        return f"{words}, after {seconds / 60:.0f} min"
+
     def _ask_for(self, count: int) -> dict[Any, Any]:
         """Heads of slices that are waited for, by what they will tell."""
         actor: Any = SliceHead
@@ -177,62 +221,109 @@ class SliceRun:
         heads = [actor.options(resources=resources).remote() for _ in range(count)]
         return {head.describe.remote(): head for head in heads}
 
-    def _described(self, head: Any, reference: Any) -> Slice | None:
-        """A slice that is whole; None, with a word, for one that is not."""
+    def _described(self, head: Any, reference: Any) -> Slice | str:
+        """A slice that is whole, or what is wrong with it: then it is let go."""
         try:
             told = ray.get(reference)
         except ray.exceptions.RayError as error:
-            say(f"a slice cannot be used: {_first_line(error)}")
             ray.kill(head)
-            return None
-        if told["heads"] > 1:
-            say(f"{told['heads']} workers of {told['pod']} say that they are its first: a fault of Ray's")
-        elif told["workers"] != self.workers:
-            say(f"{told['pod']} has {told['workers']} workers of {self.workers}")
-        else:
+            return f"a slice cannot be used: {_first_line(error)}"
+        if told["heads"] <= 1 and told["workers"] == self.workers:
             return Slice(head, told["pod"], told["address"])
         ray.kill(head)
-        return None
+        if told["heads"] > 1:
+            return (
+                f"{told['heads']} workers of {told['pod']} have {self.request['head_resource']}, which only the first "
+                "one should: a bug of Ray in containers, which would let several jobs have one slice. Upgrade Ray"
+            )
+        return f"{told['pod']} has {told['workers']} workers of {self.workers}"
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
         addresses = [held.address for held in slices]
-        running: dict[Any, str] = {}
+        waiting: dict[Any, int] = {}
         for index, held in enumerate(slices):
             resources = {held.pod: 1, **({"TPU": self.request["tpus"]} if self.request["tpus"] else {})}
-            for worker in range(self.workers):
-                name = f"{held.pod} worker {worker}"
-                rank = index * self.workers + worker
+            for rank in range(index * self.workers, (index + 1) * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
                 container = self.request.get("container")
-                started = run_worker.options(resources=resources, name=name).remote(
+                started = run_worker.options(resources=resources, name=task_name(self.attempts.number, rank)).remote(
                     self.request["argv"],
                     variables,
                     container and {**container, "name": f"{container['name']}-{rank}"},
                 )
-                running[started] = name
+                waiting[started] = rank
         outcomes: list[Outcome] = []
-        waiting = dict(running)
+        published = time.monotonic()
+
+        def take(reference: Any, timeout: float | None = None) -> None:
+            rank = waiting.pop(reference)
+            outcome, node = _outcome(reference, f"worker {rank} on {slices[rank // self.workers].pod}", timeout)
+            if timeout is not None and outcome.kind == FAILED:
+                # Its command was killed first, and then its task.
+                outcome = replace(outcome, kind=CANCELLED)
+            self.status.ended[rank] = (outcome.kind, outcome.words, outcome.code, node)
+            if outcome.kind in (FAILED, PREEMPTED):
+                say(f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: {outcome.words}")
+            outcomes.append(outcome)
+
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=_LOOK_SECONDS)
-            outcomes += [_outcome(reference, waiting.pop(reference)) for reference in ready]
-            is_ending = any(one.kind != SUCCEEDED for one in outcomes)
-            if not is_ending and not ready and self.should_grow():
-                outcomes.append(Outcome(PREEMPTED, slices[0].pod, "more slices are there: it goes on with them"))
-                is_ending = True
-            if is_ending:
+            ready, _ = ray.wait(list(waiting), timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look)
+            if ready:
+                ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for reference in ready:
+                take(reference)
+            if not ready:
+                if lost := self.lost(slices):
+                    outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
+                elif self.should_grow():
+                    self.changed_at = time.monotonic()
+                    outcomes.append(Outcome(PREEMPTED, slices[0].pod, "more slices are there: it goes on with them"))
+            if any(one.kind != SUCCEEDED for one in outcomes):
                 for reference in waiting:
                     ray.cancel(reference, force=True)
                 if waiting:
                     ray.wait(list(waiting), num_returns=len(waiting), timeout=_WAIT_SECONDS)
-                outcomes += [_outcome(reference, name, timeout=1) for reference, name in waiting.items()]
+                for reference in list(waiting):
+                    take(reference, timeout=1)
                 break
-        return verdict(outcomes)
+            if time.monotonic() - published >= _PUBLISH_SECONDS:
+                published = time.monotonic()
+                self.publish(self.status)
+        found = verdict(outcomes)
+        return self.preempted_at_once(slices) or found if found.kind == FAILED else found
+
+    def preempted_at_once(self, slices: Sequence[Slice]) -> Outcome | None:
+        """Of an attempt that failed, the preemption that it failed of: peers fail before a node is known to be dead."""
+        until = time.monotonic() + _NOTICE_SECONDS
+        while not (lost := self.lost(slices)):
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.5)
+        return Outcome(PREEMPTED, lost, "it has lost workers, whose peers failed")
+
+    @property
+    def look(self) -> float:
+        """Seconds from one look for more slices to the next."""
+        return min(_LOOK_SECONDS, self.grows_every)
+
+    def lost(self, slices: Sequence[Slice]) -> str:
+        """A slice that has fewer workers than it had, whose tasks may wait for ever; '' where there is none."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return next((held.pod for held in slices if sum(held.pod in node for node in nodes) < self.workers), "")
 
     def should_grow(self) -> bool:
         """Whether a larger size is free."""
         now = time.monotonic()
-        if not may_grow(self.sizes, self.size, self.changed_at, self.looked_at, now):
+        if not may_grow(
+            self.sizes,
+            self.size,
+            self.changed_at,
+            self.looked_at,
+            now,
+            after=self.grows_after,
+            every=self.grows_every,
+        ):
             return False
         self.looked_at = now
         free = ray.available_resources().get(self.request["head_resource"], 0)
@@ -241,6 +332,8 @@ class SliceRun:
     def variables(self, rank: int, slices: int, addresses: Sequence[str], index: int) -> dict[str, str]:
         """What a worker's command finds in its environment."""
         return {
+            # Lines are seen as they are written.
+            "PYTHONUNBUFFERED": "1",
             **self.request["environment"],
             **dict(slice_variables(index, addresses)),
             "RANK": str(rank),
@@ -255,14 +348,15 @@ class SliceRun:
         }
 
 
-def _outcome(reference: Any, worker: str, timeout: float | None = None) -> Outcome:
+def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple[Outcome, str]:
+    """How a worker ended, and its node's address, '' where that is not known."""
     try:
-        code, is_preempted = ray.get(reference, timeout=timeout)
+        code, is_preempted, node = ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
-        return Outcome(CANCELLED, worker, "it did not end in time")
+        return Outcome(CANCELLED, worker, "it did not end in time"), ""
     except ray.exceptions.RayError as error:
-        return outcome_of_error(worker, [kind.__name__ for kind in type(error).__mro__], _first_line(error))
-    return outcome_of_exit(worker, code, is_preempted=is_preempted)
+        return outcome_of_error(worker, [kind.__name__ for kind in type(error).__mro__], _first_line(error)), ""
+    return outcome_of_exit(worker, code, is_preempted=is_preempted), node
 
 
 def _first_line(error: Exception) -> str:
@@ -270,11 +364,41 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"
 
 
+def submission_id() -> str:
+    """The id that this driver's job was submitted with; '' where it was not."""
+    try:
+        return str(json.loads(os.environ.get(_JOB_CONFIG, "{}"))["metadata"]["job_submission_id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+class Publisher:
+    """Keeps the run's record in the metadata of its job, for as long as that is possible."""
+
+    def __init__(self, job: str) -> None:
+        self._key = f"{_RECORD_KEY}{job}".encode() if job else b""
+
+    def __call__(self, status: RunStatus) -> None:
+        if not self._key:
+            return
+        try:
+            from ray.experimental import internal_kv
+
+            found = internal_kv._internal_kv_get(self._key, namespace=_RECORD_NAMESPACE)
+            record = None if found is None else with_record(found, status.record())
+            if record is not None:
+                internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
+        except (ray.exceptions.RayError, ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+            say(f"lists of jobs do not show how this run stands: {_first_line(error)}")
+            self._key = b""
+
+
 def main() -> int:
     with open("request.json", encoding="utf-8") as source:
         request = json.load(source)
+    sys.stdout, sys.stderr = LabelledStream(sys.stdout), LabelledStream(sys.stderr)
     ray.init(logging_level="ERROR")
-    return SliceRun(request).run()
+    return SliceRun(request, Publisher(submission_id())).run()
 
 
 if __name__ == "__main__":

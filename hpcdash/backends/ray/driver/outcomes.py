@@ -23,9 +23,6 @@ _LOST = frozenset(
 )
 _CANCELLED = frozenset(("TaskCancelledError",))
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
-# A larger size is looked for so often, and at the earliest so long after the size last changed.
-GROWS_EVERY_SECONDS = 3 * 3600.0
-GROWS_AFTER_SECONDS = 12 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -111,10 +108,11 @@ def size_to_take(sizes: Sequence[int], available: int) -> int | None:
     return max((size for size in sizes if size <= available), default=None)
 
 
-def may_grow(sizes: Sequence[int], size: int, changed_at: float, looked_at: float, now: float) -> bool:
-    """Whether to look for a larger size now."""
-    is_settled = now - changed_at >= GROWS_AFTER_SECONDS
-    return size < max(sizes) and is_settled and now - looked_at >= GROWS_EVERY_SECONDS
+def may_grow(
+    sizes: Sequence[int], size: int, changed_at: float, looked_at: float, now: float, *, after: float, every: float
+) -> bool:
+    """Whether to look for a larger size now: each `every` seconds, at the earliest `after` the last change."""
+    return size < max(sizes) and now - changed_at >= after and now - looked_at >= every
 
 
 def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
