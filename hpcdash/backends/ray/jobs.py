@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import decode, require_success, seconds, text, unreadable
-from hpcdash.backends.ray.slices import run_columns, run_of, worker_rows
+from hpcdash.backends.ray.slices import PART, part_pattern, run_columns, run_of, worker_rows
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -152,11 +152,19 @@ def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
 
 
 def log_request(path: str) -> str:
-    """The request that streams a log by its path of LOGS, '' for any other path."""
+    """The request that streams a log by its path of LOGS, '' for any other path.
+
+    Behind the path of a driver's log may stand the part of it that is wanted, as of slices.log_parts.
+    """
     node, slash, name = path.removeprefix(LOGS).partition("/")
     if not path.startswith(LOGS) or not slash or not node or not name:
         return ""
-    return f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
+    name, of_part, part = name.partition(PART)
+    pattern = part_pattern(part) if of_part else ""
+    if of_part and not pattern:
+        return ""
+    request = f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
+    return f"{request}#{quote(pattern, safe='')}" if pattern else request
 
 
 def native_query(job_id: str) -> Query[Mapping[str, str]]:

@@ -66,6 +66,10 @@ def types_among(resources: Iterable[str]) -> list[str]:
 # The record of a run among its job's metadata, which the driver keeps.
 METADATA_KEY = "hpcdash_run"
 _MOST_WORKERS = 100_000
+# Between the path of a driver's log and the part of it that is wanted.
+PART = "#"
+_PART = re.compile(r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?", re.ASCII)
+_MOST_ATTEMPTS, _WHOLE_ATTEMPTS = 50, 3
 _RANGES = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?(?:,|$)", re.ASCII)
 _STATES = {
     "succeeded": JobState.COMPLETED,
@@ -200,7 +204,8 @@ def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[
             dict.fromkeys(schema.STEPS.names)
             | {
                 "id": str(worker.number),
-                "name": f"attempt {run.attempt} on {worker.slice}" + (f": {worker.why}" if worker.why else ""),
+                "name": f"attempt {run.attempt} on {worker.slice}"
+                + (f": {worker.why}" if worker.why and worker.exit_code is None else ""),
                 "state": worker.state.value,
                 "native_state": worker.state.value,
                 "nodes": 1,
@@ -213,11 +218,31 @@ def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[
     return rows
 
 
-def part_pattern(attempt: int | None, worker: int | None) -> str:
-    """A regular expression of how the lines of an attempt, a worker, or both begin in a driver's log.
+def part_pattern(part: str) -> str:
+    """A regular expression of how the lines of a part begin in the log of a driver; '' for what is no part.
 
     What it matches is left out of the line: the label, where it says nothing more.
     """
+    found = _PART.fullmatch(part)
+    if found is None:
+        return ""
+    attempt, worker = found["attempt"], found["worker"]
     if worker is None:
         return rf"(?=\[attempt{attempt}\.|hpcdash: attempt {attempt}\b)"
-    return rf"\[attempt{attempt}\.worker{worker}\]: " if attempt is not None else rf"\[attempt\d+\.worker{worker}\]: "
+    return rf"\[attempt{attempt or '[0-9]+'}\.worker{worker}\]: "
+
+
+def log_parts(run: SliceRun, path: str) -> list[tuple[str, str, str]]:
+    """(name, title, path) of the parts of a driver's log: each of the last attempts, each worker of all attempts, and
+    each worker of each of the last few. A node that is gone takes none of them along."""
+    attempts = range(max(1, run.attempt - _MOST_ATTEMPTS + 1), run.attempt + 1)
+    # Between two attempts no slice is held, and there may have been more.
+    workers = range(run.worker_count or run.workers_per_slice)
+    names = [(f"attempt{attempt}", f"all workers of attempt {attempt}") for attempt in attempts]
+    names += [(f"worker{worker}", f"worker {worker}, all attempts") for worker in workers]
+    names += [
+        (f"attempt{attempt}.worker{worker}", f"worker {worker} of attempt {attempt}")
+        for attempt in attempts[-_WHOLE_ATTEMPTS:]
+        for worker in workers
+    ]
+    return [(name, title, f"{path}{PART}{name}") for name, title in names]

@@ -22,9 +22,9 @@ from hpcdash.backends.ray.driver.outcomes import (
     verdict,
 )
 from hpcdash.backends.ray.driver.status import RunStatus, labelled, near, ranges, task_name, waiting_words, with_record
-from hpcdash.backends.ray.jobs import job_row
+from hpcdash.backends.ray.jobs import job_row, log_request
 from hpcdash.backends.ray.requests import submitted_request
-from hpcdash.backends.ray.slices import part_pattern, run_of, slice_type, types_among, worker_rows
+from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, types_among, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.request import Request
@@ -220,6 +220,7 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
     status = RunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
     status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
     status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
+    status.ended[3] = ("preempted", "NodeDiedError: gone", None, "")
     row = job_row(published(status))
     assert row is not None
     assert {name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")} == {
@@ -239,10 +240,10 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
         ("0", "completed", 0, None, None),
         ("1", "running", None, None, 60),
         ("2", "failed", 7, "10.0.0.9", None),
-        ("3", "running", None, None, 60),
+        ("3", "preempted", None, None, None),
     ]
-    assert workers[2]["name"] == "attempt 3 on slice-b: exit 7"
-    assert {one["state"] for one in worker_rows(run, JobState.CANCELLED, None)} == {"completed", "failed", "cancelled"}
+    assert workers[3]["name"] == "attempt 3 on slice-b: NodeDiedError: gone"
+    assert [one["state"] for one in worker_rows(run, JobState.CANCELLED, None)][1] == "cancelled"
 
 
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
@@ -306,15 +307,29 @@ def test_a_line_says_which_worker_of_which_attempt_wrote_it() -> None:
         labelled(ray) == labelled(f"\x1b[36m{ray.replace(')', ')' + chr(27) + '[0m')}") == "[attempt2.worker13]: loss 3"
     )
     assert labelled("(worker pid=7) x") == "(worker pid=7) x"
-    cases: tuple[tuple[str, dict[tuple[int | None, int | None], str]], ...] = (
+    cases: tuple[tuple[str, dict[str, str]], ...] = (
         (
             "[attempt2.worker13]: loss 3",
-            {(2, 13): "loss 3", (None, 13): "loss 3", (2, None): "[attempt2.worker13]: loss 3"},
+            {"attempt2.worker13": "loss 3", "worker13": "loss 3", "attempt2": "[attempt2.worker13]: loss 3"},
         ),
-        ("hpcdash: attempt 2: preempted 1×", {(2, None): "hpcdash: attempt 2: preempted 1×"}),
-        ("[attempt22.worker1]: x", {(None, 1): "x"}),
+        ("hpcdash: attempt 2: preempted 1×", {"attempt2": "hpcdash: attempt 2: preempted 1×"}),
+        ("[attempt22.worker1]: x", {"worker1": "x"}),
     )
     for line, kept in cases:
-        for part in ((2, 13), (None, 13), (2, None), (None, 1)):
-            found = re.match(part_pattern(*part), line)
+        for part in ("attempt2.worker13", "worker13", "attempt2", "worker1"):
+            found = re.match(part_pattern(part), line)
             assert (line[found.end() :] if found else None) == kept.get(part)
+
+
+def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
+    run = run_of(published(RunStatus(2, 4, attempt=60, slices=("a",)))["metadata"])
+    assert run is not None
+    parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
+    assert len(parts) == 50 + 2 + 3 * 2
+    assert parts[-1][0] == "attempt60.worker1"
+    assert log_request(parts[-1][2]).endswith(
+        "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
+    )
+    # Of what is no part nothing is read, and no pattern of another's is used.
+    for path in ("#", "#worker", "#attempt1.", "#(a+)+b", "#attempt1.worker1#"):
+        assert log_request(f"/ray-logs/n/job-driver-x.log{path}") == ""
