@@ -53,6 +53,8 @@ _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _PUBLISH_SECONDS = 10.0
 # A node that is gone is known to be so after this.
 _NOTICE_SECONDS = 5.0
+# Slices to grow by that are free are had within this.
+_GROW_SECONDS = 10.0
 # What workers wrote last comes a little after they have ended.
 _LAST_LINES_SECONDS = 1.0
 
@@ -131,12 +133,15 @@ class SliceRun:
         self.grows_every: float = request["grow_every"]
         self.status = RunStatus(self.workers, request["tpus"])
         self.publish = publish
+        # What an attempt that makes way for a larger one took for that.
+        self.more: list[Slice] = []
 
     def run(self) -> int:
         """The exit status of the whole."""
         failures_in_a_row = 0
+        kept: list[Slice] = []
         while True:
-            slices = self.acquire()
+            slices = self.acquire(kept)
             names = ", ".join(held.pod for held in slices)
             self.status.slices, self.status.waiting = [held.pod for held in slices], ""
             self.status.began, self.status.ended = time.time(), {}
@@ -145,7 +150,10 @@ class SliceRun:
             try:
                 outcome = self.attempt(slices)
             finally:
-                for held in slices:
+                # With those that it grows by it keeps those that it has.
+                kept = [*slices, *self.more] if self.more else []
+                self.more = []
+                for held in () if kept else slices:
                     ray.kill(held.head)
             time.sleep(_LAST_LINES_SECONDS)
             if outcome.kind == SUCCEEDED:
@@ -171,10 +179,13 @@ class SliceRun:
         self.status.waiting = words
         self.publish(self.status)
 
-    def acquire(self) -> list[Slice]:
-        """As many slices as can be had of the sizes that are wanted; waits for the least, and says so."""
-        pending = self._ask_for(max(self.sizes))
-        found: list[Slice] = []
+    def acquire(self, kept: Sequence[Slice]) -> list[Slice]:
+        """As many slices as can be had of the sizes that are wanted, or those that are held already.
+
+        Waits for the least, and says so.
+        """
+        found = list(kept)
+        pending = {} if kept else self._ask_for(max(self.sizes))
         began, pause = time.monotonic(), _FIRST_LOOK_SECONDS
         # What grows soon need not be waited for.
         gather = min(_GATHER_SECONDS, self.grows_every)
@@ -276,9 +287,9 @@ class SliceRun:
             if not ready:
                 if lost := self.lost(slices):
                     outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
-                elif self.should_grow():
-                    self.changed_at = time.monotonic()
-                    outcomes.append(Outcome(PREEMPTED, slices[0].pod, "more slices are there: it goes on with them"))
+                elif self.should_grow() and self.grow():
+                    more = ", ".join(held.pod for held in self.more)
+                    outcomes.append(Outcome(PREEMPTED, more, "it goes on with more slices"))
             if any(one.kind != SUCCEEDED for one in outcomes):
                 for reference in waiting:
                     ray.cancel(reference, force=True)
@@ -328,6 +339,23 @@ class SliceRun:
         self.looked_at = now
         free = ray.available_resources().get(self.request["head_resource"], 0)
         return (size_to_take(self.sizes, self.size + int(free)) or 0) > self.size
+
+    def grow(self) -> bool:
+        """Take what makes the next larger size whole, into `more`; whether that could be had."""
+        wanted = max(self.sizes) - self.size
+        pending = self._ask_for(wanted)
+        found: list[Slice] = []
+        until = time.monotonic() + _GROW_SECONDS
+        while pending and (left := until - time.monotonic()) > 0:
+            ready, _ = ray.wait(list(pending), timeout=left)
+            for reference in ready:
+                held = self._described(pending.pop(reference), reference)
+                if isinstance(held, Slice):
+                    found.append(held)
+        self.more = found[: (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size]
+        for head in [*pending.values(), *(held.head for held in found[len(self.more) :])]:
+            ray.kill(head)
+        return bool(self.more)
 
     def variables(self, rank: int, slices: int, addresses: Sequence[str], index: int) -> dict[str, str]:
         """What a worker's command finds in its environment."""
