@@ -28,6 +28,8 @@ class Verb(StrEnum):
     RESUME = "resume"
     SIGNAL = "signal"
     ALTER = "alter"
+    # What the scheduler keeps of a job that ended is removed.
+    DELETE = "delete"
     SUBMIT = "submit"
     # Files that a training looks for; no scheduler knows of them.
     KILL_SWITCH = "kill-switch"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import pyarrow as pa
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script, Usage
+from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
@@ -47,6 +47,8 @@ class Capability(StrEnum):
     SUSPEND = "suspend"
     SIGNAL = "signal"
     ALTER = "alter"
+    # It forgets a job that ended when it is asked to.
+    DELETE = "delete"
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"
@@ -56,6 +58,8 @@ class Capability(StrEnum):
     KEEPS_SCRIPTS = "keeps_scripts"
     # A job can write its logs where they belong while it runs.
     LIVE_LOGS = "live_logs"
+    # Parts of a job have logs besides its own output.
+    OTHER_LOGS = "other_logs"
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
@@ -168,6 +172,10 @@ def _empty_text(*_: object) -> str:
 
 
 def _no_variables(*_: object) -> Mapping[str, str | None]:
+    return {}
+
+
+def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
     return {}
 
 
@@ -284,6 +292,10 @@ class ReasonsPart:
     hint: Callable[[str, str | None], str] = _empty_text
     """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
 
+    cause: Callable[[Mapping[str, str]], str] = _empty_text
+    """Why a job waits or failed, in the scheduler's own words by what `native` says of it, where its reason is only a
+    code; '' where there is nothing to add."""
+
     never_starts: Callable[[str, str | None], str] = _empty_text
     """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
 
@@ -356,6 +368,13 @@ class DetailPart:
     """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
     scheduler knows no steps."""
 
+    facts: Callable[[Mapping[str, str]], Mapping[str, Mapping[str, str]]] = _no_facts
+    """Groups of the job page that this scheduler alone has, by their titles: label → value, by what `native` says."""
+
+    activity: Callable[[Mapping[str, Any], Mapping[str, str]], Query[Activity] | None] = _none
+    """(row, native): what the job's program has the scheduler run within the job, such as tasks. None for one that has
+    nothing of the kind."""
+
     shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
     """What runs a shell in a running job; None: there is no way onto its nodes."""
 
@@ -391,6 +410,9 @@ class LogsPart:
 
     needs_script: Callable[[JobDetail], bool] = _never
     """Whether only the batch script's own directives can tell the paths."""
+
+    others: Callable[[JobDetail], Query[tuple[OtherLog, ...]] | None] = _none
+    """The logs that parts of a job have besides its own output; None where there are none."""
 
     request: Callable[[str], str] = _empty_text
     """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""

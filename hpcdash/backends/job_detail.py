@@ -42,6 +42,19 @@ class LogFiles:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLog:
+    """A log of a job besides its own output: `name` tells it from the others, `title` says whose it is.
+
+    It is found by each of `aliases` too, where no other log of the job has that one.
+    """
+
+    name: str
+    title: str
+    files: LogFiles
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a job used of what it was given; None is unknown. CPU times are sums over all its processes, in seconds."""
 
@@ -58,3 +71,27 @@ class Usage:
     disk_written_bytes: int | None = None
     # What is not certain about these, in words.
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityCount:
+    """How many of what a job's program runs under one name: `kind` is task or actor.
+
+    `states` has of each state the scheduler's word, the state of domain.states it amounts to, and how many are in it.
+    """
+
+    kind: str
+    name: str
+    states: tuple[tuple[str, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a job's program has the scheduler run within the job.
+
+    `failures` are (name, why) of a few that failed; `notes` say in words what could not be had.
+    """
+
+    counts: tuple[ActivityCount, ...]
+    failures: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from hpcdash.domain import query
 from hpcdash.domain.job_ids import number_of
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.cluster.snapshots import Kind
@@ -29,7 +29,7 @@ from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import JournalEntry
 
-_ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL)
+_ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE)
 _PAST = {
     Verb.CANCEL: "cancelled",
     Verb.HOLD: "held",
@@ -39,6 +39,7 @@ _PAST = {
     Verb.RESUME: "resumed",
     Verb.SIGNAL: "signalled",
     Verb.ALTER: "altered",
+    Verb.DELETE: "deleted",
 }
 _MOST_COMMANDS_SHOWN = 10
 _MOST_JOBS_LISTED = 20
@@ -80,7 +81,9 @@ def run_action(
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(f"{verb}: nothing is changed here ({whence})")
     job_ids = named_jobs(jobs)
-    kind = Kind.EVERYONE if everyone else Kind.MINE
+    is_for_ended = verb == Verb.DELETE
+    kinds = (Kind.HISTORY, Kind.HISTORY_EVERYONE) if is_for_ended else (Kind.MINE, Kind.EVERYONE)
+    kind = kinds[everyone]
     wanted_rows = parse_filter(expression, kind)
     _refuse_ambiguous(job_ids, expression, everyone=everyone)
     request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
@@ -96,7 +99,8 @@ def run_action(
         if expression:
             snapshot = await session.store.fetch(kind)
             matching = query.apply(snapshot.table, wanted_rows, snapshot.taken_at)
-            wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in ACTIVE | WAITING)
+            states = ENDED if is_for_ended else ACTIVE | WAITING
+            wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
             if not wanted:
                 raise _NoMatch
         if chain:
@@ -125,7 +129,8 @@ def run_action(
         sys.exit(EXIT_REFUSED)
     except _NoMatch:
         whose = "no job" if everyone else "none of your jobs"
-        print(f"{whose} in the queue matches {visible(expression)}; nothing was done", file=sys.stderr)
+        where = "in the history" if is_for_ended else "in the queue"
+        print(f"{whose} {where} matches {visible(expression)}; nothing was done", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
     if report.journal_problem:
         print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
@@ -169,8 +174,8 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     """What will be done, to whose jobs in which states, what that costs, and the commands, on stderr."""
     verb = plan.request.verb
     rows = plan.rows
-    # What has ended can be run once more; nothing else happens to it.
-    if verb is not Verb.REQUEUE:
+    # What has ended can be run once more, or deleted; nothing else happens to it.
+    if verb not in (Verb.REQUEUE, Verb.DELETE):
         rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
     print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
     if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):

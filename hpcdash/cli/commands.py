@@ -106,6 +106,8 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
 @click.option(
     "--run", type=click.IntRange(min=1), metavar="N", help="The log of run N in an allocation (hpcdash alloc)."
 )
+@click.option("--logs", "lists_logs", is_flag=True, help="List the logs of its parts, such as workers (Ray).")
+@click.option("--of", metavar="NAME", help="The log of a part: a name that --logs lists, or that of a task or actor.")
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
     """Print the last lines of a job's log, unchanged."""
@@ -454,6 +456,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     _acting_command("requeue", "End running jobs and put them back into the queue."),
     _acting_command("suspend", "Stop running jobs where they are (often for operators alone)."),
     _acting_command("resume", "Let suspended jobs go on."),
+    _acting_command("delete", "Remove what the cluster keeps of ended jobs (Ray)."),
     signal_jobs,
     _switch_command("kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."),
     _switch_command("save", "Create the save-switch file: the run saves and continues; it removes the file."),

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from hpcdash.backends.actions import Verb
-from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
@@ -213,6 +213,8 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
             "waits": picture.waits,
             "launch": None if picture.launched is None else picture.launched.for_json(),
         }
+        if picture.activity is not None:
+            answer["activity"] = _activity(picture.activity)
         if steps:
             answer["steps"] = [] if picture.steps is None else table_to_json_rows(picture.steps, STEPS.names)
         print_json(answer)
@@ -261,6 +263,22 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
     ]
     envelope = {"schema": 1, "cluster": cluster, "backend": backend, "taken_at": format_utc(now), "rejected_rows": 0}
     print_json({**envelope, "starts": starts})
+
+
+def _activity(activity: Activity) -> dict[str, object]:
+    """What a job's program runs, for JSON."""
+    return {
+        "counts": [
+            {
+                "kind": one.kind,
+                "name": one.name,
+                "states": [{"words": words, "state": state, "count": count} for words, state, count in one.states],
+            }
+            for one in activity.counts
+        ],
+        "failures": [{"name": name, "why": why} for name, why in activity.failures],
+        "problems": list(activity.notes),
+    }
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:

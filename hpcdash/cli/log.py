@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.job_detail import LogFiles, OtherLog
 from hpcdash.backends.queries import JobScope
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
@@ -39,7 +39,7 @@ from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.jobs.lookup import telling_task
 from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, FileChange, LogFile, change, next_look_seconds
 from hpcdash.services.logs.lines import ShownLine, shown_line
-from hpcdash.services.logs.locate import LogPlace, locate_logs
+from hpcdash.services.logs.locate import LogPlace, fetch_other_logs, find_other_log, locate_logs
 from hpcdash.services.logs.pieces import LONGEST_PIECE, pieces
 from hpcdash.services.session import ClusterSession
 
@@ -318,11 +318,21 @@ class LogFollower:
 
 
 def run_log(
-    common: CommonOptions, *, job: str, err: bool, lines: int, follow: bool, path_only: bool, run: int | None = None
+    common: CommonOptions,
+    *,
+    job: str,
+    err: bool,
+    lines: int,
+    follow: bool,
+    path_only: bool,
+    run: int | None = None,
+    lists_logs: bool = False,
+    of: str | None = None,
 ) -> None:
     """Print the last `lines` lines of a job's stdout (`err`: stderr), and with `follow` what is added to them.
 
-    `run` is that of an allocation. stdout gets the file's bytes; where it is a terminal, text that cannot harm it.
+    `run` is that of an allocation, `of` names the log of a part of the job, `lists_logs` lists these. stdout gets the
+    file's bytes; where it is a terminal, text that cannot harm it.
     """
 
     async def work(session: ClusterSession) -> None:
@@ -333,11 +343,19 @@ def run_log(
         place = await _of_a_task(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
             say(f"of array {job} this is task {place.row['id']}")
+        other = None
+        if lists_logs or of is not None:
+            others = await fetch_other_logs(store, place.detail)
+            if lists_logs:
+                print_text("".join(f"{visible(log.name)}  {visible(log.title)}\n" for log in others))
+                return
+            other = find_other_log(others, of or "")
+            place = replace(place, files=other.files)
         file = _file(store, place, err)
         if path_only:
             print_text(f"{file.place}\n")
             return
-        await _JobLog(store, place, file, err).show(lines, follow)
+        await _JobLog(store, place, file, err, other).show(lines, follow)
 
     with ends_silently() if follow else nullcontext():
         with_session(common, work)
@@ -412,8 +430,12 @@ def _path(files: LogFiles, err: bool) -> str | None:
 class _JobLog:
     """The log of one job, whose state is asked for now and then."""
 
-    def __init__(self, store: ClusterStore, place: LogPlace, file: LogFile, err: bool) -> None:
+    def __init__(
+        self, store: ClusterStore, place: LogPlace, file: LogFile, err: bool, other: OtherLog | None = None
+    ) -> None:
         self._store = store
+        # The part of the job whose log it is; None: the job's own.
+        self._other = other
         self._place = place
         self._is_err = err
         self._stream = "stderr" if err else "stdout"
@@ -507,6 +529,8 @@ class _JobLog:
         self._asked_at = time.monotonic()
         try:
             self._place = await locate_logs(self._store, self._place.job_id)
+            if self._other is not None:
+                self._place = replace(self._place, files=self._other.files)
         except NoSuchJob:
             self._place = replace(self._place, row={**self._place.row, "state": JobState.GONE})
         except HpcdashError:

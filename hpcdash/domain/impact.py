@@ -25,6 +25,7 @@ _FOR_STATES: dict[str, frozenset[JobState]] = {
     "resume": frozenset({JobState.SUSPENDED}) | _UNKNOWN,
     "signal": frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING}) | _UNKNOWN,
     "alter": WAITING | ACTIVE | _UNKNOWN,
+    "delete": (ENDED - {JobState.GONE}) | _UNKNOWN,
 }
 _NEEDS_A_GOOD_END = frozenset({"afterok", "aftercorr"})
 _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState.SUSPENDED)}
@@ -122,6 +123,8 @@ def _left_out(verb: str, rows: Sequence[Row], wanted: frozenset[JobState], missi
             reason = "not started yet"
         elif verb == "requeue":
             reason = "waiting already"
+        elif verb == "delete" and state != JobState.GONE:
+            reason = "not ended yet"
         elif verb == "hold" and state in ACTIVE:
             reason = "running, which a hold does not stop"
         else:
@@ -259,6 +262,14 @@ def _resumed(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]
         yield f"{count} suspended {_one(count, 'continues', 'continue')} where {_one(count, 'it', 'they')} stopped"
 
 
+def _deleted(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
+    if count := count_jobs(ended):
+        lost = _one(count, "job, its state, exit status and script", "jobs, their states, exit statuses and scripts")
+        yield f"the cluster forgets {count} ended {lost}"
+    if count := count_jobs((*active, *waiting)):
+        yield f"{count} {_one(count, 'has', 'have')} not ended, and can only be cancelled"
+
+
 _TELLERS: dict[str, Callable[[Sequence[Row], Sequence[Row], Sequence[Row]], Iterable[str]]] = {
     "cancel": _cancelled,
     "requeue": _requeued,
@@ -266,6 +277,7 @@ _TELLERS: dict[str, Callable[[Sequence[Row], Sequence[Row], Sequence[Row]], Iter
     "release": _released,
     "suspend": _suspended,
     "resume": _resumed,
+    "delete": _deleted,
 }
 
 

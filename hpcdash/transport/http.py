@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import h11
 
+from hpcdash.domain.text import clip
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
@@ -44,6 +45,10 @@ _READ_BYTES = 1 << 16
 _REQUESTS = 4
 _CONNECT_SECONDS = 10.0
 _DENIED = (401, 403)
+_SAID_LETTERS = 200
+_NO_ANSWER = "it closed the connection without an HTTP answer"
+# The dashboard of Ray 2.9 fails on a request that does not say who sends it.
+_PROGRAM = "hpcdash"
 
 
 class _Reader(Protocol):
@@ -196,9 +201,12 @@ class HttpTransport:
                     break
         status, reason, told = head
         if status in _DENIED:
+            has_token = any(name.lower() == "authorization" for name in self._headers)
             raise AuthenticationFailed(
-                f"{self.name} refused the request: {status} {reason}",
-                "Set the token: `token_file` in this cluster's table names the file that holds it.",
+                f"{self.name} refused the request: {status} {reason}{_said(bytes(received))}",
+                "Is the token in this cluster's `token_file` still valid?"
+                if has_token
+                else "Set the token: `token_file` in this cluster's table names the file that holds it.",
             )
         return Response(status, reason, told, bytes(received[:cap_bytes]), len(received) > cap_bytes)
 
@@ -209,10 +217,12 @@ class HttpTransport:
         """Status, reason and clock of a response, and its body piece by piece. No redirect is followed."""
         reader, writer = await self._open()
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_READ_BYTES)
-        headers = [("Host", self._authority), ("Accept", "*/*"), ("Connection", "close"), *self._headers.items()]
+        headers = [("Host", self._authority), ("User-Agent", _PROGRAM), ("Accept", "*/*"), ("Connection", "close")]
+        headers += self._headers.items()
         if body or method in ("POST", "PUT"):
             headers.append(("Content-Length", str(len(body))))
             headers.append(("Content-Type", "application/json" if method == "POST" else "application/octet-stream"))
+        is_answering = False
         target = quote(f"{self._prefix}{path}", safe="/?&=%:@,+~!$'()*;-._")
         try:
             writer.write(connection.send(h11.Request(method=method, target=target, headers=headers)) or b"")
@@ -225,8 +235,13 @@ class HttpTransport:
             while isinstance(event, h11.InformationalResponse):
                 event = await _next_event(connection, reader)
             if not isinstance(event, h11.Response):
-                raise self._lost("it closed the connection without an answer")
+                raise self._lost(_NO_ANSWER)
+            if 300 <= event.status_code < 400:
+                raise self._redirected(event)
+            is_answering = True
             yield (event.status_code, event.reason.decode("latin-1"), _clock(event)), _body(connection, reader)
+        except h11.RemoteProtocolError as error:
+            raise self._lost("the answer was cut short" if is_answering else _NO_ANSWER) from error
         except (OSError, h11.ProtocolError) as error:
             raise self._lost(str(error) or type(error).__name__) from error
         finally:
@@ -256,6 +271,16 @@ class HttpTransport:
         context = ssl.create_default_context() if self._is_tls else None
         return await asyncio.open_connection(self._host, self._port, ssl=context)
 
+    def _redirected(self, response: h11.Response) -> ConnectionFailed:
+        """No redirect is followed: the request, and its token, would go to another server."""
+        target = next((value for name, value in response.headers if name == b"location"), b"")
+        where = f" to {excerpt(target)}" if target else ""
+        self.health.state, self.health.detail = "failed", f"it redirects{where}"
+        return ConnectionFailed(
+            f"{self.name} redirects{where}",
+            "Where that is the server's own URL, write that one. Where it is a login page, connect through ssh.",
+        )
+
     def _lost(self, why: str) -> ConnectionFailed:
         self.health.state, self.health.detail = "lost", why
         return ConnectionFailed(
@@ -276,6 +301,12 @@ class HttpTransport:
             arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
         local = (*words[:4], *arguments)
         return replace(await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv)
+
+
+def _said(body: bytes) -> str:
+    """The first line of a text, after a colon; '' of a page, which says nothing more."""
+    first = excerpt(body).partition("\n")[0].strip()
+    return f": {clip(first, _SAID_LETTERS)}" if first and not first.startswith(("<", "{")) else ""
 
 
 def _framed(response: Response) -> bytes:

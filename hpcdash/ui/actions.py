@@ -140,6 +140,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("hold", "h", "hold or release", OF_A_LIVING_JOB, Capability.HOLD, acts=True, shown=7),
     Action("requeue", "r", "requeue (asks)", OF_A_JOB, Capability.REQUEUE, acts=True),
     Action("suspend", "p", "suspend or resume", OF_A_LIVING_JOB, Capability.SUSPEND, acts=True),
+    Action(
+        "delete",
+        "delete",
+        "delete what the cluster keeps of an ended job (asks)",
+        OF_A_JOB,
+        Capability.DELETE,
+        acts=True,
+    ),
     Action("signal", "z", "send a signal", OF_A_LIVING_JOB, Capability.SIGNAL, acts=True),
     Action(
         "alter",
@@ -282,9 +290,18 @@ ACTIONS: tuple[Action, ...] = (
     Action("to_time", "at", "jump to a time", LOG),
     Action("line_number", "number_sign", "show this line's number", LOG),
     Action("other_stream", "tab", "other stream", LOG, shown=3, short="other stream"),
+    Action(
+        "other_logs",
+        "o",
+        "logs of workers and tasks",
+        LOG,
+        Capability.OTHER_LOGS,
+        shown=3,
+        short="other logs",
+    ),
     Action("side_by_side", "s", "stdout and stderr side by side", LOG),
-    Action("previous_task", "left_square_bracket", "previous array task, or run of an allocation", LOG),
-    Action("next_task", "right_square_bracket", "next array task, or run of an allocation", LOG),
+    Action("previous_task", "left_square_bracket", "previous array task, run of an allocation or part of the job", LOG),
+    Action("next_task", "right_square_bracket", "next array task, run of an allocation or part of the job", LOG),
     Action(
         "diff",
         "D",
@@ -352,6 +369,7 @@ _KEY_SIGNS = {
     "greater_than_sign": ">",
     "less_than_sign": "<",
     "underscore": "_",
+    "delete": "del",
 }
 _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 

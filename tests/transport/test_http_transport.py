@@ -79,6 +79,7 @@ async def test_the_method_path_body_and_token_arrive_as_they_were_given() -> Non
         await transport.run(("POST", "/x y/\n?a=ü%2F"), stdin=b'{"k": 1}')
         await transport.run(("DELETE", "/x"))
     first, second = requests
+    assert b"user-agent: hpcdash\r\n" in first.lower()
     assert first.startswith(b"POST /base/x%20y/%0A?a=%C3%BC%2F HTTP/1.1\r\n")
     assert b"authorization: bearer t\r\n" in first.lower()
     assert first.endswith(b'\r\n\r\n{"k": 1}')
@@ -93,13 +94,20 @@ async def test_an_unsuccessful_status_is_the_exit_status_with_the_server_s_words
 
 async def test_a_redirect_is_not_followed() -> None:
     async with asked(answering("302 Found", b"", "Location: http://127.0.0.1:1/\r\n")) as transport:
-        assert (await transport.run(("GET", "/a"))).status == 302
+        with pytest.raises(ConnectionFailed, match=r"redirects to http://127\.0\.0\.1:1/"):
+            await transport.run(("GET", "/a"))
 
 
-@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
-async def test_a_refused_token_says_where_to_set_one(status: str) -> None:
-    async with asked(answering(status)) as transport:
-        with pytest.raises(AuthenticationFailed, match="token_file"):
+@pytest.mark.parametrize(
+    ("status", "headers", "words"),
+    [
+        ("401 Unauthorized", {}, "401 Unauthorized: no token\nSet the token: `token_file`"),
+        ("403 Forbidden", {"Authorization": "Bearer t"}, "still valid"),
+    ],
+)
+async def test_a_refused_token_says_where_to_set_one(status: str, headers: dict[str, str], words: str) -> None:
+    async with asked(answering(status, b"no token\n"), headers=headers) as transport:
+        with pytest.raises(AuthenticationFailed, match=words):
             await transport.run(("GET", "/a"))
 
 
@@ -124,7 +132,7 @@ async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> No
         writer.close()
 
     async with asked(hang_up) as transport:
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailed, match="without an HTTP answer"):
             await transport.run(("GET", "/a"))
         assert transport.health.state == "lost"
 
@@ -132,7 +140,7 @@ async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> No
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
 
     async with asked(cut) as transport:
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ConnectionFailed, match="cut short"):
             await transport.run(("GET", "/a"))
 
 

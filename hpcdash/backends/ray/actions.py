@@ -1,4 +1,4 @@
-"""What can be done to Ray's jobs: they are stopped; and submitted, once, under an id of ours."""
+"""What can be done to Ray's jobs: they are stopped, deleted, and submitted, once, under an id of ours."""
 
 from __future__ import annotations
 
@@ -27,10 +27,18 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
     """A request for each job; raises UsageError for what Ray cannot do."""
     if not request.job_ids:
         raise UsageError("no job is named")
-    if request.verb is not Verb.CANCEL or request.force:
-        raise UsageError(f"Ray has no way to {request.verb} a job", "It stops jobs: hpcdash cancel JOB.")
+    if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
+        raise UsageError(
+            f"Ray has no way to {request.verb} a job",
+            "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
+        )
+    is_cancel = request.verb is Verb.CANCEL
     return tuple(
-        ActionCommand(("POST", f"{job_path(job_id)}/stop"), (job_id,), partial(_read_stop, job_id=job_id))
+        ActionCommand(
+            ("POST", f"{job_path(job_id)}/stop") if is_cancel else ("DELETE", job_path(job_id)),
+            (job_id,),
+            partial(_read_stop if is_cancel else _read_delete, job_id=job_id),
+        )
         for job_id in dict.fromkeys(request.job_ids)
     )
 
@@ -44,6 +52,15 @@ def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
         return (Outcome(job_id, False, refusal(response.body)),)
     is_stopped = b'"stopped": false' not in response.body
     return (Outcome(job_id, is_stopped, "" if is_stopped else "it had ended already"),)
+
+
+def _read_delete(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
+    try:
+        [response] = read_responses(answer)
+    except HpcdashError as error:
+        return (Outcome(job_id, None, error.message),)
+    # Of a job that has not ended it answers 500 with a traceback.
+    return (Outcome(job_id, response.is_success, "" if response.is_success else refusal(response.body)),)
 
 
 def submission(wanted: Submission) -> SubmitCommand:

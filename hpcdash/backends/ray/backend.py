@@ -15,7 +15,7 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, nodes, probe, requests
+from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks
 
 _CAPABILITIES = frozenset(
     {
@@ -26,9 +26,11 @@ _CAPABILITIES = frozenset(
         Capability.DETAIL,
         Capability.LOGS,
         Capability.LIVE_LOGS,
+        Capability.OTHER_LOGS,
         Capability.SCRIPT,
         Capability.KEEPS_SCRIPTS,
         Capability.CANCEL,
+        Capability.DELETE,
         Capability.SUBMIT,
     }
 )
@@ -39,14 +41,20 @@ BACKEND = Backend(
     capabilities=_CAPABILITIES,
     probe=ProbePart(query=probe.probe_query),
     queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=nodes.queues_query),
-    reasons=ReasonsPart(hint=jobs.hint),
+    reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
     history=HistoryPart(
         jobs=jobs.history_query,
         native=jobs.native_query,
         no_history="not known any more: Ray forgets its jobs when its head node restarts",
     ),
-    detail=DetailPart(native=jobs.native_query, join=jobs.job_detail, steps=jobs.workers_query),
-    logs=LogsPart(files=jobs.log_files, request=jobs.log_request),
+    detail=DetailPart(
+        native=jobs.native_query,
+        join=jobs.job_detail,
+        steps=jobs.workers_query,
+        facts=jobs.job_facts,
+        activity=tasks.activity_query,
+    ),
+    logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,
         query=jobs.script_query,

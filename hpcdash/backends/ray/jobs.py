@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.ray.responses import decode, require_success, seconds, text, unreadable
+from hpcdash.backends.ray.responses import decode, refusal, require_success, seconds, table, text, unreadable
 from hpcdash.backends.ray.slices import PART, part_pattern, run_columns, run_of, worker_rows
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
@@ -29,6 +29,8 @@ _STATES = {
     "FAILED": JobState.FAILED,
 }
 _DRIVER = "DRIVER"
+# What follows are the last lines of the driver's log.
+_COMMAND_FAILED = "Job entrypoint command failed"
 # What the Jobs API calls errors, source: ray/job_submission JobErrorType.
 _ERRORS = {
     "RUNTIME_ENV_SETUP_FAILURE": "its runtime environment could not be set up",
@@ -108,7 +110,7 @@ _PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
 
 def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
     """One job in the columns of domain.schema.JOBS; None for what has no id or no state."""
-    driver, metadata, runtime = (_table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
+    driver, metadata, runtime = (table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
     job_id, native = text(job.get("submission_id")) or text(job.get("job_id")), text(job.get("status"))
     if job_id is None or native is None:
         return None
@@ -138,10 +140,6 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "_tasks": 1,
     }
     return row | run_columns(metadata, state)
-
-
-def _table(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
@@ -195,8 +193,8 @@ def workers_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
 
 def _parse_workers(answer: Answer) -> ParsedTable:
     [response] = require_success(answer)
-    job = _table(decode(answer, response))
-    run, state = run_of(_table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    job = table(decode(answer, response))
+    run, state = run_of(table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
     plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
     return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
@@ -217,6 +215,40 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     return LogFiles(None, None, "Its driver has no node yet.")
 
 
+def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    """What the job page shows of a job in groups of their own."""
+    driver = _jsontable(native.get("driver_info", ""))
+    where = {
+        "address": text(driver.get("node_ip_address")),
+        "process": text(driver.get("pid")),
+        "node ID": native.get("driver_node_id"),
+        "Ray's job ID": native.get("job_id"),
+    }
+    metadata, runtime = (_jsontable(native.get(key, "")) for key in ("metadata", "runtime_env"))
+    groups = {
+        "Driver": {label: value for label, value in where.items() if value},
+        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items())},
+        "Runtime environment": {name: _shown(value) for name, value in sorted(runtime.items())},
+    }
+    return {title: pairs for title, pairs in groups.items() if pairs}
+
+
+def cause(native: Mapping[str, str]) -> str:
+    """Why a job failed or waits, in Ray's own words; of one whose command failed its log says more."""
+    message = native.get("message", "")
+    state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
+    if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
+        return ""
+    return refusal(message.encode())
+
+
+def _jsontable(written: str) -> Mapping[str, Any]:
+    try:
+        return table(json.loads(written or "{}"))
+    except ValueError:
+        return {}
+
+
 def script_query(job_id: str) -> Query[Script]:
     """What stands for a job's script: its entrypoint and runtime environment, in plain words."""
     return Query(("GET", job_path(job_id)), _parse_script, cap_bytes=TEXT_BYTES)
@@ -226,11 +258,7 @@ def _parse_script(answer: Answer) -> Script:
     native = _parse_native(answer)
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
-        try:
-            found = json.loads(native.get(key, "{}"))
-        except ValueError:
-            found = {}
-        if isinstance(found, dict) and found:
+        if found := _jsontable(native.get(key, "")):
             lines += [f"# {title}", *(f"{name} = {_shown(value)}" for name, value in sorted(found.items())), ""]
     return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
 

@@ -18,6 +18,7 @@ from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerR
 
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
+_TOO_MANY = 429
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
@@ -71,6 +72,14 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 status=_NOT_FOUND,
                 words=words,
             )
+        if response.status == _TOO_MANY:
+            raise ControllerDown(
+                "the Ray dashboard has too many requests to answer",
+                "hpcdash asks again by itself.",
+                argv=answer.argv,
+                status=response.status,
+                words=words,
+            )
         if response.status >= 500:
             raise ControllerDown(
                 "the Ray dashboard failed to answer",
@@ -85,12 +94,22 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
 
 def refusal(body: bytes) -> str:
     """The words of a refusal: of a traceback its last line that says something."""
-    text = excerpt(body)
-    if "Traceback" not in text:
-        return text
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = _message(body) or excerpt(body)
+    if "Traceback" not in words:
+        return words
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception): ", line)]
-    return (errors or lines or [text])[-1]
+    return (errors or lines or [words])[-1]
+
+
+def _message(body: bytes) -> str:
+    """What the State API says of a failure; '' where this is none of its answers."""
+    if not body.startswith(b"{"):
+        return ""
+    try:
+        return text(table(msgspec.json.decode(body.decode("utf-8", "replace"))).get("msg")) or ""
+    except (msgspec.DecodeError, RecursionError):
+        return ""
 
 
 def decode(answer: Answer, response: Response) -> Any:
@@ -111,6 +130,14 @@ def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:
     return [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
 
 
+def state_summary(found: Any) -> tuple[list[Mapping[str, Any]], str]:
+    """The rows of a summary of the State API, and what it says is missing from them; '' where nothing is."""
+    result = table(table(table(found).get("data")).get("result"))
+    cluster = table(table(table(result.get("result")).get("node_id_to_summary")).get("cluster"))
+    rows = [table(row) for row in table(cluster.get("summary")).values()]
+    return rows, text(result.get("partial_failure_warning")) or ""
+
+
 def unreadable(answer: Answer, why: str) -> UnreadableOutput:
     return UnreadableOutput(
         why,
@@ -126,10 +153,23 @@ def text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+def table(value: object) -> Mapping[str, Any]:
+    """A JSON object; {} for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
 def amount(value: object) -> float | None:
     """A finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def number(value: object) -> int | None:
+    """A whole number that is not negative; the State API writes some as text."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 18:
+        return int(value)
+    found = amount(value)
+    return int(found) if found is not None and 0 <= found < 1 << 62 else None
 
 
 def seconds(milliseconds: object) -> int | None:

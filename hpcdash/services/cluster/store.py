@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -301,6 +301,11 @@ class ClusterStore:
         open (`open`).
         """
         return await self._asking.act(command, said)
+
+    async def forget(self, job_ids: Iterable[str]) -> None:
+        """Show ended jobs that were deleted no more; the next answer does not have them either."""
+        await self._departures.forget(job_ids)
+        self._tell(Changed(Kind.MINE))
 
     def log_file(self, path: str, host: str = "") -> LogFile:
         """A job's file, on the login node or on the disk of the node `host`."""

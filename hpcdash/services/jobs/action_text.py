@@ -27,10 +27,11 @@ _DONE = {
     Verb.SUSPEND: "suspended",
     Verb.RESUME: "resumed",
     Verb.ALTER: "changed",
+    Verb.DELETE: "deleted",
     Verb.SUBMIT: "submitted",
 }
 # What cannot be undone, or what ends a program that is not made for it, asks with No as its first answer.
-_DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL})
+_DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
 SIGNALS: dict[str, str] = {

@@ -117,6 +117,8 @@ class Actions:
         try:
             await asyncio.shield(noting)
             await running.commands()
+            if plan.request.verb is Verb.DELETE:
+                await self.store.forget([one.job_id for one in running.outcomes() if one.done])
         except asyncio.CancelledError:
             self.cut_off += [(plan.request.verb, one.job_id) for one in running.outcomes() if one.done is None]
             raise

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import PolicyReason
-from hpcdash.backends.job_detail import JobDetail, Usage
+from hpcdash.backends.job_detail import Activity, JobDetail, Usage
 from hpcdash.backends.queries import JobScope
 from hpcdash.domain.arrays import TaskStates, fold, task_states
 from hpcdash.domain.dependencies import parse_dependency
@@ -45,6 +45,7 @@ _KINDS = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
 USAGE_EVERY_SECONDS = 60.0
 # How often the head of a launch's log is looked at while not all of its containers are up.
 CONTAINERS_EVERY_SECONDS = 15.0
+ACTIVITY_EVERY_SECONDS = 15.0
 _MOST_RELATED = 200
 
 
@@ -199,6 +200,7 @@ class Part(StrEnum):
     CONTAINERS = "its containers"
     LIMITS = "limits"
     STEPS = "steps"
+    ACTIVITY = "tasks and actors"
     RUNS = "its runs"
 
 
@@ -240,6 +242,8 @@ class JobPicture:
         self.waits: WaitTimes | None = None
         # The steps of its last run, rows of domain.schema.STEPS; None: not known, or the scheduler knows none.
         self.steps: pa.Table | None = None
+        # What its program has the scheduler run; None: not known, or the scheduler has nothing of the kind.
+        self.activity: Activity | None = None
         # None: not known.
         self.qos: Mapping[str, str] | None = None
         self.queue_rules: Mapping[str, str] = {}
@@ -266,6 +270,7 @@ class JobPicture:
         self._state_folder = state_folder
         self._usage_at: float | None = None
         self._up_at: float | None = None
+        self._activity_at = 0.0
         # The end that `failure` is of: a job that was put back may fail once more.
         self._failure_of: object = None
         self._known = JobTables(store)
@@ -328,6 +333,7 @@ class JobPicture:
         parts = [self._take(Part.TASKS, self._fetch_tasks)] if self.array_id else []
         if not self.is_whole_array:
             parts += [self._take(Part.USAGE, self._fetch_usage), self._take(Part.STEPS, self._fetch_steps)]
+            parts.append(self._take(Part.ACTIVITY, self._fetch_activity))
             parts += self._log_parts(row)
         if self.launched is not None and self.launched.is_allocation and row["started_at"] is not None:
             parts.append(self._take(Part.RUNS, self._fetch_runs))
@@ -350,6 +356,13 @@ class JobPicture:
             return
         if self._usage_at is not None and now - self._usage_at >= USAGE_EVERY_SECONDS:
             await self._take(Part.USAGE, self._fetch_usage)
+
+    async def keep_activity_fresh(self) -> None:
+        """Ask again what a running job's program runs, where that is a while ago."""
+        if self.activity is None or self.row is None or self.row["state"] not in ACTIVE or Part.ACTIVITY in self.asking:
+            return
+        if self.store.clock.now() - self._activity_at >= ACTIVITY_EVERY_SECONDS:
+            await self._take(Part.ACTIVITY, self._fetch_activity)
 
     async def keep_containers_fresh(self) -> None:
         """Look again how many containers of a launch are up, where not all are and the last look is a while ago."""
@@ -424,6 +437,13 @@ class JobPicture:
         if (query := self.store.backend.detail.steps(self.row)) is not None:
             self._need_accounting()
             self.steps = (await self.store.ask(query)).table
+
+    async def _fetch_activity(self) -> None:
+        assert self.row is not None
+        native = self.detail.native if self.detail is not None else {}
+        self._activity_at = self.store.clock.now()
+        query = self.store.backend.detail.activity(self.row, native)
+        self.activity = None if query is None else await self.store.ask(query)
 
     async def _fetch_priority(self) -> None:
         query = self.store.backend.detail.priority(self.job_id)

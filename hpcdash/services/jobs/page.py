@@ -6,7 +6,7 @@ The words are hostile still: whoever shows them makes them visible.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
@@ -35,8 +35,9 @@ _MOST_RUNS_SHOWN = 20
 _MOST_RUNS = 12
 _MOST_EVENTS = 30
 _MOST_STEPS = 12
+_MOST_ACTIVITIES = 12
 # Entries of the group "job" that say how a job is, or ended.
-_HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by"})
+_HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by", "cause"})
 _MOST_LOG_CELLS = 400
 
 
@@ -95,6 +96,8 @@ def job_groups(
         job = [entry for entry in job if entry.label != "array"]
         # Where one task writes says nothing of the others.
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
+    if cause := picture.store.backend.reasons.cause(native):
+        job.insert(1 + max(at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), Entry("cause", cause))
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
@@ -106,11 +109,13 @@ def job_groups(
         Group("Time", tuple(time)),
         Group("Resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
         Group("Steps", _steps(picture), is_broad=True),
+        Group("Tasks and actors", _activity(picture)),
         Group("Priority", _priority(picture), is_aside=True),
         Group(_rules_title(row), _rules(picture), is_aside=True),
         Group("Dependent jobs", _dependents(picture, signs), is_aside=True),
         Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
         Group("Files", tuple(own.get("files", ())), is_broad=True),
+        *_facts(picture),
         Group("Launched from here", _launched(picture), is_broad=True),
         Group("Runs", _runs(picture), is_broad=True),
         Group("What happened", _events(picture, now, zone)),
@@ -241,6 +246,48 @@ def format_step(step: Mapping[str, Any]) -> Pair:
     if step["memory_peak_bytes"] is not None:
         parts.append(f"peak {format_memory(step['memory_peak_bytes'])}")
     return f"{step['id']} {name or ''}".rstrip(), " · ".join(parts)
+
+
+def _activity(picture: JobPicture) -> tuple[Entry, ...]:
+    """All of a kind by state, then each name's; then why some failed."""
+    activity = picture.activity
+    if activity is None:
+        return tuple(_remarks(picture, Part.ACTIVITY)) if Part.ACTIVITY in picture.errors else ()
+    entries = []
+    for kind in dict.fromkeys(one.kind for one in activity.counts):
+        of_kind = [one for one in activity.counts if one.kind == kind]
+        if len(of_kind) == 1:
+            entries.append(_counts(f"{kind} {of_kind[0].name}", of_kind[0].states))
+            continue
+        totals: dict[tuple[str, str], int] = {}
+        for words, state, count in (states for one in of_kind for states in one.states):
+            totals[words, state] = totals.get((words, state), 0) + count
+        entries.append(_counts(f"{kind}s", [(words, state, count) for (words, state), count in totals.items()]))
+        largest = sorted(of_kind, key=lambda one: -sum(count for _, _, count in one.states))[:_MOST_ACTIVITIES]
+        entries += [_counts(f"  {one.name}", one.states) for one in largest]
+        if len(of_kind) > _MOST_ACTIVITIES:
+            entries.append(Entry(value=f"and {len(of_kind) - _MOST_ACTIVITIES} more names", is_dim=True))
+    entries += [Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures]
+    entries += [Entry(value=note, is_dim=True) for note in activity.notes]
+    return (*entries, *_remarks(picture, Part.ACTIVITY))
+
+
+def _counts(label: str, states: Sequence[tuple[str, str, int]]) -> Entry:
+    pieces: list[tuple[str, str]] = []
+    for at, (words, state, count) in enumerate(states):
+        pieces += [(" · ", "")] * (at > 0) + [(f"{count} {words}", state)]
+    return Entry(label, pieces=tuple(pieces))
+
+
+def _facts(picture: JobPicture) -> list[Group]:
+    """What this scheduler alone tells of a job."""
+    if picture.detail is None:
+        return []
+    facts = picture.store.backend.detail.facts(picture.detail.native)
+    return [
+        Group(title, tuple(Entry(label, clip(value, _MOST_LOG_CELLS)) for label, value in pairs.items()), is_broad=True)
+        for title, pairs in facts.items()
+    ]
 
 
 def _priority(picture: JobPicture) -> tuple[Entry, ...]:

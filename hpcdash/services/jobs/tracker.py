@@ -108,6 +108,12 @@ class JobTracker:
             self._joined = table, pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
         return self._joined[1]
 
+    async def forget(self, job_ids: Iterable[str]) -> None:
+        """Show these no more: they were deleted."""
+        for job_id in job_ids:
+            self._ended.pop(job_id, None)
+        await self._show()
+
     @property
     def is_looking(self) -> bool:
         """Whether the end of any job is not known yet."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script
 from hpcdash.domain.job_ids import array_of, in_full, task_of
-from hpcdash.errors import HpcdashError, UnreachableError
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
+
+_MOST_NAMED = 8
+_HOW_LISTED = "hpcdash log JOB --logs lists them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,26 @@ async def locate_logs(store: ClusterStore, job_id: str, known: pa.Table | None =
     """
     detail = _of_the_task(await store.fetch_detail(job_id, known), job_id)
     return LogPlace(job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail))
+
+
+async def fetch_other_logs(store: ClusterStore, detail: JobDetail) -> tuple[OtherLog, ...]:
+    """The logs of a job besides its own output; raises UsageError where its scheduler has none of the kind."""
+    if Capability.OTHER_LOGS not in store.backend.capabilities:
+        raise UsageError(f"a job of {store.backend.title} has no logs besides its stdout and stderr")
+    query = store.backend.logs.others(detail)
+    return () if query is None else await store.ask(query)
+
+
+def find_other_log(logs: Sequence[OtherLog], wanted: str) -> OtherLog:
+    """The log with this name, else the only one that has it among its aliases; raises UsageError, naming some."""
+    named = [log for log in logs if log.name == wanted] or [log for log in logs if wanted in log.aliases]
+    if len(named) == 1:
+        return named[0]
+    if not logs:
+        raise UsageError("this job has no logs besides its stdout and stderr")
+    some = ", ".join(visible(log.name) for log in (named or logs)[:_MOST_NAMED])
+    why = f"{len(named)} logs match" if named else "no other log of this job is named"
+    raise UsageError(f"{why} {visible(wanted)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}", _HOW_LISTED)
 
 
 async def files_of(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:

@@ -273,6 +273,9 @@ class JobActions:
         if self.screen.view is view:
             self.runner.begin(plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints)
 
+    def do_delete(self) -> None:
+        self._act_on_targets(Verb.DELETE)
+
     def do_suspend(self) -> None:
         self._act_on_targets(Verb.SUSPEND)
 

@@ -124,6 +124,7 @@ class JobView(View):
         else:
             self.run_worker(self.picture.keep_usage_fresh(), group="usage")
             self.run_worker(self.picture.keep_containers_fresh(), group="containers")
+            self.run_worker(self.picture.keep_activity_fresh(), group="activity")
 
     def do_detail(self) -> None:
         """To the scheduler's own words, and back to the top."""

@@ -14,16 +14,19 @@ from textual.events import DescendantFocus
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from hpcdash.backends.job_detail import LogFiles
+from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import LogFiles, OtherLog
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row, known_tasks
-from hpcdash.services.logs.locate import LogPlace, locate_logs
+from hpcdash.services.logs.locate import LogPlace, fetch_other_logs, locate_logs
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 SIDE_BY_SIDE_COLUMNS = 140
 # A frame takes two rows: lower screens have none.
 _SAID_SECONDS = 5.0
+_TITLE_CELLS = 60
 _ASKED_AGAIN_SECONDS = 60.0
 _PERCENTAGE = "a percentage: 0 to 100"
 STREAMS = ("stdout", "stderr")
@@ -61,6 +65,8 @@ class LogView(View):
         self.job_id = job_id
         # Of an allocation the run whose log is shown; 0: its own.
         self.run = 0
+        # The part of the job whose log is shown; None: the job's own.
+        self.other: OtherLog | None = None
         self.place: LogPlace | None = None
         self._error: HpcdashError | None = None
         self._streams = LogStreams(session, stream, self._row)
@@ -102,6 +108,8 @@ class LogView(View):
                 runs = await self._fetch_runs(place)
                 run = runs[min(self.run, len(runs)) - 1]
                 place = replace(place, files=LogFiles(run.stdout, run.stderr))
+            if self.other is not None:
+                place = replace(place, files=self.other.files)
         except HpcdashError as error:
             self._error = error
             self._streams.say_unknown()
@@ -193,6 +201,8 @@ class LogView(View):
 
     def crumbs(self) -> Sequence[str]:
         which = (f"run {self.run}",) if self.run else ()
+        if self.other is not None:
+            which = (f"{self.other.name} {clip(self.other.title, _TITLE_CELLS)}",)
         return ("log", self.job_id, *which, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
 
     def hint(self) -> str:
@@ -344,6 +354,50 @@ class LogView(View):
 
         return await fetch_runs(self.session.store, allocation_of(place.detail.job.to_pylist()[0]))
 
+    def do_other_logs(self) -> None:
+        self.run_worker(self._choose_other(), exclusive=True, group="others")
+
+    async def _choose_other(self) -> None:
+        """A list of the logs of the job's parts, its own first."""
+        logs = await self._fetch_others()
+        if not logs or not self.display:
+            return
+        by_name = {log.name: log for log in logs}
+        choices = [Choice("", "the job's own", "stdout, stderr")]
+        choices += [Choice(log.name, log.title) for log in logs]
+        present = self.other.name if self.other is not None else ""
+        self.app.push_screen(ChoiceDialog("Log of", choices, lambda name: self._go_other(by_name.get(name)), present))
+
+    async def _fetch_others(self) -> tuple[OtherLog, ...]:
+        """Those of the job's parts; (), and a word why, where there are none."""
+        if self.place is None:
+            return ()
+        try:
+            logs = await fetch_other_logs(self.session.store, self.place.detail)
+        except HpcdashError as error:
+            self._say(format_error(error))
+            return ()
+        if not logs:
+            self._say("no part of this job has a log of its own")
+        return logs
+
+    def _go_other(self, log: OtherLog | None) -> None:
+        self.other = log
+        self._said = ""
+        self._ask()
+
+    async def _step_other(self, step: int) -> None:
+        """To the log of another part of the job; before the first is the job's own."""
+        logs = await self._fetch_others()
+        if not logs:
+            return
+        names = [log.name for log in logs]
+        at = names.index(self.other.name) + 1 if self.other is not None and self.other.name in names else 0
+        if not 0 <= at + step <= len(logs):
+            self._say("the last part of the job" if step > 0 else "the job's own log")
+            return
+        self._go_other(logs[at + step - 1] if at + step else None)
+
     async def _go_run(self, step: int) -> None:
         """To another run of an allocation; before the first is the allocation's own log."""
         if self.place is None:
@@ -367,6 +421,9 @@ class LogView(View):
         row = self._row()
         array_id = row["array_id"] if row is not None else None
         if row is None or array_id is None:
+            if Capability.OTHER_LOGS in self.session.store.backend.capabilities:
+                self.run_worker(self._step_other(step), exclusive=True, group="others")
+                return
             await self._go_run(step)
             return
         tasks = await asyncio.to_thread(known_tasks, self.session.store, str(array_id))

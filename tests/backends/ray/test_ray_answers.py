@@ -11,9 +11,11 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.submissions import Submission
+from hpcdash.domain import schema
 from hpcdash.errors import (
     CommandMissing,
     ControllerDown,
@@ -23,6 +25,7 @@ from hpcdash.errors import (
     UnreadableOutput,
     UsageError,
 )
+from hpcdash.services.logs.locate import find_other_log
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import FIXTURES, expected_of, play
 
@@ -111,6 +114,7 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
         (told(b"<html>not found</html>", 404), UnreadableOutput, "no Ray dashboard"),
         (told(b"Traceback (most recent call last):\n  x\nRuntimeError: GCS died\n", 500), ControllerDown, "GCS died"),
         (told(b"bad field", 400), SchedulerRefused, "bad field"),
+        (told({"result": False, "msg": "Max number reached."}, 429), ControllerDown, "too many requests"),
         (told(b"<html>a login page</html>"), UnreadableOutput, "not what a Ray dashboard answers"),
         (told({"jobs": 1}), UnreadableOutput, "not a list of Ray jobs"),
         (Told(0, b"200 400 -\ncut"), UnreadableOutput, "cut short"),
@@ -199,3 +203,110 @@ def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     offered = BACKEND.capabilities
     assert {Capability.SUBMIT, Capability.CANCEL, Capability.LOGS} <= offered
     assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.FORM}
+
+
+def summary(rows: dict[str, Any], warning: str = "") -> dict[str, Any]:
+    clusters = {"node_id_to_summary": {"cluster": {"summary": rows}}}
+    return {"result": True, "data": {"result": {"result": clusters, "partial_failure_warning": warning}}}
+
+
+def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_cause() -> None:
+    tasks = {
+        "shard": {"func_or_class_name": "shard", "state_counts": {"RUNNING": 2, "FINISHED": 1, "FAILED": 1}},
+        "never": {"func_or_class_name": "never", "state_counts": {"PENDING_NODE_ASSIGNMENT": 1, "NEW_ONE": 1}},
+        "odd": {"func_or_class_name": 7, "state_counts": None},
+    }
+    failed = {"name": "shard-3", "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n'}
+    listed = {"data": {"result": {"result": [failed, {"name": "quiet"}]}}}
+    query = BACKEND.detail.activity({}, {"job_id": "02/&x=1"})
+    assert query is not None
+    assert "filter_values=02%2F%26x%3D1" in query.argv[1]
+    assert BACKEND.detail.activity({}, {"submission_id": "raysubmit_a"}) is None
+    actors = told(b'{"result": false, "msg": "the agents are gone"}', 500)
+    parts = (told(summary(tasks, "2 of 7 nodes did not answer")), actors, told(listed))
+    activity = query.parse(Told(500, b"".join(part.stdout for part in parts)))
+    assert [(one.kind, one.name, one.states) for one in activity.counts] == [
+        ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
+        ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
+    ]
+    assert activity.failures == (("shard-3", "ValueError: it is broken"),)
+    assert activity.notes == (
+        "tasks: 2 of 7 nodes did not answer",
+        "actors: the agents are gone",
+    )
+    with pytest.raises(ControllerDown):
+        query.parse(actors)
+
+
+def test_the_cause_of_a_failed_start_is_the_last_error_of_its_message_and_a_failed_command_s_is_in_its_log() -> None:
+    message = "Traceback (most recent call last):\n  x\nRuntimeError: Failed to set up runtime environment.\n"
+    assert BACKEND.reasons.cause({"status": "FAILED", "message": message}) == (
+        "RuntimeError: Failed to set up runtime environment."
+    )
+    logged = "Job entrypoint command failed with exit code 7, last available logs:\nstep 1\n"
+    assert BACKEND.reasons.cause({"status": "FAILED", "message": logged}) == ""
+    assert BACKEND.reasons.cause({"status": "RUNNING", "message": "Job is currently running."}) == ""
+
+
+def test_driver_metadata_and_runtime_environment_are_groups_of_the_job_page() -> None:
+    native = {
+        "driver_info": '{"node_ip_address": "10.0.0.1", "pid": "17"}',
+        "metadata": '{"team": "x", "n": 3}',
+        "runtime_env": "not JSON",
+    }
+    assert BACKEND.detail.facts(native) == {
+        "Driver": {"address": "10.0.0.1", "process": "17"},
+        "Metadata": {"n": "3", "team": "x"},
+    }
+
+
+def test_an_ended_job_is_deleted_by_one_request_and_a_running_one_is_refused_in_ray_s_words() -> None:
+    [command] = BACKEND.actions.commands(ActionRequest(Verb.DELETE, ("a/b",)))
+    assert command.argv == ("DELETE", "/api/jobs/a%2Fb")
+    refused = (
+        b"Traceback\nRuntimeError: failed with 500: Traceback\n  x\nRuntimeError: it is in a non-terminal state\n."
+    )
+    answers = [told({"deleted": True}), told(refused, 500), told(b"Job a does not exist", 404), Told(0, b"cut")]
+    assert [(one.done, one.words) for answer in answers for one in command.read(answer)] == [
+        (True, ""),
+        (False, "RuntimeError: it is in a non-terminal state"),
+        (False, "Job a does not exist"),
+        (None, "the answer was cut short"),
+    ]
+
+
+def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another_file() -> None:
+    worker, other = "ab" * 28, "cd" * 28
+    ran = {"node_id": "n1", "worker_id": worker, "worker_pid": 7}
+    listed = [
+        {**ran, "name": "shard-1", "state": "RUNNING", "creation_time_ms": 3},
+        {**ran, "name": "shard-0", "state": "FINISHED", "creation_time_ms": 2},
+        {"name": "ps:Server.__init__", "actor_id": "a1", "type": "ACTOR_CREATION_TASK", "state": "FINISHED"},
+        {"node_id": "n2", "worker_id": other, "actor_id": "a1", "name": "Server.ping", "state": "FINISHED"}
+        | {"task_log_info": {"stdout_file": "/tmp/ray/logs/own.out", "stderr_file": "/etc/shadow"}},
+        {"node_id": "n2", "worker_id": "../../x", "name": "evil", "state": "RUNNING"},
+        {"name": "waits", "state": "PENDING_NODE_ASSIGNMENT"},
+    ]
+    detail = JobDetail(schema.JOBS.empty_table(), {"job_id": "02", "driver_node_id": "n1", "runtime_env": "{}"})
+    query = BACKEND.logs.others(detail)
+    assert query is not None
+    logs = query.parse(told({"data": {"result": {"result": listed}}}))
+    assert [(log.name, log.title, log.files.stdout, log.files.stderr) for log in logs] == [
+        (
+            "cdcdcdcd",
+            "ps, Server.ping · 1 task: 1 finished · node n2",
+            "/ray-logs/n2/own.out",
+            f"/ray-logs/n2/worker-{other}-02-0.err",
+        ),
+        (
+            "abababab",
+            "shard-0, shard-1 · 2 tasks: 1 finished, 1 running · pid 7 on node n1",
+            f"/ray-logs/n1/worker-{worker}-02-7.out",
+            f"/ray-logs/n1/worker-{worker}-02-7.err",
+        ),
+        ("setup", "setup of its runtime environment", "/ray-logs/n1/runtime_env_setup-02.log", None),
+    ]
+    assert find_other_log(logs, "ps").name == "cdcdcdcd"
+    with pytest.raises(UsageError, match="no other log of this job is named evil: cdcdcdcd, abababab, setup"):
+        find_other_log(logs, "evil")
+    assert BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"})) is None

@@ -1,0 +1,125 @@
+"""Logs of a Ray job besides its driver's: of each worker process, and of the setup of its runtime environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.ray.jobs import LOGS, job_path
+from hpcdash.backends.ray.responses import decode, number, require_success, state_rows, table, text
+from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, run_of
+from hpcdash.backends.ray.tasks import format_state, of_job
+from hpcdash.domain.text import counted
+
+# The most that the State API gives.
+_MOST_TASKS = 10_000
+_MOST_TITLES = 3
+_WORKER_ID = re.compile(r"[0-9a-f]{16,64}")
+_FILE = re.compile(r"[^/]+\.(out|err)")
+_SHORT_ID = 8
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A worker process: where it is, what it ran, and what it runs."""
+
+    node: str
+    worker: str
+    pid: int | None
+    files: dict[str, str] = field(default_factory=dict)
+    # Names of its tasks and its actor, in the order they began; how each state is called that a task of it is in.
+    names: dict[str, None] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+
+
+def other_logs_query(detail: JobDetail) -> Query[tuple[OtherLog, ...]] | None:
+    """The logs of a job's workers; None for a program that has not connected to Ray.
+
+    On slices these are the parts of the driver's log, which has what was written on nodes that are gone.
+    """
+    ray_job = detail.native.get("job_id")
+    if METADATA_KEY in detail.native.get("metadata", ""):
+        job_id, driver_log = (str(detail.job[name][0].as_py()) for name in ("id", "stdout_path"))
+        return Query(("GET", job_path(job_id)), lambda answer: _parts(answer, driver_log), cap_bytes=TEXT_BYTES)
+    if not ray_job:
+        return None
+    path = f"/api/v0/tasks?detail=1&limit={_MOST_TASKS}&{of_job(ray_job)}"
+    setup = _setup_log(detail.native, ray_job)
+    return Query(("GET", path), lambda answer: (*parse_worker_logs(answer, ray_job), *setup))
+
+
+def _parts(answer: Answer, driver_log: str) -> tuple[OtherLog, ...]:
+    [response] = require_success(answer)
+    run = run_of(table(table(decode(answer, response)).get("metadata")))
+    return tuple(
+        OtherLog(name, title, LogFiles(path, None))
+        for name, title, path in (() if run is None else log_parts(run, driver_log))
+    )
+
+
+def parse_worker_logs(answer: Answer, ray_job: str) -> tuple[OtherLog, ...]:
+    """One log a worker, that of the first task first. Its file is named after it where no task tells."""
+    [response] = require_success(answer)
+    tasks = sorted(state_rows(answer, response), key=lambda one: number(one.get("creation_time_ms")) or 0)
+    # The task that creates an actor tells no worker; what the actor runs does.
+    actors = {
+        str(task.get("actor_id")): (text(task.get("name")) or "").partition(":")[0]
+        for task in tasks
+        if task.get("type") == "ACTOR_CREATION_TASK"
+    }
+    workers: dict[tuple[str, str], _Worker] = {}
+    for task in tasks:
+        node, worker_id = text(task.get("node_id")), text(task.get("worker_id"))
+        if node is None or worker_id is None or not _WORKER_ID.fullmatch(worker_id):
+            continue
+        worker = workers.setdefault((node, worker_id), _Worker(node, worker_id, None))
+        worker.pid = worker.pid or number(task.get("worker_pid"))
+        if actor := actors.get(str(task.get("actor_id"))):
+            worker.names.setdefault(actor)
+        name = text(task.get("name")) or text(task.get("func_or_class_name")) or "task"
+        worker.names.setdefault(name)
+        state = format_state(str(task.get("state")))
+        worker.states[state] = worker.states.get(state, 0) + 1
+        worker.files |= _files_of(task)
+    return tuple(_log(worker, ray_job) for worker in workers.values())
+
+
+def _files_of(task: Mapping[str, Any]) -> dict[str, str]:
+    told = table(task.get("task_log_info"))
+    found = {}
+    for key in ("stdout_file", "stderr_file"):
+        name = (text(told.get(key)) or "").rpartition("/")[2]
+        if _FILE.fullmatch(name):
+            found[key] = name
+    return found
+
+
+def _log(worker: _Worker, ray_job: str) -> OtherLog:
+    usual = f"worker-{worker.worker}-{ray_job}-{worker.pid or 0}"
+    folder = f"{LOGS}{worker.node}/"
+    names = list(worker.names)
+    shown = ", ".join(names[:_MOST_TITLES]) + (f" and {len(names) - _MOST_TITLES} more" * (len(names) > _MOST_TITLES))
+    states = ", ".join(f"{count} {state}" for state, count in worker.states.items())
+    where = f"pid {worker.pid} on node {worker.node[:_SHORT_ID]}" if worker.pid else f"node {worker.node[:_SHORT_ID]}"
+    tasks = counted(sum(worker.states.values()), "task")
+    return OtherLog(
+        worker.worker[:_SHORT_ID],
+        f"{shown} · {tasks}: {states} · {where}",
+        LogFiles(
+            folder + worker.files.get("stdout_file", f"{usual}.out"),
+            folder + worker.files.get("stderr_file", f"{usual}.err"),
+        ),
+        tuple(names),
+    )
+
+
+def _setup_log(native: Mapping[str, str], ray_job: str) -> tuple[OtherLog, ...]:
+    node = native.get("driver_node_id")
+    if not node or "runtime_env" not in native:
+        return ()
+    path = f"{LOGS}{node}/runtime_env_setup-{ray_job}.log"
+    return (OtherLog("setup", "setup of its runtime environment", LogFiles(path, None)),)

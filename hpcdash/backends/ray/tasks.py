@@ -1,0 +1,122 @@
+"""Tasks and actors of a Ray job: how many of each name are in which state, and why some failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from hpcdash.backends.job_detail import Activity, ActivityCount
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.ray.responses import (
+    decode,
+    number,
+    read_responses,
+    refusal,
+    require_success,
+    state_rows,
+    state_summary,
+    table,
+    text,
+)
+from hpcdash.domain.states import JobState
+
+_MOST_FAILURES = 5
+# Source: TaskStatus and ActorTableData of ray/src/ray/protobuf.
+_WORDS = {
+    "PENDING_ARGS_AVAIL": "waiting for arguments",
+    "PENDING_ARGS_FETCH": "fetching arguments",
+    "PENDING_NODE_ASSIGNMENT": "waiting for a node",
+    "PENDING_OBJ_STORE_MEM_AVAIL": "waiting for object store memory",
+    "SUBMITTED_TO_WORKER": "sent to a worker",
+    "RUNNING_IN_RAY_GET": "in ray.get",
+    "RUNNING_IN_RAY_WAIT": "in ray.wait",
+    "DEPENDENCIES_UNREADY": "waiting for arguments",
+    "PENDING_CREATION": "waiting for a node",
+    "NIL": "in no known state",
+}
+_STATES = {
+    "FINISHED": JobState.COMPLETED,
+    "FAILED": JobState.FAILED,
+    "ALIVE": JobState.RUNNING,
+    "RESTARTING": JobState.PENDING,
+    "DEPENDENCIES_UNREADY": JobState.PENDING,
+    "SUBMITTED_TO_WORKER": JobState.PENDING,
+    # Of an actor that died nothing tells whether it had done its work.
+    "DEAD": JobState.UNKNOWN,
+}
+
+
+def of_job(ray_job: str) -> str:
+    """The filter of the State API for what belongs to a job, by Ray's own number of it."""
+    return f"filter_keys=job_id&filter_predicates=%3D&filter_values={quote(ray_job, safe='')}"
+
+
+def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
+    """What a job's program has Ray do; None for one that has not connected to Ray."""
+    ray_job = native.get("job_id")
+    if not ray_job:
+        return None
+    job = of_job(ray_job)
+    failed = f"/api/v0/tasks?detail=1&limit={_MOST_FAILURES}&{job}&filter_keys=state&filter_predicates=%3D"
+    argv = (
+        "GET",
+        f"/api/v0/tasks/summarize?{job}",
+        f"/api/v0/actors/summarize?{job}",
+        f"{failed}&filter_values=FAILED",
+    )
+    return Query(argv, parse_activity, cap_bytes=TEXT_BYTES)
+
+
+def parse_activity(answer: Answer) -> Activity:
+    """Raises what keeps the dashboard from telling of tasks; what it does not tell of actors is left out."""
+    responses = read_responses(answer)
+    if not responses[0].is_success:
+        require_success(answer)
+    counts, notes = [], []
+    for kind, name, response in zip(("task", "actor"), ("func_or_class_name", "class_name"), responses, strict=False):
+        if not response.is_success:
+            notes.append(f"{kind}s: {refusal(response.body)}")
+            continue
+        listed, told = state_summary(decode(answer, response))
+        counts += [found for one in listed if (found := _count(kind, one, name)) is not None]
+        notes += [f"{kind}s: {told}"] if told else []
+    failed = state_rows(answer, responses[2]) if len(responses) > 2 else []
+    return Activity(tuple(counts), tuple(filter(None, map(_failure, failed))), tuple(notes))
+
+
+def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | None:
+    name = text(summary.get(key))
+    states = {
+        str(native): int(count)
+        for native, counted in table(summary.get("state_counts")).items()
+        if (count := number(counted)) is not None
+    }
+    if name is None or not states:
+        return None
+    order = sorted(states, key=lambda native: (native in ("FINISHED", "DEAD"), native))
+    return ActivityCount(
+        kind, name, tuple((format_state(native), _state(native).value, states[native]) for native in order)
+    )
+
+
+def format_state(native: str) -> str:
+    """A state of a task or an actor in plain words."""
+    return _WORDS.get(native, native.lower().replace("_", " "))
+
+
+def _state(native: str) -> JobState:
+    if native in _STATES:
+        return _STATES[native]
+    if native.startswith("RUNNING"):
+        return JobState.RUNNING
+    return JobState.PENDING if native.startswith("PENDING") else JobState.UNKNOWN
+
+
+def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
+    name = text(task.get("name")) or text(task.get("func_or_class_name"))
+    words = text(task.get("error_message")) or text(task.get("error_type"))
+    if name is None or words is None:
+        return None
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return name, lines[-1] if lines else words
