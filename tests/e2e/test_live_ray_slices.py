@@ -108,6 +108,8 @@ def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
         ["2", "29500", "1", "1"],
     ]
     assert "attempt 1: preempted 0×, failed 0×, on slice-a" in log(program, job_id)
+    [row] = [row for row in program.rows("history") if row["id"] == job_id]
+    assert (row["nodes"], row["node_list"], row["comment"]) == (2, "slice-a", "attempt 1: preempted 0×, failed 0×")
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
@@ -116,6 +118,11 @@ def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
     job_id = submit(program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0")
     assert ended(program, job_id) == ("failed", 7)
     assert "attempt 1 failed: worker 1 on slice-a, exit 7" in log(program, job_id)
+    steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
+    assert [(step["id"], step["state"], step["exit_code"]) for step in steps] == [
+        ("0", "cancelled", None),
+        ("1", "failed", 7),
+    ]
     until("the other worker's command to end", lambda: not processes_with(marker), 30)
 
 
@@ -155,25 +162,59 @@ def test_more_slices_than_there_are_is_said_and_waited_for(program: Program, sli
     program("cancel", "--yes", job_id)
 
 
-def test_two_slices_are_one_run_and_a_lost_node_is_a_preemption_that_goes_on_with_its_replacement(
+def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
-    slice_b = ray.add_slice("v4-16", "slice-b", workers=2)
     job_id = submit(
         program,
         f'echo "$MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/$HPCDASH_ATTEMPT-$RANK\n'
-        '[ "$HPCDASH_ATTEMPT" = 2 ] || exec sleep 600',
-        "num_slices = 2",
+        f"echo step $HPCDASH_ATTEMPT loss $((10 - HPCDASH_ATTEMPT))\n"
+        f"while [ ! -e {tmp_path}/over ]; do sleep 0.2; done",
+        'num_slices = [1, 2]\ngrow_after = "2s"\ngrow_every = "2s"',
     )
-    until("the first attempt", lambda: len(list(tmp_path.glob("1-*"))) == 4, SECONDS)
-    ray.kill_node(slice_b[1])
-    until_said(program, job_id, "attempt 1 preempted: ")
-    ray.add_node(**{"slice-b": 1, "TPU": 4})
-    assert ended(program, job_id) == ("completed", 0)
-    assert "attempt 2 succeeded; preempted 1×, failed 0×" in log(program, job_id)
+
+    def is_begun(attempt: int, workers: int) -> bool:
+        return len(list(tmp_path.glob(f"{attempt}-*"))) == workers
+
+    until("the first attempt", lambda: is_begun(1, 2), SECONDS)
+    # All of a test's nodes have one address, and the peers of one that is killed fail at once.
+    slice_b = ray.add_slice("v4-16", "slice-b")
+    until("the attempt on two slices", lambda: is_begun(2, 4), SECONDS)
     assert sorted((tmp_path / f"2-{rank}").read_text().split() for rank in range(4)) == [
         ["0", "2"],
         ["0", "2"],
         ["1", "2"],
         ["1", "2"],
     ]
+    ray.kill_node(slice_b[1])
+    until("the attempt on the slice that is left", lambda: is_begun(3, 2), SECONDS)
+    [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
+    assert (row["reason"], row["nodes"], row["node_list"]) == ("attempt 3: preempted 2×, failed 0×", 2, "slice-a")
+    ray.add_node(**{"slice-b": 1, "TPU": 4})
+    until("the attempt with the replacement", lambda: is_begun(4, 4), SECONDS)
+    (tmp_path / "over").touch()
+    assert ended(program, job_id) == ("completed", 0)
+    words = log(program, job_id)
+    assert "attempt 1 preempted: slice-b, it goes on with more slices" in words
+    assert "attempt 4 succeeded; preempted 3×, failed 0×" in words
+    # What was written on the node that was lost is still there, and each worker's lines can be read alone.
+    assert "step 2 loss 8" in program("log", job_id, "--of", "attempt2.worker3").text
+    assert set(program("log", job_id, "--of", "worker0").text.split("\n")) == (
+        {f"step {attempt} loss {10 - attempt}" for attempt in range(1, 5)} | {""}
+    )
+    [series] = program("metrics", job_id, "--format", "json").json["series"]
+    assert (series["name"], series["x"], series["y"]) == ("loss", [1, 2, 3, 4], [9, 8, 7, 6])
+    steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
+    assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]
+
+
+def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used(ray: RayCluster, program: Program) -> None:
+    node = {"slice-h": 1, "TPU": 4, "TPU-v5p-16-head": 1}
+    places = [ray.add_node(**node) for _ in range(2)]
+    job_id = submit(program, "true", kind="v5p-16")
+    until_said(program, job_id, "2 workers of slice-h have TPU-v5p-16-head, which only the first one should")
+    [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
+    assert "a bug of Ray" in row["reason"]
+    program("cancel", "--yes", job_id)
+    for place in places:
+        ray.kill_node(place)

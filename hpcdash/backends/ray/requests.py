@@ -18,16 +18,20 @@ from hpcdash.backends.queries import Answer
 from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import slice_type
+from hpcdash.backends.script.call import ARGS_NAME, KWARGS_NAME, RESULT_NAME, call_files, call_python
 from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SubmittedRequest
-from hpcdash.domain.request import Launcher, Request, SlotType
+from hpcdash.domain.request import Call, Launcher, Request, SlotType
 from hpcdash.domain.units import parse_duration
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.job.packaging import RunnerCall
 
 _PACKAGES = "/api/packages/gcs/"
 _DRIVER = "slice_driver"
 LIBRARY_NAME = "hpcdash-job.zip"
 _REQUEST_NAME = "request.json"
+# Stands for the folder of the package, which is another one on each node: the variable of this name has it.
+_PACKAGE = "/HPCDASH_PACKAGE"
 _RUN_NAME = "run.sh"
 # The earliest time that a zip can say: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
@@ -39,7 +43,7 @@ _LONGEST_SECONDS = 366 * 86400
 _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
-    *("script", "call", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
+    *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
     *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
 )
 _USUAL = Request()
@@ -102,9 +106,11 @@ def submitted_request(request: Request, library: bytes, mark: str) -> SubmittedR
     if request.launcher is not Launcher.PLAIN:
         raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
     name = request.name or request.slice or "job"
-    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name)
+    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name, mark)
     if request.job_library:
         content[LIBRARY_NAME] = library
+    if request.call is not None:
+        content |= call_files(request.call)
     package = _zip(content)
     uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
     body = {
@@ -124,7 +130,7 @@ def submitted_request(request: Request, library: bytes, mark: str) -> SubmittedR
     return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown)
 
 
-def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     kind = slice_type(request.slice)
     container = request.container
     environment = _environment(request)
@@ -138,7 +144,7 @@ def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapp
         "retries_failure": _or(request.retries_failure, _RETRIES_FAILURE),
         "grow_after": _or(request.grow_after, _GROW_AFTER_SECONDS),
         "grow_every": _or(request.grow_every, _GROW_EVERY_SECONDS),
-        "argv": ("bash", "-c", _script(request)),
+        "argv": ("bash", "-c", _script(request, mark)),
         "environment": environment,
         "container": container and {"image": container.image, "binds": container.binds, "name": f"hpcdash-{name}"},
     }
@@ -148,7 +154,7 @@ def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapp
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
-def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     """A command on one node, with its slots as resources of the entrypoint."""
     if request.container is not None:
         raise UsageError("container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".')
@@ -160,9 +166,10 @@ def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[
         asked["entrypoint_memory"] = request.memory_bytes
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items())
     library = f'export PYTHONPATH="$PWD/{LIBRARY_NAME}${{PYTHONPATH:+:$PYTHONPATH}}"\n' if request.job_library else ""
-    script = f"#!/bin/bash\n{library}{exports}{_script(request)}"
+    library += f'export {_PACKAGE[1:]}="$PWD"\n' if request.call is not None else ""
+    script = f"#!/bin/bash\n{library}{exports}{_script(request, mark)}"
     shown = f"#!/bin/bash\n{library}{''.join(f'export {key}=…' + chr(10) for key in _environment(request))}"
-    return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request)
+    return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request, mark)
 
 
 def _environment(request: Request) -> dict[str, str]:
@@ -170,11 +177,39 @@ def _environment(request: Request) -> dict[str, str]:
     return {**request.environment, **{key: value for key, value in switches.items() if value}}
 
 
-def _script(request: Request) -> str:
+def _script(request: Request, mark: str) -> str:
     """Bash that one worker runs."""
     folder = f"cd -- {shlex.quote(request.work_dir)} || exit 1\n" if request.work_dir else ""
     resume = resume_lines(request.checkpoints, "RANK") if request.checkpoints else ""
-    return f"{folder}{resume}{request.command}\n"
+    command = request.command if request.call is None else _call(request, request.call, mark)
+    return f"{folder}{resume}{command}\n"
+
+
+def _call(request: Request, call: Call, mark: str) -> str:
+    """Bash that calls a function with arguments that are in the package; its result goes into the folder it works in.
+
+    Raises UsageError for what no Ray job can have of a call.
+    """
+    if not request.job_library:
+        raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
+    if call.package:
+        raise UsageError("call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path.")
+    # Runs in one folder leave each other's results alone.
+    uid, (stem, dot, ending) = mark.rpartition(":")[2], RESULT_NAME.rpartition(".")
+    runner = RunnerCall(
+        call.module,
+        call.function,
+        request.work_dir or _PACKAGE,
+        args_file=f"{_PACKAGE}/{ARGS_NAME}" if call.args else None,
+        kwargs_file=f"{_PACKAGE}/{KWARGS_NAME}" if call.kwargs else None,
+        pre_submission_id=mark,
+        output_file=f"{request.work_dir}/{stem}-{uid}{dot}{ending}" if request.work_dir else None,
+        callbacks=call.callbacks,
+        sys_path=(*call.sys_path, *((request.work_dir,) if request.work_dir else ())),
+    )
+    _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
+    words = " \\\n  ".join([call_python(call), *options])
+    return words.replace(f"={_PACKAGE}", f'="${_PACKAGE[1:]}"')
 
 
 def _or(value: int | None, usual: int) -> int:

@@ -116,8 +116,8 @@ class SliceRun:
         return f"attempt {self.attempt}: preempted {self.preempted}×, failed {self.failed}×"
 
     def workers(self, state: JobState) -> list[Worker]:
-        """Each worker of the attempt; of a job in a `state` that has ended none still runs."""
-        usual = JobState.RUNNING if state not in ENDED else state
+        """Each worker of the attempt; those of a job in a `state` that has ended were ended with it."""
+        usual = JobState.RUNNING if state not in ENDED else JobState.CANCELLED
         return [
             Worker(number, self.slices[number // self.workers_per_slice], *self._ended.get(number, (usual,)))
             for number in range(self.worker_count)

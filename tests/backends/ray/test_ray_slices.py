@@ -124,6 +124,36 @@ def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
     assert "touch" not in shown
 
 
+def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() -> None:
+    text = (
+        'slice = "v4-16"\nwork_dir = "/data/a b"\n[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n'
+    )
+    files, _, _ = submitted(text)
+    script = json.loads(files["request.json"])["argv"][2]
+    assert {"call-args.b64", "call-kwargs.b64"} <= files.keys()
+    assert script.startswith("cd -- '/data/a b' || exit 1\npython3 ")
+    for words in (
+        "--module=train",
+        "--function=main",
+        '--args-file="$HPCDASH_PACKAGE"/call-args.b64',
+        "--output-file='/data/a b/result-0123.pkl'",
+        "--job-dir='/data/a b'",
+    ):
+        assert words in script
+    files, _, _ = submitted(text.replace('work_dir = "/data/a b"\n', "").replace('slice = "v4-16"\n', ""))
+    assert b'export HPCDASH_PACKAGE="$PWD"\n' in files["run.sh"]
+    assert b'--job-dir="$HPCDASH_PACKAGE"' in files["run.sh"]
+    assert b"--output-file" not in files["run.sh"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), [('wheel = "/a.whl"', "call: "), ('source = "/a"', "call: "), ("items = [1, 2]", "array: ")]
+)
+def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        submitted(f'slice = "v4-16"\n[call]\nfunction = "train:main"\n{call}\n')
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

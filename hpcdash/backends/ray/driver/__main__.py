@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,8 @@ _FIRST_LOOK_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
 _MASTER_PORT = "29500"
 _LIBRARY = "hpcdash-job.zip"
+# Names the folder of the package, for the command.
+PACKAGE = "HPCDASH_PACKAGE"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
 _HEAD = re.compile("TPU-(.+)-head")
@@ -51,8 +54,9 @@ _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Successes that come one by one are published together.
 _PUBLISH_SECONDS = 10.0
-# A node that is gone is known to be so after this.
+# A node that is going takes no connections any more after this.
 _NOTICE_SECONDS = 5.0
+_CONNECT_SECONDS = 2.0
 # Slices to grow by that are free are had within this.
 _GROW_SECONDS = 10.0
 # What workers wrote last comes a little after they have ended.
@@ -97,16 +101,11 @@ def run_worker(argv: list[str], environment: dict[str, str], container: dict[str
     # The package is unpacked on each node, in a place of that node's.
     library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
     path = os.pathsep.join(filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))))
-    environment = {**environment, "PYTHONPATH": path}
-    if container is None:
-        code = command.run(argv, environment)
-    else:
-        command.remove_container(container["name"])
-        try:
-            before = command.container_argv(container["image"], container["name"], container["binds"], environment)
-            code = command.run([*before, *argv], environment)
-        finally:
-            command.remove_container(container["name"])
+    environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
+    name = container["name"] if container else ""
+    if container:
+        argv = [*command.container_argv(container["image"], name, container["binds"], environment), *argv]
+    code = command.run(argv, environment, node=ray.get_runtime_context().get_node_id(), container=name)
     return code, code != 0 and command.is_preempted(), ray.util.get_node_ip_address()
 
 
@@ -305,12 +304,12 @@ class SliceRun:
         return self.preempted_at_once(slices) or found if found.kind == FAILED else found
 
     def preempted_at_once(self, slices: Sequence[Slice]) -> Outcome | None:
-        """Of an attempt that failed, the preemption that it failed of: peers fail before a node is known to be dead."""
+        """Of an attempt that failed, the preemption that it failed of: peers fail before Ray knows a node is dead."""
         until = time.monotonic() + _NOTICE_SECONDS
-        while not (lost := self.lost(slices)):
+        while not (lost := self.lost(slices, is_probed=True)):
             if time.monotonic() >= until:
                 return None
-            time.sleep(0.5)
+            time.sleep(1)
         return Outcome(PREEMPTED, lost, "it has lost workers, whose peers failed")
 
     @property
@@ -318,10 +317,17 @@ class SliceRun:
         """Seconds from one look for more slices to the next."""
         return min(_LOOK_SECONDS, self.grows_every)
 
-    def lost(self, slices: Sequence[Slice]) -> str:
-        """A slice that has fewer workers than it had, whose tasks may wait for ever; '' where there is none."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        return next((held.pod for held in slices if sum(held.pod in node for node in nodes) < self.workers), "")
+    def lost(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
+        """A slice that has fewer workers than it had, whose tasks may wait for ever; '' where there is none.
+
+        `is_probed`: a node counts only where it takes connections.
+        """
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        for held in slices:
+            members = [node for node in nodes if held.pod in node["Resources"]]
+            if len(members) < self.workers or (is_probed and not all(map(_takes_connections, members))):
+                return held.pod
+        return ""
 
     def should_grow(self) -> bool:
         """Whether a larger size is free."""
@@ -373,7 +379,16 @@ class SliceRun:
             "MASTER_ADDR": addresses[0],
             "MASTER_PORT": _MASTER_PORT,
             "HPCDASH_ATTEMPT": str(self.attempts.number),
+            "HPCDASH_JOB_ID": submission_id(),
         }
+
+
+def _takes_connections(node: Mapping[str, Any]) -> bool:
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple[Outcome, str]:
