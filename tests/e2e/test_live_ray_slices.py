@@ -167,43 +167,53 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
 ) -> None:
     job_id = submit(
         program,
-        f'echo "$MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/$HPCDASH_ATTEMPT-$RANK\n'
-        f"echo step $HPCDASH_ATTEMPT loss $((10 - HPCDASH_ATTEMPT))\n"
+        f'echo "$WORLD_SIZE $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n'
+        f"mv {tmp_path}/.$HPCDASH_ATTEMPT-$RANK {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
+        f"echo step $HPCDASH_ATTEMPT loss $((100 - HPCDASH_ATTEMPT))\n"
         f"while [ ! -e {tmp_path}/over ]; do sleep 0.2; done",
         'num_slices = [1, 2]\ngrow_after = "2s"\ngrow_every = "2s"',
     )
 
-    def is_begun(attempt: int, workers: int) -> bool:
-        return len(list(tmp_path.glob(f"{attempt}-*"))) == workers
+    def begun(workers: int, after: int) -> int:
+        """The number of the next attempt that all of so many workers have begun."""
 
-    until("the first attempt", lambda: is_begun(1, 2), SECONDS)
-    # All of a test's nodes have one address, and the peers of one that is killed fail at once.
+        def found() -> int:
+            attempts: dict[int, list[str]] = {}
+            for file in tmp_path.glob("[0-9]*-*"):
+                attempts.setdefault(int(file.name.partition("-")[0]), []).append(file.read_text().split()[0])
+            return max((one for one, sizes in attempts.items() if sizes == [str(workers)] * workers), default=0)
+
+        until(f"an attempt of {workers} workers after attempt {after}", lambda: found() > after, SECONDS)
+        return found()
+
+    first = begun(2, after=0)
     slice_b = ray.add_slice("v4-16", "slice-b")
-    until("the attempt on two slices", lambda: is_begun(2, 4), SECONDS)
-    assert sorted((tmp_path / f"2-{rank}").read_text().split() for rank in range(4)) == [
+    grown = begun(4, after=first)
+    assert sorted((tmp_path / f"{grown}-{rank}").read_text().split()[1:] for rank in range(4)) == [
         ["0", "2"],
         ["0", "2"],
         ["1", "2"],
         ["1", "2"],
     ]
     ray.kill_node(slice_b[1])
-    until("the attempt on the slice that is left", lambda: is_begun(3, 2), SECONDS)
+    smaller = begun(2, after=grown)
     [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
-    assert (row["reason"], row["nodes"], row["node_list"]) == ("attempt 3: preempted 2×, failed 0×", 2, "slice-a")
+    assert (row["nodes"], row["node_list"]) == (2, "slice-a")
+    assert row["reason"].startswith(f"attempt {smaller}: preempted {smaller - 1}×, failed 0×")
     ray.add_node(**{"slice-b": 1, "TPU": 4})
-    until("the attempt with the replacement", lambda: is_begun(4, 4), SECONDS)
+    last = begun(4, after=smaller)
     (tmp_path / "over").touch()
     assert ended(program, job_id) == ("completed", 0)
     words = log(program, job_id)
-    assert "attempt 1 preempted: slice-b, it goes on with more slices" in words
-    assert "attempt 4 succeeded; preempted 3×, failed 0×" in words
+    assert "preempted: slice-b, it goes on with more slices" in words
+    assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
     # What was written on the node that was lost is still there, and each worker's lines can be read alone.
-    assert "step 2 loss 8" in program("log", job_id, "--of", "attempt2.worker3").text
-    assert set(program("log", job_id, "--of", "worker0").text.split("\n")) == (
-        {f"step {attempt} loss {10 - attempt}" for attempt in range(1, 5)} | {""}
-    )
+    assert f"step {grown} loss {100 - grown}\n" in program("log", job_id, "--of", f"attempt{grown}.worker3").text
+    assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", "worker0").text
+    assert "step " not in program("log", job_id, "--of", f"attempt{smaller}.worker3").text
     [series] = program("metrics", job_id, "--format", "json").json["series"]
-    assert (series["name"], series["x"], series["y"]) == ("loss", [1, 2, 3, 4], [9, 8, 7, 6])
+    assert {first, grown, smaller, last} <= set(series["x"])
+    assert series["y"] == [100 - step for step in series["x"]]
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
     assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]
 

@@ -72,14 +72,15 @@ class SliceHead:
     """Holds the head resource of one slice: nobody else takes the slice meanwhile."""
 
     def describe(self) -> dict[str, Any]:
-        """The resource that the workers of this slice alone have, its nodes, and how many of them have the head's."""
+        """The resource that the workers of this slice alone have, where they are, and how many have the head's."""
         here = ray.get_runtime_context().get_node_id()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in nodes if node["NodeID"] == here)
         pod = _pod_of(own["Resources"])
         members = [node for node in nodes if pod in node["Resources"]]
         heads = sum(any(re.fullmatch("TPU-.+-head", name) for name in node["Resources"]) for node in members)
-        return {"pod": pod, "address": own["NodeManagerAddress"], "workers": len(members), "heads": heads}
+        places = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members]
+        return {"pod": pod, "address": own["NodeManagerAddress"], "places": places, "heads": heads}
 
 
 def _pod_of(resources: Mapping[str, float]) -> str:
@@ -238,7 +239,9 @@ class SliceRun:
         except ray.exceptions.RayError as error:
             ray.kill(head)
             return f"a slice cannot be used: {_first_line(error)}"
-        if told["heads"] <= 1 and told["workers"] == self.workers:
+        # A node that is gone is listed for a while.
+        workers = sum(_takes_connections(*place) for place in told["places"])
+        if told["heads"] <= 1 and workers == self.workers:
             return Slice(head, told["pod"], told["address"])
         ray.kill(head)
         if told["heads"] > 1:
@@ -246,7 +249,7 @@ class SliceRun:
                 f"{told['heads']} workers of {told['pod']} have {self.request['head_resource']}, which only the first "
                 "one should: a bug of Ray in containers, which would let several jobs have one slice. Upgrade Ray"
             )
-        return f"{told['pod']} has {told['workers']} workers of {self.workers}"
+        return f"{told['pod']} has {workers} workers of {self.workers}"
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
@@ -325,7 +328,8 @@ class SliceRun:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         for held in slices:
             members = [node for node in nodes if held.pod in node["Resources"]]
-            if len(members) < self.workers or (is_probed and not all(map(_takes_connections, members))):
+            places = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members]
+            if len(members) < self.workers or (is_probed and not all(_takes_connections(*place) for place in places)):
                 return held.pod
         return ""
 
@@ -383,9 +387,9 @@ class SliceRun:
         }
 
 
-def _takes_connections(node: Mapping[str, Any]) -> bool:
+def _takes_connections(address: str, port: int) -> bool:
     try:
-        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), _CONNECT_SECONDS).close()
+        socket.create_connection((address, port), _CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
