@@ -13,7 +13,7 @@ import pyarrow as pa
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
-from hpcdash.backends.submissions import NewLimits, StartEstimate, Submission, SubmitCommand, SubmittedRequest
+from hpcdash.backends.submissions import NewLimits, SentFile, StartEstimate, Submission, SubmitCommand, SubmittedRequest
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
@@ -21,6 +21,7 @@ from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
+    from hpcdash.backends.node_samples import NodeSample
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.script.environment import JobEnvironment
@@ -65,6 +66,8 @@ class Capability(StrEnum):
     RESERVATIONS = "reservations"
     # Commands can be run on the nodes of a running job.
     INSIDE = "inside"
+    # What a running job uses is told while one looks.
+    LIVE_USE = "live_use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +350,9 @@ class HistoryPart:
     keeps_ended: bool = False
     """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
 
+    forgotten: str = ""
+    """Why a job may be in no list and in no history, where there is a usual reason."""
+
     no_history: str = "not kept here"
     """What it means that the site's scheduler keeps none."""
 
@@ -399,6 +405,13 @@ class InsidePart:
     step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
     """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
     A `row` is one of domain.schema.JOBS."""
+
+    use_nodes: Callable[[Mapping[str, str]], Query[tuple[str, ...]]] | None = None
+    """(native): the nodes that a running job uses, in the scheduler's own words, for `use`; parse raises UsageError
+    where nothing is known of it. None: a step samples its nodes."""
+
+    use: Callable[[Mapping[str, str], tuple[str, ...]], Query[tuple[NodeSample, ...]]] = _refused
+    """(native, nodes): what it uses there now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,9 +533,13 @@ class SubmitPart:
     so.
     """
 
-    request: Callable[[Request, bytes, str], SubmittedRequest] | None = None
-    """(request, library, mark): hand a request in as it is, with hpcdash.job as a zip. Raises UsageError, naming the
-    field, for what the scheduler does not have. None: requests become batch scripts."""
+    request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
+    """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own
+    files by their names. Raises UsageError, naming the field, for what the scheduler does not have. None: requests
+    become batch scripts."""
+
+    without_fields: frozenset[str] = frozenset()
+    """The keys of a request that `request` refuses."""
 
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""

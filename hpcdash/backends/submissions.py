@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import Query
 
 # How the comment of a job begins that was submitted from here.
 MARK_START = "hpcdash:"
@@ -65,15 +66,25 @@ class SubmitCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class SentFile:
+    """A file of this machine that goes with a request."""
+
+    content: bytes
+    is_program: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SubmittedRequest:
     """A request that is handed in without a batch script: what goes before, and the submission itself.
 
-    `shown` is what will run, for a person to read: no value of a variable stands in it.
+    `shown` is what will run, for a person to read: no value of a variable stands in it. `is_sent` tells whether what
+    goes before was sent already, and is left out; None: it is always sent.
     """
 
     before: tuple[ActionCommand, ...]
     submission: SubmitCommand
     shown: str
+    is_sent: Query[bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
         connect=login.open_connection if isinstance(login, SshTransport) else None,
         log_request=backends[0].logs.request,
         file_readers=FILE_READERS,
+        shell=login,
     )
 
 

@@ -175,7 +175,9 @@ class RequestSubmitting:
         request, text = self.request, self.text
         try:
             if session.store.backend.submit.request is not None and self.waiting is None:
-                self.planned = plan_request(session.store, replace(request, after=after or request.after))
+                wanted = replace(request, after=after or request.after)
+                most_bytes = require_launches(session).settings.files_limit
+                self.planned = await plan_request(session.store, wanted, self.folder, most_bytes=most_bytes)
                 return replace(self.planned, notes=(*self.notes, *self.planned.notes))
             if after:
                 # The links of a chain have one name, by which it is found whole.

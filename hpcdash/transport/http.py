@@ -18,6 +18,7 @@ import h11
 from hpcdash.domain.text import clip
 from hpcdash.errors import (
     AuthenticationFailed,
+    CommandMissing,
     CommandTimedOut,
     ConnectionFailed,
     HpcdashError,
@@ -32,6 +33,7 @@ from hpcdash.transport.base import (
     Health,
     Said,
     Stream,
+    Transport,
 )
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.log_spool import LogSpool
@@ -88,7 +90,7 @@ class HttpTransport:
     status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
     path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with which of
     their arguments are paths, must only read files: they run here on copies of such logs. `connect` opens connections;
-    None: directly.
+    None: directly. What is no request, and reads no such log, runs on `shell`, a host beside the server; None: nowhere.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class HttpTransport:
         connect: Callable[[str, int], object] | None = None,
         log_request: Callable[[str], str] = lambda path: "",
         file_readers: Mapping[str, slice] = MappingProxyType({}),
+        shell: Transport | None = None,
     ) -> None:
         parts = urlsplit(url)
         if connect is not None and parts.scheme == "https":
@@ -115,6 +118,7 @@ class HttpTransport:
         self._slots = asyncio.Semaphore(_REQUESTS)
         self._log_request = log_request
         self._file_readers = file_readers
+        self._shell = shell
         self._logs = LogSpool(self._stream_log)
 
     async def connect(self, *, force: bool = False) -> None:
@@ -139,10 +143,12 @@ class HttpTransport:
             async with asyncio.timeout(limit_seconds):
                 if words[:1] and words[0] in METHODS:
                     result = await self._requests(argv, words, stdin, cap_bytes)
-                elif words[:2] == ("sh", "-c") and words[2] in self._file_readers:
+                elif self._reads_logs(words):
                     result = await self._run_on_logs(argv, words, limit_seconds, cap_bytes)
                 else:
-                    result = CommandResult(argv, 127, b"", b"no commands can be run behind an HTTP server\n", 0.0)
+                    return await self._beside(argv).run(
+                        argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes, said=said
+                    )
         except TimeoutError:
             raise CommandTimedOut(
                 f"{self.name} gave no answer within {limit_seconds:g} s",
@@ -156,6 +162,10 @@ class HttpTransport:
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
         """The body of a GET, as it comes."""
+        if without_env(argv)[0] not in METHODS:
+            async with self._beside(argv).stream(argv) as output:
+                yield output
+            return
         async with self._exchange("GET", without_env(argv)[1], b"") as (_, body):
             yield body
 
@@ -167,7 +177,24 @@ class HttpTransport:
         """No commands are looked for here."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        raise UsageError(f"{self.name} is an HTTP server, and gives no shell")
+        return await self._beside(argv).interact(argv, terminal)
+
+    def _beside(self, argv: tuple[str, ...]) -> Transport:
+        """Where commands run; raises CommandMissing where there is no such place."""
+        if self._shell is None:
+            raise CommandMissing(
+                f"{self.name} is an HTTP server: no command can be run there",
+                'Name a host that has its files: ssh = "HOST" in this cluster\'s table, or --ssh HOST.',
+                argv=argv,
+            )
+        return self._shell
+
+    def _reads_logs(self, words: tuple[str, ...]) -> bool:
+        """Whether a script reads logs that the server streams; without a host beside it there are no other files."""
+        if words[:2] != ("sh", "-c") or words[2] not in self._file_readers:
+            return False
+        paths = words[4:][self._file_readers[words[2]]]
+        return self._shell is None or any(map(self._log_request, paths))
 
     async def close(self) -> None:
         await self._logs.close()

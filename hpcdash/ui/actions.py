@@ -198,7 +198,9 @@ ACTIONS: tuple[Action, ...] = (
         acts=True,
         short="connect",
     ),
-    Action("use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE, short="use"),
+    Action(
+        "use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.LIVE_USE, short="use"
+    ),
     Action("stacks", "i", "Python stacks on the job's nodes", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE),
     Action(
         "exec",

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, CommandTimedOut, ConnectionFailed
+from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed
 from hpcdash.services.files import FileRange, files_query
 from hpcdash.services.logs.file import FILE_READERS
 from hpcdash.transport.http import HttpTransport
+from hpcdash.transport.local import LocalTransport
 from tests.support.sshd import Sshd, free_port
 from tests.transport.test_ssh_transport import transport_to
 
@@ -117,9 +118,15 @@ async def test_no_more_than_the_cap_is_kept() -> None:
     assert (done.truncated, done.stdout) == (True, b"200 1000 -\n" + b"x" * 1000)
 
 
-async def test_what_is_not_a_method_is_no_command_there() -> None:
+async def test_what_is_no_request_runs_on_the_host_beside_the_server_or_is_refused(tmp_path: Path) -> None:
+    write = ("sh", "-c", 'echo "$1" > "$2"', "sh", "there", str(tmp_path / "x"))
     async with asked(answering("200 OK")) as transport:
-        assert (await transport.run(("sh", "-c", "touch x"))).status == 127
+        with pytest.raises(CommandMissing, match="no command can be run there"):
+            await transport.run(write)
+    async with asked(answering("200 OK"), shell=LocalTransport()) as transport:
+        assert (await transport.run(write)).status == 0
+        assert (await transport.run(("GET", "/a"))).stdout == b"200 0 -\n"
+    assert (tmp_path / "x").read_text() == "there\n"
 
 
 async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> None:

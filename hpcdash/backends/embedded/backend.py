@@ -74,7 +74,9 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     return Backend(
         name="local",
         title="embedded queue",
-        capabilities=frozenset(Capability) - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS},
+        capabilities=frozenset(Capability)
+        - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
+        - {Capability.DELETE, Capability.OTHER_LOGS},
         is_embedded=True,
         probe=ProbePart(query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))),
         queue=QueuePart(

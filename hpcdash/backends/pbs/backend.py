@@ -66,6 +66,7 @@ _CAPABILITIES = {
         Capability.HISTORY,
         Capability.LIMITS,
         Capability.INSIDE,
+        Capability.LIVE_USE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
         Capability.RESERVATIONS,

@@ -8,6 +8,7 @@ from hpcdash.backends.base import (
     Capability,
     DetailPart,
     HistoryPart,
+    InsidePart,
     LogsPart,
     ProbePart,
     QueuePart,
@@ -15,7 +16,7 @@ from hpcdash.backends.base import (
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks
+from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks, use
 
 _CAPABILITIES = frozenset(
     {
@@ -32,6 +33,8 @@ _CAPABILITIES = frozenset(
         Capability.CANCEL,
         Capability.DELETE,
         Capability.SUBMIT,
+        Capability.FORM,
+        Capability.LIVE_USE,
     }
 )
 
@@ -45,7 +48,7 @@ BACKEND = Backend(
     history=HistoryPart(
         jobs=jobs.history_query,
         native=jobs.native_query,
-        no_history="not known any more: Ray forgets its jobs when its head node restarts",
+        forgotten="Ray no longer knows it, as after a restart of its head node",
     ),
     detail=DetailPart(
         native=jobs.native_query,
@@ -54,6 +57,7 @@ BACKEND = Backend(
         facts=jobs.job_facts,
         activity=tasks.activity_query,
     ),
+    inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
     logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,
@@ -65,5 +69,6 @@ BACKEND = Backend(
         submission=actions.submission,
         resubmission=actions.resubmission,
         request=requests.submitted_request,
+        without_fields=requests.WITHOUT_FIELDS,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,8 @@ from hpcdash.errors import NoSuchJob
 JOBS_PATH = "/api/jobs/"
 # A log's path as hpcdash names it: LOGS/NODE/FILE.
 LOGS = "/ray-logs/"
+# Metadata that hpcdash keeps for itself begin so.
+_OWN = ("hpcdash_", "HPCDASH_")
 _STATES = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -29,6 +32,7 @@ _STATES = {
     "FAILED": JobState.FAILED,
 }
 _DRIVER = "DRIVER"
+SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
 # What follows are the last lines of the driver's log.
 _COMMAND_FAILED = "Job entrypoint command failed"
 # What the Jobs API calls errors, source: ray/job_submission JobErrorType.
@@ -217,17 +221,17 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
 
 def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
     """What the job page shows of a job in groups of their own."""
-    driver = _jsontable(native.get("driver_info", ""))
+    driver = _json_table(native.get("driver_info", ""))
     where = {
         "address": text(driver.get("node_ip_address")),
         "process": text(driver.get("pid")),
         "node ID": native.get("driver_node_id"),
         "Ray's job ID": native.get("job_id"),
     }
-    metadata, runtime = (_jsontable(native.get(key, "")) for key in ("metadata", "runtime_env"))
+    metadata, runtime = (_json_table(native.get(key, "")) for key in ("metadata", "runtime_env"))
     groups = {
         "Driver": {label: value for label, value in where.items() if value},
-        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items())},
+        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items()) if not name.startswith(_OWN)},
         "Runtime environment": {name: _shown(value) for name, value in sorted(runtime.items())},
     }
     return {title: pairs for title, pairs in groups.items() if pairs}
@@ -242,7 +246,7 @@ def cause(native: Mapping[str, str]) -> str:
     return refusal(message.encode())
 
 
-def _jsontable(written: str) -> Mapping[str, Any]:
+def _json_table(written: str) -> Mapping[str, Any]:
     try:
         return table(json.loads(written or "{}"))
     except ValueError:
@@ -258,9 +262,20 @@ def _parse_script(answer: Answer) -> Script:
     native = _parse_native(answer)
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
-        if found := _jsontable(native.get(key, "")):
-            lines += [f"# {title}", *(f"{name} = {_shown(value)}" for name, value in sorted(found.items())), ""]
+        if found := _json_table(native.get(key, "")):
+            shown = [f"{name} = {_shown(value)}" for name, value in sorted(found.items()) if not name.startswith(_OWN)]
+            lines += [f"# {title}", *shown, ""]
+    if switches := _switches(native):
+        lines += ["# switches", *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()), ""]
     return Script("\n".join(lines).rstrip() + "\n", "Ray's record of the job")
+
+
+def _switches(native: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name a job's switches, of its runtime environment or, as hpcdash notes them, its metadata."""
+    given = table(_json_table(native.get("runtime_env", "")).get("env_vars"))
+    noted = _json_table(native.get("metadata", ""))
+    found = {name: text(given.get(name)) or text(noted.get(name)) for name in SWITCH_VARIABLES}
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def _shown(value: object) -> str:

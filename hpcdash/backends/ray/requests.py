@@ -10,19 +10,22 @@ import zipfile
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import RequestField
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.actions import submit_command
+from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import slice_type
 from hpcdash.backends.script.call import ARGS_NAME, KWARGS_NAME, RESULT_NAME, call_files, call_python
 from hpcdash.backends.script.resume import resume_lines
-from hpcdash.backends.submissions import SubmittedRequest
+from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.request import Call, Launcher, Request, SlotType
-from hpcdash.domain.units import parse_duration
+from hpcdash.domain.text import counted
+from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.job.packaging import RunnerCall
 
@@ -32,7 +35,10 @@ LIBRARY_NAME = "hpcdash-job.zip"
 _REQUEST_NAME = "request.json"
 # Stands for the folder of the package, which is another one on each node: the variable of this name has it.
 _PACKAGE = "/HPCDASH_PACKAGE"
-_RUN_NAME = "run.sh"
+_RUN_NAME = "hpcdash-run.sh"
+# What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of ray/_private/ray_constants.py.
+_MOST_PACKAGE_BYTES = 100 << 20
+_LEAST_BYTES_A_SECOND = 64 * 1024
 # The earliest time that a zip can say: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
@@ -45,7 +51,9 @@ _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 python -m {_DRIVER}"
 _REFUSED = (
     *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
     *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
+    *("begin", "project", "cpus_per_gpu"),
 )
+WITHOUT_FIELDS = frozenset({"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"})
 _USUAL = Request()
 
 
@@ -94,7 +102,9 @@ REQUEST_FIELDS = (
 )
 
 
-def submitted_request(request: Request, library: bytes, mark: str) -> SubmittedRequest:
+def submitted_request(
+    request: Request, library: bytes, mark: str, files: Mapping[str, SentFile] = MappingProxyType({})
+) -> SubmittedRequest:
     """Upload a request's package, then submit the job that runs it. Raises UsageError, naming a field of no use here.
 
     Variables of the environment go in the package: what a job is submitted with, everyone sees on the dashboard.
@@ -111,23 +121,46 @@ def submitted_request(request: Request, library: bytes, mark: str) -> SubmittedR
         content[LIBRARY_NAME] = library
     if request.call is not None:
         content |= call_files(request.call)
-    package = _zip(content)
+    if taken := sorted(name for name in files if name.partition("/")[0] in {own.partition("/")[0] for own in content}):
+        raise UsageError(f"files: {taken[0]} is a name of hpcdash's own there", "Rename it, or leave it out.")
+    package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
+    if len(package) > _MOST_PACKAGE_BYTES:
+        raise UsageError(
+            f"files: {format_memory(len(package))} packed; Ray's dashboard takes {format_memory(_MOST_PACKAGE_BYTES)}",
+            "List what the job does not need in .gitignore, or name less.",
+        )
     uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
     body = {
         "entrypoint": entrypoint,
         "runtime_env": {"working_dir": f"gcs://{uri}"},
-        "metadata": {"job_name": name, **({"slice": request.slice} if request.slice else {})},
+        "metadata": {"job_name": name, **_metadata(request)},
         **asked,
     }
-    size = f"{len(package) / 1024:.0f}K"
+    size = format_memory(len(package))
+    names = [*sorted(content), *([counted(len(files), "file") + " of yours"] if files else [])]
     upload = ActionCommand(
         ("PUT", f"{_PACKAGES}{uri}"),
         (name,),
         partial(_read_upload, name=name),
         package,
-        shown=(f"PUT {_PACKAGES}{uri} ({size}: {', '.join(sorted(content))})",),
+        60.0 + len(package) / _LEAST_BYTES_A_SECOND,
+        shown=(f"PUT {_PACKAGES}{uri} ({size}: {', '.join(names)})",),
     )
-    return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown)
+    is_there = Query(("GET", f"{_PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)
+    return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
+
+
+def _read_is_there(answer: Answer) -> bool:
+    """Whether a package was uploaded before; Ray keeps it for ten minutes after it was asked for."""
+    [response] = read_responses(answer)
+    return response.is_success
+
+
+def _metadata(request: Request) -> dict[str, str]:
+    """What a request says of itself; the values of metadata are text."""
+    said = {"slice": request.slice, "workspace": request.workspace, "labels": ",".join(request.labels)}
+    switches = dict(zip(SWITCH_VARIABLES, (request.kill_switch, request.save_switch), strict=True))
+    return {name: value for name, value in {**said, **switches}.items() if value}
 
 
 def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
@@ -173,7 +206,7 @@ def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], st
 
 
 def _environment(request: Request) -> dict[str, str]:
-    switches = {"HPCDASH_KILL_SWITCH": request.kill_switch, "HPCDASH_SAVE_SWITCH": request.save_switch}
+    switches = dict(zip(SWITCH_VARIABLES, (request.kill_switch, request.save_switch), strict=True))
     return {**request.environment, **{key: value for key, value in switches.items() if value}}
 
 
@@ -181,8 +214,9 @@ def _script(request: Request, mark: str) -> str:
     """Bash that one worker runs."""
     folder = f"cd -- {shlex.quote(request.work_dir)} || exit 1\n" if request.work_dir else ""
     resume = resume_lines(request.checkpoints, "RANK") if request.checkpoints else ""
+    hook = f"{request.startup_hook.rstrip()}\n" if request.startup_hook else ""
     command = request.command if request.call is None else _call(request, request.call, mark)
-    return f"{folder}{resume}{command}\n"
+    return f"{folder}{hook}{resume}{command}\n"
 
 
 def _call(request: Request, call: Call, mark: str) -> str:
@@ -223,14 +257,14 @@ def _driver() -> dict[str, bytes]:
     return {f"{_DRIVER}/{file.name}": file.read_bytes() for file in folder.iterdir() if file.name.endswith(".py")}
 
 
-def _zip(content: Mapping[str, bytes]) -> bytes:
+def _zip(content: Mapping[str, SentFile]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
         for name in sorted(content):
             entry = zipfile.ZipInfo(name, _WHEN)
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o100600 << 16
-            made.writestr(entry, content[name])
+            entry.external_attr = (0o100700 if content[name].is_program else 0o100600) << 16
+            made.writestr(entry, content[name].content)
     return out.getvalue()
 
 

@@ -122,7 +122,7 @@ def _cron_parts(job: CronJob) -> CronParts:
 BACKEND = Backend(
     name="slurm",
     title="Slurm",
-    capabilities=frozenset(Capability),
+    capabilities=frozenset(Capability) - {Capability.DELETE, Capability.OTHER_LOGS},
     probe=ProbePart(
         query=probe.probe_query,
         usual_folder="/usr/bin",

@@ -255,7 +255,10 @@ class JobTracker:
     def _gone(self, job_id: str, now: float) -> JobEvent:
         missing = self._missing[job_id]
         probe = self._store.probe
-        why = NO_HISTORY if probe is not None and probe.has_accounting is False else EXIT_UNKNOWN
+        forgotten = self._store.backend.history.forgotten
+        why = f"exit unknown: {forgotten}" if forgotten else EXIT_UNKNOWN
+        if probe is not None and probe.has_accounting is False:
+            why = NO_HISTORY
         row = {**missing.row, "state": str(JobState.GONE), "reason": why}
         return self._end(job_id, row, missing.state, now)
 

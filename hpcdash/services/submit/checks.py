@@ -168,6 +168,9 @@ async def missing_paths(
     `staged` are names of files that come along: the request's script may be one. `field` is the request's key, a path's
     own field, or the path itself. Raises what keeps the cluster from answering.
     """
+    if store.backend.submit.request is not None:
+        # There is no login node whose files could be looked at.
+        return ()
     if isinstance(wanted, Request):
         paths = request_paths(wanted, staged)
     else:

@@ -18,6 +18,7 @@ from pathlib import Path
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER
+from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
@@ -192,6 +193,39 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
     return PackedCode(code, content, hashlib.sha256(content).hexdigest())
 
 
+def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
+    """What each file holds, by name. A link stands for the file that it leads to; one that leads to no file that is
+    sent is left out.
+
+    Raises UsageError for one that cannot be read, and for a name that is no UTF-8.
+    """
+    regular = {one.name: one for one in code.files if not one.target}
+    found: dict[str, SentFile] = {}
+    for one in code.files:
+        wanted = one
+        if one.target:
+            inner = os.path.normpath(os.path.join(os.path.dirname(one.name), one.target))
+            if inner not in regular:
+                continue
+            wanted = regular[inner]
+        try:
+            name = one.name.decode()
+        except UnicodeDecodeError:
+            raise UsageError(f"files: {_shown(one.name)} is no UTF-8", "Rename it, or leave it out.") from None
+        try:
+            number = os.open(wanted.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(number, "rb") as stream:
+                found[name] = SentFile(stream.read(), wanted.is_program)
+        except OSError as error:
+            raise _unreadable(wanted, error) from error
+    return found
+
+
+def _unreadable(one: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
+    reason = getattr(error, "strerror", None) or "it changed while it was read"
+    return UsageError(f"files: {_shown(one.path)} cannot be read: {reason}", "Mend it, or leave it out.")
+
+
 def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
     try:
         # Since it was looked at, a link or a pipe may have come into its place.
@@ -201,8 +235,7 @@ def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> No
             member.mode = 0o700 if one.is_program else 0o600
             archive.addfile(member, stream)
     except (OSError, tarfile.TarError) as error:
-        reason = getattr(error, "strerror", None) or "it changed while it was read"
-        raise UsageError(f"files: {_shown(one.path)} cannot be read: {reason}", "Mend it, or leave it out.") from error
+        raise _unreadable(one, error) from error
 
 
 def _folders_of(name: str) -> Iterator[str]:

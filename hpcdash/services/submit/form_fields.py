@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hpcdash.domain.request import Launcher, Runtime, SlotType
+
+if TYPE_CHECKING:
+    from hpcdash.backends.base import Backend
 
 HERE, THERE = "here", "cluster"
 YES, NO = "yes", "no"
@@ -150,6 +154,16 @@ _WHEN = FormGroup(
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
     ),
 )
+_SLICES = FormGroup(
+    "Slices",
+    (
+        FormField("slice", "slice", "type of TPU slice; empty: one node", example="v4-256"),
+        FormField("num_slices", "slices", "number of slices", FieldKind.COUNT, "1"),
+        FormField("tpus_per_worker", "TPUs", "TPUs that each worker takes; empty: its chips", FieldKind.COUNT),
+        FormField("retries_preemption", "preemptions", "retries after preemptions", FieldKind.COUNT, "10000"),
+        FormField("retries_failure", "failures", "retries after failures", FieldKind.COUNT, "10"),
+    ),
+)
 _ACCOUNT = FormGroup(
     "Account & priority",
     (
@@ -219,5 +233,16 @@ _MORE = FormGroup(
         ),
     ),
 )
-GROUPS = (_RUNS, _GETS, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
+GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
+# Keys that one scheduler alone has, as its request_fields say.
+_OF_ONE_SCHEDULER = frozenset({field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"})
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}
+
+
+def absent_fields(backend: Backend) -> frozenset[str]:
+    """The fields that a scheduler has no use for."""
+    own = {field.name for field in backend.scripts.request_fields}
+    absent = (_OF_ONE_SCHEDULER - own) | backend.submit.without_fields
+    if "after" in absent:
+        absent |= {"chain"}
+    return frozenset(absent)

@@ -8,14 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import (
+    AS_IT_WAS,
+    MARK_START,
+    NewLimits,
+    SentFile,
+    Submission,
+    SubmitCommand,
+    SubmittedRequest,
+)
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.domain.request import Request
+from hpcdash.domain.text import counted
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
@@ -74,17 +84,44 @@ class RequestPlan(SubmissionPlan):
     shown: str
 
 
-def plan_request(store: ClusterStore, request: Request) -> RequestPlan:
-    """What handing a request in as it is would run. Raises UsageError for what the scheduler does not have."""
-    from hpcdash.job.zip import job_zip
+async def plan_request(
+    store: ClusterStore, request: Request, base: Path | None = None, *, most_bytes: int = 0
+) -> RequestPlan:
+    """What handing a request in as it is would run; what was sent before is not sent again.
 
-    assert store.backend.submit.request is not None
-    submitted = store.backend.submit.request(request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}")
+    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the current one. Raises
+    UsageError for what the scheduler does not have, and what keeps the cluster from answering.
+    """
+    notes: tuple[str, ...] = ()
+    files: Mapping[str, SentFile] = {}
+    if request.files:
+        from hpcdash.services.submit.code_files import find_code_files, read_code_files
+
+        code = await asyncio.to_thread(find_code_files, request.files, base or Path.cwd(), most_bytes)
+        files = await asyncio.to_thread(read_code_files, code)
+        left_out = len(code.files) - len(files)
+        notes = (f"files: {code.words}",)
+        if left_out:
+            notes += (f"files: {counted(left_out, 'link')} left out, as no target is sent",)
+    submitted = await asyncio.to_thread(build_request, store, request, files)
+    before = submitted.before
+    if submitted.is_sent is not None and await store.ask(submitted.is_sent):
+        before, notes = (), (*notes, "its package is there already: it is not sent again")
     name = submitted.submission.command.job_ids[0]
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(submitted.submission.mark, submitted.submission.job_name or None, not_before)
-    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*submitted.before, submitted.submission.named_command))
-    return RequestPlan(plan, submitted.submission.notes, {name: search}, submitted.shown)
+    plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*before, submitted.submission.named_command))
+    return RequestPlan(plan, (*notes, *submitted.submission.notes), {name: search}, submitted.shown)
+
+
+def build_request(
+    store: ClusterStore, request: Request, files: Mapping[str, SentFile] = MappingProxyType({})
+) -> SubmittedRequest:
+    """A request as it would be handed in with these files; asks nothing. Raises UsageError."""
+    from hpcdash.job.zip import job_zip
+
+    assert store.backend.submit.request is not None
+    return store.backend.submit.request(request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}", files)
 
 
 @dataclass(frozen=True, slots=True)

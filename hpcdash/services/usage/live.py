@@ -13,14 +13,16 @@ from statistics import median
 from typing import Any
 
 from hpcdash.backends.inside import Frames
+from hpcdash.backends.node_samples import NodeSample
+from hpcdash.backends.queries import Query
 from hpcdash.domain.nodelist import compress, natural_order
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.usage.sample import (
+    EVERY_SECONDS,
     LEASE_SECONDS,
-    NodeSample,
     NodeUse,
     node_use,
     parse_sample,
@@ -41,6 +43,8 @@ _UNEQUAL = 0.5
 _LEAST_CORES = 0.5
 # A step that ends sooner than this has not sampled: it is not begun again and again.
 _LEAST_STEP_SECONDS = 30.0
+# A scheduler that tells itself what jobs use measures it about so often.
+_TOLD_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -74,6 +78,12 @@ class LiveUse:
 
         Raises UsageError, what the scheduler refuses, and what the transport raises.
         """
+        if (use_nodes := self._store.backend.inside.use_nodes) is not None:
+            native = (await self._store.fetch_detail(str(self.row["id"]))).native
+            async with aclosing(self._ask(native, use_nodes(native), looks)) as uses:
+                async for use in uses:
+                    yield use
+            return
         while True:
             began = time.monotonic()
             heard = False
@@ -84,6 +94,21 @@ class LiveUse:
             # A loop that came to its own end is begun again, where one still looks.
             if looks is not None or not heard or time.monotonic() - began < LEASE_SECONDS / 2:
                 return
+
+    async def _ask(
+        self, native: Mapping[str, str], nodes: Query[tuple[str, ...]], looks: int | None
+    ) -> AsyncGenerator[NodeUse, None]:
+        """Where the scheduler itself tells what a job uses: each look is a question, of the nodes it has by then."""
+        store, count = self._store, 0
+        while looks is None or count < looks:
+            if count:
+                await asyncio.sleep(EVERY_SECONDS if count > 1 else _TOLD_SECONDS)
+            count += 1
+            asked = await store.ask(nodes)
+            for sample in await store.ask(store.backend.inside.use(native, asked)):
+                known = self.nodes.get(sample.node)
+                if known is None or known.last is None or known.last.up_seconds != sample.up_seconds:
+                    yield self._add(sample)
 
     async def _step(self, looks: int | None) -> AsyncGenerator[NodeUse, None]:
         store = self._store

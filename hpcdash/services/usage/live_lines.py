@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcdash.backends.node_samples import GpuSample
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.services.usage.live import LiveUse, bars
-from hpcdash.services.usage.sample import GpuSample, NodeUse
+from hpcdash.services.usage.sample import NodeUse
 
 # A line and what it is: "title", "warning", "plain" or "dim".
 Line = tuple[str, str]

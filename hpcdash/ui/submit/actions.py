@@ -270,6 +270,11 @@ def _planner(
         if request is None:
             raise UsageError("there is nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
+        if session.store.backend.submit.request is not None:
+            from hpcdash.services.submit.plan import plan_request
+
+            await session.store.open(force=True)
+            return await plan_request(session.store, request, most_bytes=view.launches.settings.files_limit)
         planned = await view.launches.plan(request, looked.text)
         name = name or planned.script.job_name
         return planned

@@ -292,9 +292,10 @@ class _Group(Vertical):
     _Group { height: auto; width: 1fr; }
     """
 
-    def __init__(self, group: FormGroup, values: Values) -> None:
+    def __init__(self, group: FormGroup, values: Values, absent: frozenset[str]) -> None:
         super().__init__()
         self.group = group
+        self._absent = absent
         self._way = Way.REQUEST
         self.heading = GroupHeading(group.title, group.is_open, self._folded)
         self.rows = [FieldRow(field, values) for field in group.fields]
@@ -309,7 +310,12 @@ class _Group(Vertical):
     def show_way(self, way: Way) -> None:
         """Show what belongs to a way of submitting, and is not folded."""
         self._way = way
-        rows = [row for row in self.rows if way in row.field.ways]
+        rows = [
+            row
+            for row in self.rows
+            # What was filled in from elsewhere is shown, so that it can be taken out.
+            if way in row.field.ways and (row.field.name not in self._absent or row.text.strip())
+        ]
         for row in self.rows:
             row.display = row in rows and self.heading.is_open
         self.display = bool(rows)
@@ -322,6 +328,7 @@ class _Group(Vertical):
 class FormPage(VerticalScroll, can_focus=False):
     """All fields; `Changed` is told after something was typed into one.
 
+    Fields that are `absent` have no use here, and are shown only where they hold something.
     `values` complete a field; `ask` is called at enter in one, and says whether there was anything to choose from.
     """
 
@@ -344,13 +351,15 @@ class FormPage(VerticalScroll, can_focus=False):
             super().__init__()
             self.name = name
 
-    def __init__(self, values: Values, ask: Callable[[str], bool], way: Way) -> None:
+    def __init__(
+        self, values: Values, ask: Callable[[str], bool], way: Way, absent: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(classes="panel")
         self.border_title = "Request"
         self._ask = ask
         self._last: Widget | None = None
         self.way = way
-        self._groups = [_Group(group, values) for group in GROUPS]
+        self._groups = [_Group(group, values, absent) for group in GROUPS]
         self._rows = {row.field.name: row for group in self._groups for row in group.rows}
 
     def compose(self) -> ComposeResult:

@@ -234,7 +234,8 @@ class SubmitPage(View):
         try:
             await store.open()
             self.offers = await fetch_offers(store)
-            self._root = await self.launches.root()
+            if store.backend.submit.request is None:
+                self._root = await self.launches.root()
         except HpcdashError as error:
             self._unreachable = error
         else:

@@ -19,7 +19,15 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.state.records import Recent
-from hpcdash.services.submit.form import MISSING, Draft, ScriptReading, field_of_complaint, read_form, read_script_form
+from hpcdash.services.submit.form import (
+    MISSING,
+    Draft,
+    FormReading,
+    ScriptReading,
+    field_of_complaint,
+    read_form,
+    read_script_form,
+)
 from hpcdash.services.submit.form_fields import FIELDS, HERE, THERE
 from hpcdash.services.submit.launches import Launches
 
@@ -138,6 +146,8 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         _complain_of_the_rest(draft, problems, launches, offers)
         return FormPreview(problems, text=reading.text, links=reading.links)
     called = format_call(request.call, request.array) if request.call is not None else ""
+    if launches.store.backend.submit.request is not None:
+        return _preview_plain(request, reading, problems, launches, last)
     try:
         script = launches.render(request, uid=_UID, root=root)
     except UsageError as error:
@@ -177,6 +187,39 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         queue=asked.queue,
         run_seconds=_run_seconds(asked, reading.links),
         called=called,
+    )
+
+
+def _preview_plain(
+    request: Request, reading: FormReading, problems: dict[str, str], launches: Launches, last: LastSubmitted
+) -> FormPreview:
+    """Of a scheduler that takes requests as they are: what will run there, in place of a batch script."""
+    from hpcdash.services.submit.plan import build_request
+
+    site = launches.settings.site
+    try:
+        shown = build_request(launches.store, request).shown
+    except UsageError as error:
+        _complain(problems, error)
+        return FormPreview(problems, text=reading.text, links=reading.links)
+    before = last.of(request.name)
+    difference: Sequence[ScriptLine] = ()
+    if before is not None and before.kind == "request":
+        try:
+            old = build_request(launches.store, read_request(before.text, site=site)).shown
+            difference = difference_lines(unified(old, shown, ("as it was submitted last", "as it is now")))
+        except HpcdashError:
+            before = None
+    return FormPreview(
+        problems,
+        words=request.name or "a job",
+        script=shown,
+        lines=script_lines(shown, launches.store.backend.scripts.explain),
+        difference=difference,
+        before=before,
+        text=request_text(request, site=site) or reading.text,
+        request=request if reading.request is not None else None,
+        links=reading.links,
     )
 
 

@@ -85,12 +85,12 @@ class SubmitView(SubmitPage):
         self._offered_after: tuple[str, str] | None = None
 
     def compose(self) -> ComposeResult:
-        from hpcdash.services.submit.form_fields import Way
+        from hpcdash.services.submit.form_fields import Way, absent_fields
         from hpcdash.ui.submit.form import FormPage
 
         self._fit(self.app.size)
         with Horizontal(id="body"):
-            yield FormPage(self._values, self._ask_for, Way.REQUEST)
+            yield FormPage(self._values, self._ask_for, Way.REQUEST, absent_fields(self.session.store.backend))
             with Vertical(id="beside", classes="panel"):
                 yield ScriptPage()
         yield Static("", id="verdict", markup=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
-from hpcdash.backends.submissions import Submission
+from hpcdash.backends.registry import load_backend
+from hpcdash.backends.submissions import SentFile, Submission
 from hpcdash.domain import schema
+from hpcdash.domain.request import Request
 from hpcdash.errors import (
     CommandMissing,
     ControllerDown,
@@ -26,6 +30,7 @@ from hpcdash.errors import (
     UsageError,
 )
 from hpcdash.services.logs.locate import find_other_log
+from hpcdash.services.submit.form_fields import absent_fields
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import FIXTURES, expected_of, play
 
@@ -201,8 +206,12 @@ def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
 
 def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     offered = BACKEND.capabilities
-    assert {Capability.SUBMIT, Capability.CANCEL, Capability.LOGS} <= offered
-    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.FORM}
+    assert {Capability.SUBMIT, Capability.CANCEL, Capability.DELETE, Capability.LOGS, Capability.FORM} <= offered
+    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE}
+    absent = absent_fields(BACKEND)
+    assert {"queue", "time", "array", "chain", "place", "begin"} <= absent
+    assert not absent & {"name", "command", "files", "slots", "memory", "slice", "environment"}
+    assert {"slice", "num_slices"} <= absent_fields(load_backend("slurm"))
 
 
 def summary(rows: dict[str, Any], warning: str = "") -> dict[str, Any]:
@@ -310,3 +319,81 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
     with pytest.raises(UsageError, match="no other log of this job is named evil: cdcdcdcd, abababab, setup"):
         find_other_log(logs, "evil")
     assert BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"})) is None
+
+
+def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
+    assert BACKEND.submit.request is not None
+    request = Request(name="train", command="python train.py", environment={"TOKEN": "s3cret"}, labels=("a", "b"))
+    files = {"train.py": SentFile(b"print(1)\n"), "bin/tool": SentFile(b"#!/bin/sh\n", is_program=True)}
+    first, second = (BACKEND.submit.request(request, b"PK", f"hpcdash:{mark}", files) for mark in "12")
+    [upload] = first.before
+    assert upload.argv == second.before[0].argv
+    with zipfile.ZipFile(io.BytesIO(upload.stdin or b"")) as package:
+        modes = {entry.filename: entry.external_attr >> 16 for entry in package.infolist()}
+        assert package.read("train.py") == b"print(1)\n"
+        assert b"s3cret" in package.read("hpcdash-run.sh")
+    assert modes == {
+        **dict.fromkeys(("hpcdash-job.zip", "hpcdash-run.sh", "train.py"), 0o100600),
+        "bin/tool": 0o100700,
+    }
+    body = json.loads(first.submission.command.stdin or b"")
+    assert body["runtime_env"] == {"working_dir": f"gcs://{upload.argv[1].rpartition('/')[2]}"}
+    assert body["metadata"] == {"job_name": "train", "labels": "a,b"}
+    assert "2 files of yours" in upload.words
+    assert "s3cret" not in first.shown + upload.words + str(body)
+    assert first.is_sent is not None
+    assert first.is_sent.argv == ("GET", upload.argv[1])
+    assert [first.is_sent.parse(told(b"", status)) for status in (200, 404, 500)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("request_", "files", "words"),
+    [
+        (
+            Request(command="true"),
+            {"hpcdash-run.sh": SentFile(b"")},
+            "files: hpcdash-run.sh is a name of hpcdash's own",
+        ),
+        (Request(command="true", begin="+2h"), {}, "begin: Ray's jobs have none"),
+        (Request(command="true", queue="x"), {}, "queue: Ray's jobs have none"),
+    ],
+    ids=("own name", "begin", "queue"),
+)
+def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
+    request_: Request, files: dict[str, SentFile], words: str
+) -> None:
+    assert BACKEND.submit.request is not None
+    with pytest.raises(UsageError, match=words):
+        BACKEND.submit.request(request_, b"PK", "hpcdash:1", files)
+
+
+def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on() -> None:
+    native = {"job_id": "02"}
+    assert BACKEND.inside.use_nodes is not None
+    workers = [{"jobId": "02", "pid": 7}]
+    summary = [
+        {"raylet": {"nodeId": "n1", "coreWorkersStats": workers}},
+        {"raylet": {"nodeId": "n2", "coreWorkersStats": [{"jobId": "01"}]}},
+        {"raylet": None},
+    ]
+    asked = BACKEND.inside.use_nodes(native)
+    assert asked.parse(told({"data": {"summary": summary}})) == ("n1",)
+    with pytest.raises(UsageError, match="no process of this job is measured"):
+        asked.parse(told({"data": {"summary": summary[1:]}}))
+    with pytest.raises(UsageError, match="connected"):
+        BACKEND.inside.use_nodes({"submission_id": "a"})
+    times = {"user": 3.0, "system": 1.0, "childrenUser": 0.5}
+    own = {"pid": 7, "jobId": "02", "cpuTimes": times, "memoryInfo": {"rss": 100.0}, "cmdline": ["ray::shard", "", ""]}
+    other = own | {"pid": 8, "jobId": "01"}
+    gpus = [
+        {"index": 0, "utilizationGpu": 90, "memoryUsed": 10, "memoryTotal": 40, "processesPids": [{"pid": 7}]},
+        {"index": 1, "utilizationGpu": 20, "processesPids": [{"pid": 8}]},
+        {"index": 2, "utilizationGpu": 0, "processesPids": None},
+    ]
+    detail = {"ip": "10.0.0.1", "now": 5.5, "cpus": [8, 4], "workers": [own, other, {"jobId": "02"}], "gpus": gpus}
+    query = BACKEND.inside.use(native, ("n1", "n2"))
+    gone = told(b"not found", 404)
+    [sample] = query.parse(Told(404, told({"data": {"detail": detail}}).stdout + gone.stdout))
+    assert (sample.node, sample.up_seconds, sample.cpus, sample.memory_bytes) == ("10.0.0.1", 5.5, 8, 100)
+    assert [(one.pid, one.cpu_seconds, one.command) for one in sample.processes] == [(7, 4.5, "ray::shard")]
+    assert [(gpu.index, gpu.percent, gpu.memory_bytes) for gpu in sample.gpus] == [("0", 90.0, 10 << 20)]

@@ -119,8 +119,8 @@ def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
         'command = "echo $A"\nslots = 2\nslot_type = "cuda"\n[environment]\nA = "$(touch x)"\n'
     )
     assert body["entrypoint_num_gpus"] == 2
-    assert body["entrypoint"] == "bash run.sh"
-    assert b"export A='$(touch x)'\necho $A\n" in files["run.sh"]
+    assert body["entrypoint"] == "bash hpcdash-run.sh"
+    assert b"export A='$(touch x)'\necho $A\n" in files["hpcdash-run.sh"]
     assert "touch" not in shown
 
 
@@ -141,9 +141,9 @@ def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() ->
     ):
         assert words in script
     files, _, _ = submitted(text.replace('work_dir = "/data/a b"\n', "").replace('slice = "v4-16"\n', ""))
-    assert b'export HPCDASH_PACKAGE="$PWD"\n' in files["run.sh"]
-    assert b'--job-dir="$HPCDASH_PACKAGE"' in files["run.sh"]
-    assert b"--output-file" not in files["run.sh"]
+    assert b'export HPCDASH_PACKAGE="$PWD"\n' in files["hpcdash-run.sh"]
+    assert b'--job-dir="$HPCDASH_PACKAGE"' in files["hpcdash-run.sh"]
+    assert b"--output-file" not in files["hpcdash-run.sh"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from hpcdash.services.submit.code_files import (
     find_code_files,
     look_query,
     pack_code_files,
+    read_code_files,
 )
 from hpcdash.services.submit.staging import discard_argv, staged_files, staging_command
 from hpcdash.transport.base import CommandResult
@@ -298,3 +299,19 @@ def test_a_finished_job_s_files_go_unless_it_changed_some(
     is_result = made not in ("", "code/__pycache__/a.pyc")
     assert (gone.status == 0, folder.exists()) == (not is_result, is_result), gone
     assert (made in gone.stderr.decode()) == is_result or not made or not is_result
+
+
+def test_what_is_sent_without_an_archive_is_read_by_name_and_links_stand_for_files_that_are_sent(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_bytes(b"print(1)\n")
+    (tmp_path / "tool").write_bytes(b"#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    (tmp_path / "same.py").symlink_to("train.py")
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    read = read_code_files(find_code_files(["."], tmp_path, 1 << 20))
+    assert {name: (one.content, one.is_program) for name, one in read.items()} == {
+        "same.py": (b"print(1)\n", False),
+        "tool": (b"#!/bin/sh\n", True),
+        "train.py": (b"print(1)\n", False),
+    }

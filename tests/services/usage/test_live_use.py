@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.inside import NodeOutput
+from hpcdash.backends.node_samples import NodeSample
 from hpcdash.domain.schema import RUNS
 from hpcdash.errors import SchedulerRefused
 from hpcdash.services.usage.efficiency import efficiency_of
 from hpcdash.services.usage.live import LiveUse, NodeHistory, bars
 from hpcdash.services.usage.live_lines import use_lines
-from hpcdash.services.usage.sample import NodeSample, parse_sample
+from hpcdash.services.usage.sample import parse_sample
 from hpcdash.services.usage.watched import with_watched
 from tests.support.job_rows import run_row, table_of
 from tests.support.scripted_cluster import Cluster
