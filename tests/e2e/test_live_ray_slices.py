@@ -216,15 +216,3 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     assert series["y"] == [100 - step for step in series["x"]]
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
     assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]
-
-
-def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used(ray: RayCluster, program: Program) -> None:
-    node = {"slice-h": 1, "TPU": 4, "TPU-v5p-16-head": 1}
-    places = [ray.add_node(**node) for _ in range(2)]
-    job_id = submit(program, "true", kind="v5p-16")
-    until_said(program, job_id, "2 workers of slice-h have TPU-v5p-16-head, which only the first one should")
-    [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
-    assert "a bug of Ray" in row["reason"]
-    program("cancel", "--yes", job_id)
-    for place in places:
-        ray.kill_node(place)

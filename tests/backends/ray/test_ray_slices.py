@@ -18,6 +18,8 @@ from hpcdash.backends.ray.driver.outcomes import (
     outcome_of_exit,
     pause_seconds,
     size_to_take,
+    slice_of,
+    slice_problem,
     slice_variables,
     verdict,
 )
@@ -237,6 +239,21 @@ def test_several_slices_find_the_first_one() -> None:
         "MEGASCALE_PORT": "8081",
         "MEGASCALE_SLICE_ID": "1",
     }
+
+
+def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None:
+    def node(**resources: float) -> dict[str, Any]:
+        return {"NodeManagerAddress": "10.0.0.1", "NodeManagerPort": 7, "Resources": resources}
+
+    head = {"TPU-v4-16-head": 1.0}
+    whole = [node(a=1, **head), node(a=1), node(b=1, **head)]
+    told = slice_of(whole, "a")
+    assert (told["heads"], len(told["places"])) == (1, 2)
+    assert slice_problem("a", told["heads"], 2, 2, "TPU-v4-16-head") == ""
+    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 workers of 2"
+    wrong = slice_of([node(a=1, **head), node(a=1, **head)], "a")
+    words = slice_problem("a", wrong["heads"], 2, 2, "TPU-v4-16-head")
+    assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
 
 
 def published(status: RunStatus, state: str = "RUNNING") -> dict[str, Any]:

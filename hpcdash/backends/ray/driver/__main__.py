@@ -21,6 +21,7 @@ from slice_driver import command
 from slice_driver.outcomes import (
     CANCELLED,
     FAILED,
+    HEAD_RESOURCE,
     PREEMPTED,
     SUCCEEDED,
     Attempts,
@@ -30,6 +31,8 @@ from slice_driver.outcomes import (
     outcome_of_exit,
     pause_seconds,
     size_to_take,
+    slice_of,
+    slice_problem,
     slice_variables,
     verdict,
 )
@@ -48,7 +51,6 @@ _LIBRARY = "hpcdash-job.zip"
 PACKAGE = "HPCDASH_PACKAGE"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
-_HEAD = re.compile("TPU-(.+)-head")
 # Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
 _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -76,11 +78,7 @@ class SliceHead:
         here = ray.get_runtime_context().get_node_id()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in nodes if node["NodeID"] == here)
-        pod = _pod_of(own["Resources"])
-        members = [node for node in nodes if pod in node["Resources"]]
-        heads = sum(any(re.fullmatch("TPU-.+-head", name) for name in node["Resources"]) for node in members)
-        places = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members]
-        return {"pod": pod, "address": own["NodeManagerAddress"], "places": places, "heads": heads}
+        return {"address": own["NodeManagerAddress"], **slice_of(nodes, _pod_of(own["Resources"]))}
 
 
 def _pod_of(resources: Mapping[str, float]) -> str:
@@ -220,7 +218,7 @@ class SliceRun:
 
     def _waiting(self, found: int, seconds: float) -> str:
         cluster = ray.cluster_resources()
-        kinds = sorted({kind[1] for name in cluster if (kind := _HEAD.fullmatch(name))})
+        kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
         kind, head = self.request["slice"], self.request["head_resource"]
         words = waiting_words(min(self.sizes), kind, head, found, cluster, near(kind, kinds))
         return f"{words}, after {seconds / 60:.0f} min"
@@ -241,15 +239,11 @@ class SliceRun:
             return f"a slice cannot be used: {_first_line(error)}"
         # A node that is gone is listed for a while.
         workers = sum(_takes_connections(*place) for place in told["places"])
-        if told["heads"] <= 1 and workers == self.workers:
+        problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
+        if not problem:
             return Slice(head, told["pod"], told["address"])
         ray.kill(head)
-        if told["heads"] > 1:
-            return (
-                f"{told['heads']} workers of {told['pod']} have {self.request['head_resource']}, which only the first "
-                "one should: a bug of Ray in containers, which would let several jobs have one slice. Upgrade Ray"
-            )
-        return f"{told['pod']} has {workers} workers of {self.workers}"
+        return problem
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+HEAD_RESOURCE = re.compile("TPU-(.+)-head")
 SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
 # What Ray raises when a node, a worker's process or its actor is lost, by the names of its exceptions.
 _LOST = frozenset(
@@ -125,3 +128,23 @@ def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[s
         ("MEGASCALE_PORT", "8081"),
         ("MEGASCALE_SLICE_ID", str(slice_index)),
     )
+
+
+def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str) -> dict[str, Any]:
+    """A slice by the resource that its workers share: where they are, and how many have the head's resource."""
+    members = [node for node in nodes if pod in node["Resources"]]
+    return {
+        "pod": pod,
+        "places": [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members],
+        "heads": sum(any(HEAD_RESOURCE.fullmatch(name) for name in node["Resources"]) for node in members),
+    }
+
+
+def slice_problem(pod: str, heads: int, workers: int, wanted: int, head_resource: str) -> str:
+    """Why a slice is not whole; '' where it is."""
+    if heads > 1:
+        return (
+            f"{heads} workers of {pod} have {head_resource}, which only the first one should: a bug of Ray in "
+            "containers, which would let several jobs have one slice. Upgrade Ray"
+        )
+    return f"{pod} has {workers} workers of {wanted}" if workers != wanted else ""
