@@ -54,6 +54,7 @@ BACKEND = Backend(
         native=jobs.native_query,
         join=jobs.job_detail,
         steps=jobs.workers_query,
+        workers=jobs.ended_workers_query,
         facts=jobs.job_facts,
         activity=tasks.activity_query,
     ),

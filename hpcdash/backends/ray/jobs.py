@@ -14,7 +14,7 @@ import pyarrow as pa
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import decode, refusal, require_success, seconds, table, text, unreadable
-from hpcdash.backends.ray.slices import PART, part_pattern, run_columns, run_of, worker_rows
+from hpcdash.backends.ray.slices import METADATA_KEY, PART, part_pattern, run_columns, run_of, task_rows, worker_rows
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -202,6 +202,23 @@ def _parse_workers(answer: Answer) -> ParsedTable:
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
     plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
     return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
+
+
+def ended_workers_query(detail: JobDetail) -> Query[ParsedTable] | None:
+    """The workers of a job on slices as an array's tasks are; None of a job without."""
+    row = detail.job.to_pylist()[0]
+    if METADATA_KEY not in detail.native.get("metadata", ""):
+        return None
+    return Query(("GET", job_path(row["id"])), partial(_parse_ended_workers, row=row), cap_bytes=TEXT_BYTES)
+
+
+def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTable:
+    [response] = require_success(answer)
+    job = table(decode(answer, response))
+    run, state = run_of(table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    whole = job_row(job) or {}
+    rows = [] if run is None else [{**whole, **one} for one in task_rows(run, state, row["id"], row["stdout_path"])]
+    return ParsedTable(pa.Table.from_pylist(rows, schema=_PLAIN).cast(schema.JOBS))
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:

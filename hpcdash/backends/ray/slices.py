@@ -218,6 +218,25 @@ def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[
     return rows
 
 
+def task_rows(run: SliceRun, state: JobState, job_id: str, log: str | None) -> list[dict[str, Any]]:
+    """The columns of domain.schema.JOBS in which the workers of the last attempt differ, as an array's tasks do."""
+    return [
+        {
+            "id": f"{job_id}.worker{worker.number}",
+            "array_id": job_id,
+            "array_task": str(worker.number),
+            "state": worker.state.value,
+            "reason": worker.why or None,
+            "exit_code": worker.exit_code,
+            "node_list": worker.node or worker.slice,
+            "stdout_path": f"{log}{PART}attempt{run.attempt}.worker{worker.number}" if log else None,
+            "_task": worker.number,
+            "_tasks": 1,
+        }
+        for worker in run.workers(state)
+    ]
+
+
 def part_pattern(part: str) -> str:
     """A regular expression of how the lines of a part begin in the log of a driver; '' for what is no part.
 

@@ -6,10 +6,14 @@ import io
 import json
 import re
 import zipfile
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import JobScope
+from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.ray.driver.outcomes import (
     Attempts,
     Outcome,
@@ -256,6 +260,22 @@ def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None
     assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
 
 
+@dataclass(frozen=True)
+class Told:
+    """A command's answer: bodies behind their frames."""
+
+    stdout: bytes
+    status: int = 0
+    stderr: bytes = b""
+    argv: tuple[str, ...] = ("GET", "/api/jobs/")
+    truncated: bool = False
+
+
+def listed(*jobs: object) -> Told:
+    body = json.dumps(jobs).encode()
+    return Told(b"200 %d -\n" % len(body) + body)
+
+
 def published(status: RunStatus, state: str = "RUNNING") -> dict[str, Any]:
     """A job of the Jobs API, in whose metadata a driver wrote how its run stands."""
     job = {"status": "RUNNING", "metadata": {"job_name": "llm", "slice": "v4-16"}}
@@ -291,6 +311,23 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
     ]
     assert workers[3]["name"] == "attempt 3 on slice-b: NodeDiedError: gone"
     assert [one["state"] for one in worker_rows(run, JobState.CANCELLED, None)][1] == "cancelled"
+
+
+def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_the_log() -> None:
+    status = RunStatus(2, 4, slices=("slice-a",))
+    status.ended = {0: ("cancelled", "", None, ""), 1: ("failed", "exit 7", 7, "10.0.0.9")}
+    job = {**published(status, "FAILED"), "driver_node_id": "n"}
+    answer = Told(stdout=b"200 %d -\n" % len(json.dumps(job)) + json.dumps(job).encode())
+    row = BACKEND.queue.jobs(JobScope(ended=True)).parse(listed(job)).table
+    query = BACKEND.detail.workers(JobDetail(row, {"metadata": json.dumps(job["metadata"])}))
+    assert query is not None
+    told = query.parse(answer).table.to_pylist()
+    assert [(one["array_task"], one["state"], one["exit_code"], one["node_list"]) for one in told] == [
+        ("0", "cancelled", None, "slice-a"),
+        ("1", "failed", 7, "10.0.0.9"),
+    ]
+    assert told[1]["stdout_path"] == "/ray-logs/n/job-driver-raysubmit_1.log#attempt1.worker1"
+    assert BACKEND.detail.workers(JobDetail(row, {"metadata": "{}"})) is None
 
 
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
