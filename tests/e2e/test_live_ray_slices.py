@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import secrets
 import stat
@@ -30,6 +31,37 @@ exec "$@"
 """
 
 
+TRAINER = """
+import os, time
+from hpcdash.job import Checkpoints, TrainingGuard, current_job_context
+
+def main(failing):
+    job, attempt = current_job_context(), os.environ["HPCDASH_ATTEMPT"]
+    print("attempt", attempt, "from", os.environ["HPCDASH_RESUME_FROM"] or "the beginning")
+    guard = TrainingGuard(memory=None)
+    checkpoints = Checkpoints(os.environ["HPCDASH_CHECKPOINTS"])
+    newest = checkpoints.newest()
+    step = newest.step if newest else 0
+    while not guard.should_stop(step):
+        step += 1
+        time.sleep(0.2)
+        guard.step(step)
+        print("step", step)
+        if job.rank == failing and attempt == "1":
+            # Once the other one has begun.
+            while not os.path.exists("begun"):
+                time.sleep(0.1)
+            raise ValueError("a bad day")
+        if job.rank == 0 and step == 1:
+            open("begun", "w").close()
+    if job.rank == 0:
+        with checkpoints.saving(step) as folder:
+            (folder / "weights").write_text("w")
+        print("saved", step)
+    return job.job_id
+"""
+
+
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     folder = tmp_path_factory.mktemp("docker")
@@ -55,8 +87,12 @@ def program(ray: RayCluster, tmp_path: Path) -> Program:
 
 
 def submit(program: Program, command: str, more: str = "", kind: str = "v4-16") -> str:
+    return submit_text(program, f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n")
+
+
+def submit_text(program: Program, text: str) -> str:
     file = program.home / "request.toml"
-    file.write_text(f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n")
+    file.write_text(text)
     done = program("submit", str(file), seconds=60)
     assert done.status == 0, done
     return done.text.split()[-1]
@@ -126,12 +162,35 @@ def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
     until("the other worker's command to end", lambda: not processes_with(marker), 30)
 
 
-def test_cancelling_leaves_no_process(program: Program, slice_a: list[int], marker: str) -> None:
-    job_id = submit(program, f"sh -c 'exec sleep {marker}' & exec sleep {marker}")
+def test_cancelling_leaves_no_process_that_does_not_heed_signals(
+    program: Program, slice_a: list[int], marker: str
+) -> None:
+    job_id = submit(program, f"trap '' TERM; sh -c 'exec sleep {marker}' & exec sleep {marker}")
     until("the command to run on both workers", lambda: len(processes_with(marker)) >= 4, SECONDS)
     assert program("cancel", "--yes", job_id).status == 0
     assert ended(program, job_id)[0] == "cancelled"
     until("all of it to end", lambda: not processes_with(marker), 60)
+
+
+def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
+    program: Program, slice_a: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    kill = tmp_path / "KILL"
+    job_id = submit_text(
+        program,
+        f'slice = "v4-16"\nwork_dir = "{tmp_path}"\ncheckpoints = "{tmp_path}/saved"\nkill_switch = "{kill}"\n'
+        'retries_failure = 1\n[call]\nfunction = "trainer:main"\nkwargs = { failing = 1 }\n',
+    )
+    words = until_said(program, job_id, "[attempt2.worker0]: step ")
+    # The worker that was cancelled saved in the seconds that it had.
+    [saved] = {int(found) for found in re.findall(r"attempt 2 from \S+/step-0*(\d+)", words)}
+    assert f"[attempt1.worker0]: saved {saved}" in words
+    assert "[attempt1.worker1]: ValueError: a bad day" in words
+    kill.touch()
+    assert ended(program, job_id) == ("completed", 0)
+    [result] = tmp_path.glob("result-*.pkl")
+    assert pickle.loads(result.read_bytes()) == job_id
 
 
 def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(

@@ -74,6 +74,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, conta
 
 def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[str]) -> int:
     parent = os.getppid()
+    # Ray may kill the whole process group of a worker, and the command is to be ended in good order.
+    os.setsid()
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
