@@ -269,6 +269,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
     if not cluster.url:
         return pool.transport(cluster.transport, str(cluster.ssh or ""), cluster.path)
     from hpcdash.services.logs.file import FILE_READERS
+    from hpcdash.services.watch.facts import FACTS_SCRIPT, facts_log_positions
     from hpcdash.transport.http import HttpTransport
     from hpcdash.transport.ssh import SshTransport
 
@@ -278,7 +279,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
         headers=_token(cluster),
         connect=login.open_connection if isinstance(login, SshTransport) else None,
         log_request=backends[0].logs.request,
-        file_readers=FILE_READERS,
+        file_readers={**FILE_READERS, FACTS_SCRIPT: facts_log_positions},
         shell=login,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -63,6 +63,8 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
+# Which of a script's arguments are paths.
+PathPositions = Callable[[Sequence[str]], Sequence[int]]
 # Opens a connection to a host and port: directly, or through a login node.
 Connect = Callable[[str, int], "asyncio.Future[tuple[_Reader, _Writer]]"]
 
@@ -88,9 +90,10 @@ class HttpTransport:
     A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last two may come as
     stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-' where unknown) and the body; its exit
     status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
-    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with which of
-    their arguments are paths, must only read files: they run here on copies of such logs. `connect` opens connections;
-    None: directly. What is no request, and reads no such log, runs on `shell`, a host beside the server; None: nowhere.
+    path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with what gives
+    which of their arguments are paths (none: it is not run here), must only read files: they run here on copies of
+    such logs. `connect` opens connections; None: directly. What is no request, and reads no such log, runs on `shell`,
+    a host beside the server; None: nowhere.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class HttpTransport:
         headers: Mapping[str, str] | None = None,
         connect: Callable[[str, int], object] | None = None,
         log_request: Callable[[str], str] = lambda path: "",
-        file_readers: Mapping[str, slice] = MappingProxyType({}),
+        file_readers: Mapping[str, PathPositions] = MappingProxyType({}),
         shell: Transport | None = None,
     ) -> None:
         parts = urlsplit(url)
@@ -193,8 +196,9 @@ class HttpTransport:
         """Whether a script reads logs that the server streams; without a host beside it there are no other files."""
         if words[:2] != ("sh", "-c") or words[2] not in self._file_readers:
             return False
-        paths = words[4:][self._file_readers[words[2]]]
-        return self._shell is None or any(map(self._log_request, paths))
+        arguments = words[4:]
+        paths = [arguments[position] for position in self._file_readers[words[2]](arguments)]
+        return bool(paths) and (self._shell is None or any(map(self._log_request, paths)))
 
     async def close(self) -> None:
         await self._logs.close()
@@ -324,7 +328,7 @@ class HttpTransport:
     ) -> CommandResult:
         """What a script that reads files prints of copies of the logs it names."""
         arguments = list(words[4:])
-        for position in range(len(arguments))[self._file_readers[words[2]]]:
+        for position in self._file_readers[words[2]](arguments):
             arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
         local = (*words[:4], *arguments)
         return replace(await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv)

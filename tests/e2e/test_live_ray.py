@@ -18,6 +18,19 @@ pytestmark = [
     pytest.mark.skipif(why_no_ray() is not None, reason=str(why_no_ray())),
     pytest.mark.xdist_group("ray"),
 ]
+# A program with tasks: one waits for ever, one fails.
+PROGRAM = """
+import ray, sys, time
+ray.init(logging_level="ERROR")
+@ray.remote(num_cpus=0, max_retries=0)
+def shard(number):
+    print(f"shard {number} reads", open("rows.txt").read().strip(), flush=True)
+    print(f"shard {number} warns", file=sys.stderr, flush=True)
+    if number: raise ValueError("shard 1 is broken")
+    time.sleep(1000)
+[shard.options(name=f"shard-{number}").remote(number) for number in range(2)]
+time.sleep(1000)
+"""
 TRAINING = "for i in $(seq 1 1000); do echo step $i loss $((1000 - i)); sleep 0.1; done"
 
 
@@ -65,6 +78,43 @@ def test_a_training_is_submitted_read_charted_and_cancelled(program: Program) ->
     assert (cancelled.status, cancelled.text.split()) == (0, [job_id, "cancelled"])
     assert until_state(program, job_id, "cancelled")["native_state"] == "STOPPED"
     assert job_id in [row["id"] for row in program.rows("history")]
+
+
+def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_end(program: Program) -> None:
+    folder = program.home / "code"
+    folder.mkdir()
+    for name, content in {
+        "work.py": PROGRAM,
+        "rows.txt": "4096 rows\n",
+        "big.bin": "x" * 100_000,
+        ".gitignore": "big.bin\n",
+        "request.toml": 'name = "shards"\nfiles = ["."]\ncommand = "python work.py"\n',
+    }.items():
+        (folder / name).write_text(content)
+    request = str(folder / "request.toml")
+    done = program("submit", request, seconds=60)
+    assert done.status == 0, done
+    assert "files: 4 files" in done.stderr
+    job_id = done.text.split()[-1]
+    again = program("submit", "--dry-run", request)
+    assert "its package is there already" in again.stderr
+    assert "PUT " not in again.text
+
+    def failures() -> list[dict[str, str]]:
+        activity = program("show", job_id, "--format", "json").json.get("activity") or {}
+        found: list[dict[str, str]] = activity.get("failures", [])
+        return found
+
+    until("a task to fail", failures, 120)
+    assert failures() == [{"name": "shard-1", "why": "ValueError: shard 1 is broken"}]
+    until("the log of a task", lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text)
+    assert "shard 0 warns" in program("log", job_id, "--of", "shard-0", "--err").text
+    assert "no other log of this job is named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
+    assert "non-terminal state" in program("delete", "--yes", job_id).text
+    assert program("cancel", "--yes", job_id).status == 0
+    until_state(program, job_id, "cancelled")
+    assert program("delete", "--yes", job_id).text.split() == [job_id, "deleted"]
+    assert job_id not in [row["id"] for row in program.rows("history")]
 
 
 def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(program: Program) -> None:

@@ -13,6 +13,14 @@ import pytest
 from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed
 from hpcdash.services.files import FileRange, files_query
 from hpcdash.services.logs.file import FILE_READERS
+from hpcdash.services.watch.facts import (
+    FACTS_SCRIPT,
+    DiskQuery,
+    FactsRequest,
+    TailQuery,
+    facts_log_positions,
+    facts_query,
+)
 from hpcdash.transport.http import HttpTransport
 from hpcdash.transport.local import LocalTransport
 from tests.support.sshd import Sshd, free_port
@@ -230,6 +238,22 @@ async def test_a_log_that_the_server_does_not_know_is_missing() -> None:
         answering("500 Oops", b"no file"), log_request=log_request, file_readers=FILE_READERS
     ) as transport:
         assert await read(transport) == (b"", "there is no such file")
+
+
+async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machine_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    logs = FactsRequest(files=("/logs/a",), tails=(TailQuery("/logs/a"), TailQuery(str(tmp_path / "secret"))))
+    disk = FactsRequest(files=("/logs/a",), disks=(DiskQuery(str(tmp_path)),))
+    streamed, rest = disk.parted(lambda path: bool(log_request(path)))
+    assert (streamed.files, rest.files, rest.disks) == (("/logs/a",), (), disk.disks)
+    readers = {FACTS_SCRIPT: facts_log_positions}
+    async with asked(GrowingLog(b"loss nan\n"), log_request=log_request, file_readers=readers) as transport:
+        query = facts_query(logs)
+        facts = query.parse(await transport.run(query.argv))
+        assert facts.files["/logs/a"].size == 9
+        assert {path: chunk.content for path, chunk in facts.tails.items()} == {"/logs/a": b"loss nan\n"}
+        with pytest.raises(CommandMissing, match="no command can be run there"):
+            await transport.run(facts_query(disk).argv)
 
 
 async def test_nothing_of_a_log_stays_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hpcdash.ui.dialogs import ChoiceDialog
 from tests.support.play_case import FIXTURES
 from tests.ui.metrics.chart_stage import drawn
 from tests.ui.stage import CASES, PBS_CASES, dashboard, press, screen_text, settled, until
@@ -72,3 +73,33 @@ def test_a_ray_cluster_looks_as_it_did(key: str, snap_compare: Callable[..., boo
         await press(pilot, key)
 
     assert snap_compare(dashboard("training", cases=RAY), terminal_size=(120, 30), run_before=shown)
+
+
+def test_the_page_of_a_ray_program_shows_its_tasks_and_actors(snap_compare: Callable[..., bool]) -> None:
+    app = dashboard("tasks", cases=RAY)
+
+    async def shown(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        await app.main.push("job", job_id="raysubmit_sweep")
+        await until(pilot, lambda: "diverges" in screen_text(app), "why a task failed")
+
+    assert snap_compare(app, terminal_size=(140, 44), run_before=shown)
+
+
+@pytest.mark.parametrize("version", ["2.60", "2.9"])
+async def test_the_logs_of_a_ray_program_s_workers_are_chosen_from_a_list(version: str) -> None:
+    app = dashboard("tasks", cases=FIXTURES / "ray" / version)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await settled(pilot)
+        await app.main.push("log", job_id="raysubmit_sweep")
+        await until(pilot, lambda: "(stderr goes there too)" in screen_text(app), "the driver's log")
+        await press(pilot, "o")
+        await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list of logs")
+        assert isinstance(app.screen, ChoiceDialog)
+        names = [choice.words for choice in app.screen.choices]
+        await press(pilot, *["down"] * next(at for at, words in enumerate(names) if "train-0.01" in words), "enter")
+        await until(pilot, lambda: "s shows both streams" in screen_text(app), "the worker's log")
+        await press(pilot, "tab")
+        await until(pilot, lambda: "rate 0.01" in screen_text(app), "its stderr")
+        await press(pilot, "left_square_bracket")
+        await until(pilot, lambda: "rate 0.02" in screen_text(app), "the one before in the list")

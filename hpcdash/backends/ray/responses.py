@@ -19,6 +19,8 @@ from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerR
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
 _TOO_MANY = 429
+# Of a traceback so much is looked through.
+_MOST_WORDS = 64 * 1024
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
@@ -94,12 +96,12 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
 
 def refusal(body: bytes) -> str:
     """The words of a refusal: of a traceback its last line that says something."""
-    words = _message(body) or excerpt(body)
+    words = _message(body) or body[-_MOST_WORDS:].decode("utf-8", "replace")
     if "Traceback" not in words:
-        return words
+        return excerpt(words.encode())
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[A-Za-z_.]+(Error|Exception): ", line)]
-    return (errors or lines or [words])[-1]
+    return excerpt((errors or lines or [words])[-1].encode())
 
 
 def _message(body: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -315,8 +315,8 @@ fi
 """
 
 # The scripts that only read files, and which of their arguments are paths.
-FILE_READERS: Mapping[str, slice] = {
-    READ_SCRIPT: slice(2, None, 4),
-    COUNT_SCRIPT: slice(0, 1),
-    FIND_SCRIPT: slice(0, 1),
+FILE_READERS: Mapping[str, Callable[[Sequence[str]], Sequence[int]]] = {
+    READ_SCRIPT: lambda arguments: range(2, len(arguments), 4),
+    COUNT_SCRIPT: lambda arguments: range(1),
+    FIND_SCRIPT: lambda arguments: range(1),
 }

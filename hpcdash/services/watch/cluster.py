@@ -198,8 +198,11 @@ class Watching(Endings):
         self._facts, self._facts_at = Facts(), now
         failure: HpcdashError | None = None
         if self._asked:
+            streamed, rest = self._asked.parted(lambda path: bool(self.store.backend.logs.request(path)))
             try:
-                self._facts = await self.store.ask(facts_query(self._asked, self.store.user))
+                # What the scheduler streams is no file of the login node's.
+                for some in filter(None, (streamed, rest)):
+                    self._facts = self._facts.with_others(await self.store.ask(facts_query(some, self.store.user)))
             except HpcdashError as error:
                 failure = error
                 look.problems.append(f"logs and disks could not be checked: {error.message}")

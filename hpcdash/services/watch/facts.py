@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -144,6 +144,11 @@ part end
 )
 
 
+# Where its entries begin, and how many words those of files and logs have.
+_ENTRIES_AT = 2
+_ENTRY_WORDS = {"file": 3, "tail": 7}
+
+
 @dataclass(frozen=True, slots=True)
 class DiskQuery:
     """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its inodes."""
@@ -180,6 +185,18 @@ class FactsRequest:
     def __bool__(self) -> bool:
         return bool(self.files or self.newest or self.checkpoints or self.disks or self.tails)
 
+    def parted(self, is_apart: Callable[[str], bool]) -> tuple[FactsRequest, FactsRequest]:
+        """The files and logs whose paths are so, and all the rest."""
+        apart = FactsRequest(
+            files=tuple(filter(is_apart, self.files)), tails=tuple(one for one in self.tails if is_apart(one.path))
+        )
+        rest = replace(
+            self,
+            files=tuple(path for path in self.files if not is_apart(path)),
+            tails=tuple(one for one in self.tails if not is_apart(one.path)),
+        )
+        return apart, rest
+
 
 @dataclass(frozen=True, slots=True)
 class DiskLook:
@@ -205,6 +222,29 @@ class Facts:
     heads: Mapping[str, bytes] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+
+    def with_others(self, others: Facts) -> Facts:
+        """These, and those of another answer."""
+        return Facts(
+            {**self.files, **others.files},
+            {**self.newest, **others.newest},
+            {**self.disks, **others.disks},
+            {**self.tails, **others.tails},
+            {**self.heads, **others.heads},
+            (*self.silent, *others.silent),
+            {**self.names, **others.names},
+        )
+
+
+def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
+    """Which arguments of FACTS_SCRIPT are paths of files and logs; () where it is to look at anything else."""
+    at, found = _ENTRIES_AT, []
+    while at < len(arguments):
+        if arguments[at] not in _ENTRY_WORDS:
+            return ()
+        found.append(at + 2)
+        at += _ENTRY_WORDS[arguments[at]]
+    return tuple(found)
 
 
 def facts_query(asked: FactsRequest, user: str = "") -> Query[Facts]:

@@ -57,8 +57,30 @@ def jobs(*listed: object) -> list[dict[str, Any]]:
     return BACKEND.queue.jobs(JobScope(ended=True)).parse(told(list(listed))).table.to_pylist()
 
 
-def test_the_recorded_cluster_is_read_as_its_expected_json_says() -> None:
-    assert expected_of(CASE) == json.loads(Path(CASE, "expected.json").read_text("utf-8"))
+@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.9/tasks"])
+def test_the_recorded_cluster_is_read_as_its_expected_json_says(case: str) -> None:
+    folder = FIXTURES / "ray" / case
+    assert expected_of(folder) == json.loads(Path(folder, "expected.json").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("version", ["2.60", "2.9"])
+def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_the_newest_ray(version: str) -> None:
+    transport = ReplayTransport(FIXTURES / "ray" / version / "tasks")
+    native = play(transport, BACKEND.detail.native("raysubmit_sweep"))
+    detail = JobDetail(schema.JOBS.empty_table(), native)
+    activity, logs = BACKEND.detail.activity({}, native), BACKEND.logs.others(detail)
+    assert activity is not None
+    assert logs is not None
+    assert BACKEND.inside.use_nodes is not None
+    ran = play(transport, activity)
+    assert {one.name for one in ran.counts} >= {"load", "evaluate", "Scores.best", "Scores"}
+    assert ("train-0.1", "ValueError: rate 0.1 diverges") in ran.failures
+    assert {"train-0.01", "train-0.02", "scores"} <= {name for log in play(transport, logs) for name in log.aliases}
+    nodes = play(transport, BACKEND.inside.use_nodes(native))
+    [sample] = play(transport, BACKEND.inside.use(native, nodes))
+    assert {"ray::train-0.01", "ray::train-0.02"} <= {one.command for one in sample.processes}
+    failed = play(transport, BACKEND.detail.native("raysubmit_noenv"))
+    assert BACKEND.reasons.cause(failed).startswith("requests.exceptions.ConnectionError: ")
 
 
 @pytest.mark.parametrize(
