@@ -110,9 +110,11 @@ class RayCluster:
 
     def stop(self, *, keep_folder: bool = False) -> None:
         """End all nodes, the head last, and remove what they wrote."""
-        for node in reversed(self._nodes):
-            if node.poll() is None:
-                os.killpg(node.pid, signal.SIGTERM)
+        for nodes in (self._nodes[1:], self._nodes[:1]):
+            for node in nodes:
+                if node.poll() is None:
+                    os.killpg(node.pid, signal.SIGTERM)
+            for node in nodes:
                 try:
                     node.wait(_STOP_SECONDS)
                 except subprocess.TimeoutExpired:
