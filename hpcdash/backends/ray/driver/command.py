@@ -21,6 +21,7 @@ LOCKFILE = "/tmp/libtpu_lockfile"
 _PREEMPTED = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"
 _METADATA_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
+_PARENT = "HPCDASH_PARENT"
 _GRACE_SECONDS = 10.0
 
 
@@ -66,14 +67,15 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, conta
     """
     lock = os.path.join(tempfile.gettempdir(), f"hpcdash-{os.getuid()}-{node}.lock")
     # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
-    words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
+    words = ["sh", "-c", f'{_PARENT}=$$ "$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
     words += [str(_GRACE_SECONDS), lock, container, *argv]
     ended = subprocess.run(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=False)
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 
 
 def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[str]) -> int:
-    parent = os.getppid()
+    # Its own look may come when the parent has gone.
+    parent = int(os.environ.pop(_PARENT))
     # Ray may kill the whole process group of a worker, and the command is to be ended in good order.
     os.setsid()
 
@@ -82,7 +84,6 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
 
     signal.signal(signal.SIGTERM, end)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # The parent may have gone before it could be waited for.
     if os.getppid() != parent:
         return 128 + signal.SIGTERM
     # What the last attempt started here may still be saving: the chips are its own until it has ended.
