@@ -6,7 +6,7 @@ STAMP := $(VENV)/.made
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
 
-.PHONY: venv demo unit test long fmt lint bench clean
+.PHONY: venv demo unit test long fmt lint bench docs clean
 
 venv: $(STAMP)
 
@@ -63,6 +63,10 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/docs
+	@echo "build/docs/index.html"
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

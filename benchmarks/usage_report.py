@@ -109,6 +109,8 @@ def measure(folder: str) -> None:
     kept = RunFiles(Path(folder), "everyone", asker="", scheduler="")
     kept.load(SPAN)
     runs = overlapping(joined_runs(kept.tables(SPAN)), SPAN).combine_chunks()
+    # As the archive does.
+    kept.release()
     read = time.perf_counter()
     report = build_report(runs, SPAN, ZONE)
     built = time.perf_counter()

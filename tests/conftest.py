@@ -11,9 +11,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadGroupScheduling
+from xdist.workermanage import WorkerController
 
 # Tests import tests.support by its full name, whatever folder pytest was started in.
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -96,7 +99,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give the marker `slurm` to every test that uses the lab; with several workers two have them, and a lab each.
 
-    With --unit, leave out what starts a process.
+    The longest come first: groups, which one worker has, then what starts processes. With --unit, these are left out.
     """
     on_slurm = [item for item in items if item.get_closest_marker("slurm") or _uses_lab(item)]
     files = sorted({item.path for item in on_slurm})
@@ -104,12 +107,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in on_slurm:
         item.add_marker(pytest.mark.slurm)
         item.add_marker(pytest.mark.xdist_group(f"slurm{files.index(item.path) % labs}"))
-    # They wait more than they work, and few workers have them all: these begin with them.
-    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
+    firsts = ("slurm", "xdist_group", "system")
+    items.sort(key=lambda item: next((place for place, name in enumerate(firsts) if item.get_closest_marker(name)), 3))
     if config.getoption("--unit"):
         left_out = [item for item in items if any(map(item.get_closest_marker, _NOT_UNIT))]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, _NOT_UNIT))]
+
+
+class _ByFile(LoadGroupScheduling):
+    """A worker has a file at a time, or a whole group: what a module sets up is set up once.
+
+    By the test, xdist goes through all that a worker has ever had at each of eleven thousand.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return super()._split_scope(nodeid).partition("::")[0]
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        super().mark_test_complete(node, item_index, duration)
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
+    return _ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -18,6 +18,7 @@ WORDS = re.compile(
 # What still names one outside, and why.
 NAMED = {
     "cli/commands.py": "help",
+    "cli/help.py": "examples",
     "cli/watch.py": "SLURM_CONF of the person who installs it",
     "cli/sudoers.py": "--for",
     "config/example.py": "the example's remarks",

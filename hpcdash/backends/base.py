@@ -325,6 +325,17 @@ class RunsQuery(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryScope:
+    """What a history shows a user: whether others' ended jobs are hidden, and for how long ended jobs are kept.
+
+    None is not known; of `kept_seconds` also that it is not limited.
+    """
+
+    hides_others: bool | None = None
+    kept_seconds: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPart:
     """What ended."""
@@ -344,8 +355,8 @@ class HistoryPart:
     native: Callable[[str], Query[Mapping[str, str]]] = _without_history
     """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
 
-    hides_others: Callable[[str], Query[bool | None] | None] = _none
-    """(user): whether others' ended jobs are hidden from a user; parse gives None where that is not told."""
+    scope: Callable[[str], Query[HistoryScope] | None] = _none
+    """(user): what the history shows a user. None: the scheduler tells nothing of it."""
 
     keeps_ended: bool = False
     """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""

@@ -20,7 +20,9 @@ GRACE_SECONDS = 45
 # Which processes are the job's, for scripts that look at them. A step sets HPCDASH_JOB_CGROUP to the name of the job's
 # cgroup ('' for none), and HPCDASH_JOB_PATTERNS to regular expressions, a line each, all of which match variables of
 # the job's processes; HPCDASH_NODE_VARIABLE names the variable that tells nodes apart which are one machine.
-# HPCDASH_RANK_VARIABLE names the one that a task's number is in.
+# HPCDASH_RANK_VARIABLE names the one that a task's number is in. HPCDASH_JOB_VARIABLES name those with a job's number,
+# the first of which every process of a job has, with HPCDASH_JOB_SUFFIX at its end; those that HPCDASH_JOB_SAME names
+# are alike in all jobs of one scheduler, and in a step.
 # HPCDASH_INSIDE marks what hpcdash itself runs in a job. `test -O` is dash's and bash's.
 OF_JOB = r"""
 variable() {
@@ -61,8 +63,9 @@ patterns
 """
 
 # How a script on a node begins, once it has set `token`. Each line that it prints is a frame: token, node, GPU or '-',
-# and '.' with a line of base64, '=' with an exit status or '!' with words. What is written to a frame is encoded, so
-# that no command's output is taken for one. stdin is held open while somebody reads this: its end ends the script.
+# and '.' with a line of base64, '=' with an exit status (and words) or '!' with words. What is written to a frame is
+# encoded, so that no command's output is taken for one. stdin is held open while somebody reads this: its end ends the
+# script.
 NODE_START = (
     r"""
 HPCDASH_NODE=${HPCDASH_NODE:-$(uname -n)} HPCDASH_INSIDE=$token
@@ -109,7 +112,7 @@ limited() {
   fi
   timeout -k 5 "$seconds" "$@" </dev/null 2>&1 8>&- 9>&- &
   child=$!
-  trap 'kill -TERM "$child"' TERM
+  trap 'kill -TERM "$child"; exit 143' TERM
   wait "$child"
 }
 as_job() {
@@ -120,11 +123,29 @@ as_job() {
     limited "$@"
   fi
 }
+# Whatever the command leaves running may hold its output: two seconds after the command `cat` is ended, and with it the
+# reading. fd 8 tells what has ended.
 run() {
   gpu=$1 unit=${1:--}
   shift
-  status=$( { { as_job "$@"; echo "$?" >&8; } | head -c "$HPCDASH_CAP" | framed "$unit"; } 8>&1 )
-  frame "$unit" "=$status"
+  {
+    { as_job "$@"; echo "status $?" >&8; exec >&-; sleep 2 & echo "grace $!" >&8; wait "$!" && echo late >&8; } |
+      { exec 5<&0 </dev/null; cat <&5 5<&- 8>&- & echo "reader $!" >&8; exec 5<&- 8>&-; wait "$!"; } |
+      head -c "$HPCDASH_CAP" 8>&- | { framed "$unit"; echo end >&8; }
+  } 8>&1 >/dev/null | {
+    status='' grace='' reader='' ended='' held=''
+    while read -r word value; do
+      case $word in
+        status) status=$value ;;
+        grace) grace=$value ;;
+        reader) reader=$value ;;
+        late) [ -n "$ended" ] || { held=' a background process still holds the output'; kill "$reader"; } ;;
+        end) ended=1 ;;
+      esac
+      [ -z "$ended" ] || [ -z "$grace" ] || kill "$grace"
+    done
+    frame "$unit" "=$status$held"
+  }
 }
 leader=
 if [ "$inherits" = job ]; then
@@ -187,13 +208,14 @@ class InsideCommand:
     """What is to be run on each node of a job: argv, and for how long there.
 
     `each_gpu`: once for each GPU that the job has on the node, which is then the only one it sees. A `sampler` writes
-    its frames itself, for as long as somebody reads them.
+    its frames itself, for as long as somebody reads them. `title` stands for argv in the journal.
     """
 
     argv: tuple[str, ...]
     seconds: int = 60
     each_gpu: bool = False
     is_sampler: bool = False
+    title: str = ""
 
     def words(self, token: str, folder: str, *, as_job: bool) -> tuple[str, ...]:
         """What a shell on a node is given after `-c`: the script and its arguments."""
@@ -241,7 +263,8 @@ def exactly(text: str) -> str:
 class NodeOutput:
     """What a command wrote on a node (for a GPU, '' where it ran once for all), and how it ended.
 
-    `status` is None where that is not known: the node did not answer, or not to the end. `problem` is in its own words.
+    `status` is None where that is not known: the node did not answer, or not to the end. `problem` is in its own words,
+    or what stayed of a command that has ended.
     """
 
     node: str
@@ -287,8 +310,9 @@ class Frames:
                 self.outputs[key] = NodeOutput(*key, (known.output + more)[:CAP_BYTES])
                 return None
             case b"=":
-                status = content.decode("ascii", "replace")
-                self.outputs[key] = NodeOutput(*key, known.output, int(status) if status.isdecimal() else None)
+                status, _, words_of_end = content.decode("utf-8", "replace").partition(" ")
+                number = int(status) if status.isascii() and status.isdecimal() else None
+                self.outputs[key] = NodeOutput(*key, known.output, number, words_of_end)
             case b"!":
                 self.outputs[key] = NodeOutput(*key, known.output, None, content.decode("utf-8", "replace"))
             case _:

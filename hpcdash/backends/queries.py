@@ -99,9 +99,11 @@ class JobScope:
     those that ended a short while ago as well.
 
     `job_ids` narrows to these jobs or arrays, ended ones included; with `user` and `ended` the answer may hold more of
-    that user's jobs, where that costs the scheduler less.
+    that user's jobs, where that costs the scheduler less. With `each_task` each task of an array that runs is a row,
+    also where that costs the scheduler more.
     """
 
     user: str | None = None
     ended: bool = False
     job_ids: tuple[str, ...] = ()
+    each_task: bool = False

@@ -38,28 +38,34 @@ adopt() {
     | tr '\001' '\n')"
 }
 """
-# A process of the job that has other mounts is in its container. What is in a user namespace of the person's own can be
-# entered by them, that of a setuid program cannot. Containers may not pass all variables of a job on.
+# A process of the job with another root folder is in its container; what starts containers may have other mounts than
+# the node, but not another root. The oldest has the container's variables. What is in a user namespace of the person's
+# own can be entered by them, that of a setuid program cannot. A container may not pass all variables of a job on.
 _IN_CONTAINER = (
     ADOPT
     + r"""
-here=$(readlink /proc/self/ns/mnt)
-found=
+root=$(stat -L -c %d:%i /)
+found='' oldest=''
 for of in /proc/[0-9]*; do
   [ -O "$of" ] || continue
-  mounts=$(readlink "$of/ns/mnt" 2>/dev/null) || continue
-  [ "$mounts" != "$here" ] || continue
+  [ "$(readlink "$of/ns/mnt")" != "$(readlink /proc/self/ns/mnt)" ] || continue
+  [ "$(stat -L -c %d:%i "$of/root/")" != "$root" ] || continue
   for name in HPCDASH_ATTEMPT SLURM_JOB_ID PBS_JOBID; do
     eval "value=\${$name-}"
     [ -n "$value" ] || continue
-    tr '\n\0' '\001\n' 2>/dev/null < "$of/environ" | grep -Fxq -e "$name=$value" && found=$of
+    if tr '\n\0' '\001\n' < "$of/environ" | grep -Fxq -e "$name=$value"; then
+      began=$(sed 's/.*) //' "$of/stat" | cut -d ' ' -f 20)
+      [ -n "$oldest" ] && [ "${began:-0}" -ge "$oldest" ] || { found=$of oldest=$began; }
+    fi
     break
-  done 2>/dev/null
-  [ -z "$found" ] || break
-done
+  done
+done 2>/dev/null
 why="no process in it is to be seen on this node"
 if [ -n "$found" ]; then
   how="--mount --root --wd"
+  for kind in pid ipc uts net; do
+    [ "$(readlink "$found/ns/$kind")" = "$(readlink "/proc/self/ns/$kind")" ] || how="$how --$kind"
+  done
   [ "$(readlink "$found/ns/user")" = "$(readlink /proc/self/ns/user)" ] || how="--user --preserve-credentials $how"
   if why=$(nsenter --target "${found#/proc/}" $how -- true 2>&1); then
     adopt "$found" '[A-Za-z_][A-Za-z0-9_]*'

@@ -342,20 +342,18 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
     async def work(session: ClusterSession) -> Outcome | None:
         store = session.store
         allocation = await find_allocation(store, job)
-        folder = new_run_folder(store, allocation)
         if source is not None:
-            launches = require_launches(session)
-            script, staged = await launches.plan_run(
-                source.request, folder, title_content(title), source.text, source.files
+            script, staged, plan = await require_launches(session).plan_run(
+                source.request, allocation, title, source.text, source.files, source.folder
             )
             say(*source.notes, *script.warnings, *_too_much(source.request, allocation))
         else:
             own = {"batch.sh": content, TITLE_NAME: title_content(title)}
-            staged = staged_files(folder, own, {}, at=store.clock.now())
+            staged = staged_files(new_run_folder(store, allocation), own, {}, at=store.clock.now())
+            plan = plan_hand_over(allocation, staged, title)
             lines = content.decode("utf-8", "replace").splitlines()
             if any(map(store.backend.scripts.explain, lines)):
                 say("the script's directives have no part in a run: it has all of the allocation")
-        plan = plan_hand_over(allocation, staged, title)
         for command in plan.commands:
             print(f"run on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
         if dry_run:
@@ -374,7 +372,7 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
                 outcome = replace(outcome, done=run is not None, words=outcome.words if run else "it did not arrive")
         if form == "json":
             number = None if run is None else run.number
-            print_json({"schema": 1, "job_id": job, "run": number, "done": outcome.done, "folder": folder})
+            print_json({"schema": 1, "job_id": job, "run": number, "done": outcome.done, "folder": staged.folder})
         elif run is not None:
             print(run.number, flush=True)
             say(f"run {run.number} of job {allocation.job_id}; its log: hpcdash log {job} --run {run.number}")

@@ -343,7 +343,7 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
         backends,
         clock=ClusterClock(),
         budget=CommandBudget(ceiling),
-        cache=SnapshotCache(cache_root(), _cache_name(cluster, [backend.name for backend in backends])),
+        cache=snapshot_cache(cluster, backends),
         scripts=KeptScripts(state_root() / "scripts"),
         state_folder=state_root(),
         user=cluster.user or "",
@@ -353,6 +353,12 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
     launch = _here(cluster.launch) if is_queue else cluster.launch
     launches = Launches(store, launch, state_root())
     return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches)
+
+
+def snapshot_cache(cluster: ClusterSettings, backends: Sequence[Backend] | None = None) -> SnapshotCache:
+    """The tables that earlier runs had of a cluster."""
+    names = [backend.name for backend in backends or backends_of(cluster)]
+    return SnapshotCache(cache_root(), _cache_name(cluster, names))
 
 
 def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:

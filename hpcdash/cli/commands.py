@@ -128,16 +128,21 @@ def stacks(common: CommonOptions, job: str) -> None:
 
 @click.command("exec")
 @click.argument("job")
-@click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1, required=True)
+@click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1)
 @click.option("--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once a node; the default.")
 @click.option(
     "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once for each GPU, with CUDA_VISIBLE_DEVICES set to it."
+)
+@click.option(
+    "--leftovers",
+    is_flag=True,
+    help="Instead of a command: show what your ended jobs left running, and offer to end it.",
 )
 @click.option("--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @common_options
 def exec_inside(common: CommonOptions, **given: Any) -> None:
-    """Run a command on each node of a running job: hpcdash exec 41 -- nvidia-smi
+    """Run a command on each node of a running job.
 
     It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal answers are printed
     once. Exits with 0 if it did so everywhere, else with 1.
@@ -170,7 +175,7 @@ def top(common: CommonOptions, **given: Any) -> None:
 )
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, or run COMMAND there, on this terminal: hpcdash connect 41 -- nvidia-smi
+    """Open a shell inside a running job, or run COMMAND there, on this terminal.
 
     It ends with the command's exit status. At the start of a line, ~. ends it at once.
     """
@@ -195,7 +200,7 @@ def connect(common: CommonOptions, **given: Any) -> None:
 def metrics(common: CommonOptions, **given: Any) -> None:
     """Read the loss and other metrics from the log of a job, or of all tasks of an array.
 
-    Without a job, read any log or metrics file on the cluster: hpcdash metrics --file train.log
+    Without a job, read any log or metrics file on the cluster.
 
     In JSON, a y that was nan or inf is null, and its x is listed under "nan" or "inf". CSV has a column for the step
     and one for each metric; nan, inf and -inf are written as such, and a cell is empty where a metric has no value.
@@ -252,10 +257,11 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     show_default=True,
     help="A row for each run, each array, or each name of a user's jobs.",
 )
+@click.option("--sooner", is_flag=True, help="Ask whether your jobs would start earlier, asking for what is enough.")
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
-    """Show what ended jobs used of what they asked for, with advice: hpcdash efficiency 41 88
+    """Show what ended jobs used of what they asked for, with advice.
 
     CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats measured goes
     before the accounting. What nobody measured is shown as -, and is null in JSON.
@@ -289,9 +295,9 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
 def report(common: CommonOptions, **given: Any) -> None:
     """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user, account and name.
 
-    Of jobs that have ended. Hours are those allocated within the span: a run that began before it or ended after it is
-    cut. CPU time leaves out what was suspended. Days are this machine's. What was asked for once is kept here: only
-    what is new is asked for again.
+    Of jobs that have ended, and of those that still run up to now. Hours are those allocated within the span: a run
+    that began before it or ended after it is cut. CPU time leaves out what was suspended. Days are this machine's. What
+    was asked for once is kept here: only what is new is asked for again.
     """
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_report
@@ -353,7 +359,7 @@ def _acting_command(verb: str, words: str) -> click.Command:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def cancel(common: CommonOptions, **given: Any) -> None:
-    """Cancel running or queued jobs: hpcdash cancel 41 88_[3-5]"""
+    """Cancel running or queued jobs."""
     from hpcdash.cli.actions import run_action
 
     run_action(common, "cancel", **given)
@@ -382,7 +388,7 @@ def _chain_command(verb: str, words: str) -> click.Command:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def signal_jobs(common: CommonOptions, **given: Any) -> None:
-    """Send a signal to running jobs: hpcdash signal USR1 41 --to batch"""
+    """Send a signal to running jobs."""
     from hpcdash.cli.actions import run_action
 
     run_action(common, "signal", **given)
@@ -518,7 +524,7 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def alloc(common: CommonOptions, **given: Any) -> None:
-    """Allocate nodes for several runs: hpcdash alloc --gpus 8 --time 4h
+    """Allocate nodes for several runs.
 
     The allocation is a batch job that waits for runs, and runs them one after another: hpcdash submit REQUEST.toml --in
     JOB. Without --keep it is cancelled when this command ends.
@@ -590,7 +596,7 @@ def sudoers(common: CommonOptions, **given: Any) -> None:
 @click.option("--tb", type=float, metavar="TB", help="Size of one save in TB.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def checkpoints(**given: Any) -> None:
-    """Estimate checkpoint overhead: hpcdash checkpoints --days 90 --every 3h --save 40s --tb 2.3"""
+    """Estimate checkpoint overhead."""
     from hpcdash.cli.checkpoints import run_checkpoints
 
     run_checkpoints(**given)
@@ -747,6 +753,13 @@ def images_login(common: CommonOptions, username: str | None, password_stdin: bo
     help="Listen on a unix socket (mode 0600) instead.",
 )
 @click.option("--allow-actions", is_flag=True, help="Allow actions; read-only by default.")
+@click.option("--api", is_flag=True, help="Serve the HTTP API for programs instead; needs hpcdash[api].")
+@click.option(
+    "--tokens",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The API's tokens (mode 0600); api-tokens.toml beside the configuration by default.",
+)
 @common_options
 def serve(common: CommonOptions, **given: Any) -> None:
     """Serve the dashboard to a browser at the printed link; needs hpcdash[web].
@@ -757,6 +770,9 @@ def serve(common: CommonOptions, **given: Any) -> None:
     The server accepts connections from this machine only. From another machine, use ssh -L PORT:127.0.0.1:PORT HOST, or
     ssh -L 8080:PATH HOST with --socket. Other users of this machine can reach a port, and only the link keeps them out;
     they cannot open a socket.
+
+    With --api, programs launch requests on one cluster, follow their logs and list jobs, in JSON. Each comes with a
+    token; a token names the accounts that it may run as, and sees only what belongs to them.
     """
     from hpcdash.cli.serve import run_serve
 
@@ -821,11 +837,43 @@ def config_example() -> None:
     click.echo(default_config_text(), nl=False)
 
 
-SETUP_COMMANDS: tuple[click.Command, ...] = (
-    doctor,
-    clusters,
-    config,
-)
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.option("--install", "installs", is_flag=True, help="Write it where the shell looks, instead of printing it.")
+@click.pass_context
+def completion(context: click.Context, shell: str, installs: bool) -> None:
+    """Complete commands, options, job ids, clusters, queues and filters in a shell; no cluster is asked."""
+    from hpcdash.cli.completion import completion_script, install
+
+    cli = context.find_root().command
+    if not installs:
+        click.echo(completion_script(cli, shell), nl=False)
+        return
+    file, then = install(cli, shell)
+    click.echo(f"{file}\n{then}")
+
+
+@click.command("help")
+@click.argument("topic", default="", metavar="[TOPIC | COMMAND]")
+@click.pass_context
+def show_help(context: click.Context, topic: str) -> None:
+    """Explain a topic (filters, keys, config, exit-status) or a command."""
+    from hpcdash.cli.help import topics
+    from hpcdash.errors import UsageError
+
+    root = context.find_root()
+    assert isinstance(root.command, click.Group)
+    if not topic:
+        click.echo(root.get_help())
+    elif (text := topics().get(topic)) is not None:
+        click.echo(text(), nl=False)
+    elif (command := root.command.get_command(root, topic)) is not None:
+        click.echo(command.get_help(click.Context(command, info_name=topic, parent=root)))
+    else:
+        raise UsageError(f"no topic or command {topic!r}", f"Topics: {', '.join(topics())}.")
+
+
+SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completion, show_help)
 
 
 # What `hpcdash chain` was called.

@@ -62,7 +62,9 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
-async def fetch_runs(session: ClusterSession, options: HistoryOptions, *, everyone: bool) -> FetchedRuns:
+async def fetch_runs(
+    session: ClusterSession, options: HistoryOptions, *, everyone: bool, with_running: bool = False
+) -> FetchedRuns:
     """The runs that the options name, with progress on a terminal's stderr. Raises UsageError for a bad span."""
     zone = session.zone or LOCAL_ZONE
     selection = options.selection(everyone=everyone)
@@ -71,20 +73,24 @@ async def fetch_runs(session: ClusterSession, options: HistoryOptions, *, everyo
     span = parse_span(options.since or DEFAULT_SINCE, options.until, now_epoch=now, zone=zone)
     bar = _ProgressLine()
     try:
-        return await session.store.archive.fetch_runs(span, selection, bar.show)
+        return await session.store.archive.fetch_runs(span, selection, bar.show, with_running=with_running)
     finally:
         bar.clear()
 
 
-def tell_gaps(fetched: FetchedRuns) -> None:
-    """On stderr: what could not be read, what of the span is not known, and that others' jobs are hidden."""
+def tell_rejected(fetched: FetchedRuns) -> None:
     for row in fetched.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-    if fetched.missing:
-        seconds = sum(span.seconds for span in fetched.missing)
+
+
+def tell_gaps(fetched: FetchedRuns) -> None:
+    """On stderr: what could not be read, what of the span is not known and why, and that others' jobs are hidden."""
+    tell_rejected(fetched)
+    if seconds := fetched.unasked_seconds:
         print(f"hpcdash: {format_span(seconds)} of the span could not be asked for", file=sys.stderr)
-    if fetched.hides_others:
-        print(f"hpcdash: {OTHERS_HIDDEN[0].lower()}{OTHERS_HIDDEN[1:]}", file=sys.stderr)
+    for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):
+        if note:
+            print(f"hpcdash: {note[0].lower()}{note[1:]}", file=sys.stderr)
 
 
 def run_history(common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str) -> None:

@@ -7,10 +7,10 @@ import sys
 from hpcdash.backends.inside import InsideCommand
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_json
+from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import EXIT_REFUSED, SchedulerRefused, UsageError
 from hpcdash.services.inside.run import (
@@ -26,7 +26,14 @@ from hpcdash.services.session import ClusterSession
 
 
 def run_exec(
-    common: CommonOptions, *, job: str, command: tuple[str, ...], each_gpu: bool, timeout: str, form: str
+    common: CommonOptions,
+    *,
+    job: str,
+    command: tuple[str, ...],
+    each_gpu: bool,
+    leftovers: bool,
+    timeout: str,
+    form: str,
 ) -> None:
     """Run a command on each node and print the answers, equal ones together. Ends with 1 unless all ended with 0."""
     settings = load_settings(common.config)
@@ -35,35 +42,83 @@ def run_exec(
         raise UsageError(
             f"exec: nothing is run in jobs here ({whence})", "`hpcdash stacks` and `hpcdash top` only look."
         )
-    if not command[0]:
+    if leftovers:
+        if command or each_gpu:
+            raise UsageError("--leftovers takes the place of a command", "Leave the command and --each-gpu out.")
+        _run_leftovers(common, job, form)
+        return
+    if not command or not command[0]:
         raise UsageError("There is no command to run.")
     inside = InsideCommand(command, read_timeout(timeout), each_gpu=each_gpu)
 
-    async def work(session: ClusterSession) -> tuple[InsideAnswer, str, str, float]:
-        store = session.store
-        await store.open()
-        row = await fetch_inside_row(store, job)
-        answer = await run_noted(session.actions.journal, store, row, inside)
-        return answer, session.name, store.backend.name, store.clock.now()
+    async def work(session: ClusterSession) -> tuple[InsideAnswer, ClusterSession]:
+        await session.store.open()
+        row = await fetch_inside_row(session.store, job)
+        return await run_noted(session.actions.journal, session.store, row, inside), session
 
-    answer, cluster, backend, taken_at = with_session(common, work)
+    answer, session = with_session(common, work)
     if form == "json":
-        print_json(
-            {
-                "schema": 1,
-                "cluster": cluster,
-                "backend": backend,
-                "taken_at": format_utc(taken_at),
-                "job": job,
-                "command": list(command),
-                "nodes": for_json(answer),
-            }
-        )
+        _print_json(session, job, list(command), answer)
     else:
         _print_groups(answer)
+    _end_with(answer)
+
+
+def _print_json(session: ClusterSession, job: str, command: list[str], answer: InsideAnswer) -> None:
+    print_json(
+        {
+            "schema": 1,
+            "cluster": session.name,
+            "backend": session.store.backend.name,
+            "taken_at": format_utc(session.store.clock.now()),
+            "job": job,
+            "command": command,
+            "nodes": for_json(answer),
+        }
+    )
+
+
+def _end_with(answer: InsideAnswer) -> None:
     if answer.has_failed:
         sys.stdout.flush()
         sys.exit(EXIT_REFUSED)
+
+
+def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
+    """Without a terminal and without --yes they are shown, and none is ended."""
+    from hpcdash.services.inside.leftovers import end_command, list_command, read_leftovers
+
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+
+    async def work(session: ClusterSession) -> tuple[InsideAnswer, ClusterSession]:
+        store = session.store
+        await store.open()
+        row = await fetch_inside_row(store, job)
+        shown = await run_inside(store, row, await list_command(store))
+        found = read_leftovers(shown.outputs)
+        if not found or not (common.yes or can_ask):
+            return shown, session
+        if not common.yes:
+            _print_groups(shown)
+            print(f"End {counted(len(found), 'leftover')}: ", end="", file=sys.stderr)
+            if not await is_agreed():
+                raise _Declined
+        return await run_noted(session.actions.journal, store, row, await end_command(store, found)), session
+
+    try:
+        answer, session = with_session(common, work)
+    except _Declined:
+        print("hpcdash: nothing was ended", file=sys.stderr)
+        return
+    if form == "json":
+        _print_json(session, job, ["leftovers"], answer)
+    else:
+        _print_groups(answer)
+    _end_with(answer)
+
+
+class _Declined(Exception):
+    """The person said no."""
 
 
 def read_timeout(text: str) -> int:

@@ -12,16 +12,20 @@ import sys
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcdash import __version__
 from hpcdash.cli.debug_log import log_traceback
-from hpcdash.cli.options import CommonOptions, common_options, refuse_empty_arguments
+from hpcdash.cli.help import Commands
+from hpcdash.cli.options import CommonOptions, check_words, common_options
 from hpcdash.domain.text import visible, visible_text
 from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
 from hpcdash.services.state import database
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _INTERRUPTED = 130
 # What a full disk, a quota, or a file that may not grow says of a write, which names no file.
@@ -36,7 +40,13 @@ class _Interrupted(Exception):
     """Somebody pressed ctrl+c."""
 
 
-class _Commands(click.Group):
+def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from hpcdash.cli.completion import complete
+
+    return complete(context, parameter, incomplete)
+
+
+class _Commands(Commands):
     """Loads the commands but those of the dashboard itself when one is named, or help is asked for.
 
     It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it prints a line.
@@ -56,7 +66,7 @@ class _Commands(click.Group):
 
         for command in COMMANDS:
             self.add_command(command)
-        refuse_empty_arguments(self)
+        check_words(self, _complete)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -111,7 +121,7 @@ def demo(common: CommonOptions) -> None:
     run_demo(common)
 
 
-refuse_empty_arguments(cli)
+check_words(cli, _complete)
 
 
 def _import_numpy() -> None:
@@ -148,7 +158,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     database.listen(_complain)
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, complete_var="_HPCDASH_COMPLETE")
         sys.stdout.flush()
         status = 0
     except HpcdashError as error:

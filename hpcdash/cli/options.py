@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,6 +14,9 @@ from click.core import ParameterSource
 from hpcdash.backends import registry
 from hpcdash.domain.job_ids import BadJobId, split_ids
 from hpcdash.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 # How a command prints rows.
@@ -51,25 +55,33 @@ class CommonOptions:
             raise UsageError(f"{' and '.join(chosen)} cannot be used together", "One of them says which cluster it is.")
 
 
+class _CommonOption(click.Option):
+    """Described once, by `hpcdash --help`."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) if ctx.parent is None else None
+
+
 def common_options(function: F) -> F:
     """Adds the common options to a click command; its function takes them as one CommonOptions, `common`."""
+    _common = partial(click.option, cls=_CommonOption)
     options = [
-        click.option("--cluster", metavar="NAME", help="A cluster from the configuration."),
-        click.option("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or a Host from ~/.ssh/config."),
-        click.option("--local", is_flag=True, help="This machine's scheduler."),
+        _common("--cluster", metavar="NAME", help="A cluster from the configuration."),
+        _common("--ssh", metavar="[USER@]HOST[:PORT]", help="A login node, or a Host from ~/.ssh/config."),
+        _common("--local", is_flag=True, help="This machine's scheduler."),
         *(
-            click.option(f"--{name}", metavar="URL", help=f"The URL of a {name.capitalize()} dashboard.")
+            _common(f"--{name}", metavar="URL", help=f"The URL of a {name.capitalize()} dashboard.")
             for name in registry.OVER_HTTP
         ),
-        click.option(
+        _common(
             "--backend",
             type=click.Choice([*registry.NAMES, "local"]),
             help="The scheduler; detected by default.",
         ),
-        click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this configuration file."),
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option("--read-only", is_flag=True, help="Refuse every action that changes something."),
-        click.option("--debug", is_flag=True, help="Write tracebacks to the log file."),
+        _common("--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this configuration file."),
+        _common("--yes", is_flag=True, help="Do not ask for confirmation."),
+        _common("--read-only", is_flag=True, help="Refuse every action that changes something."),
+        _common("--debug", is_flag=True, help="Write tracebacks to the log file."),
     ]
 
     @click.pass_context
@@ -94,36 +106,43 @@ def common_options(function: F) -> F:
     return decorated  # type: ignore[no-any-return]
 
 
-def refuse_empty_arguments(command: click.Command) -> None:
+Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+
+def check_words(command: click.Command, complete: Complete) -> None:
     """Have a command, and those below it, raise UsageError for each empty word given to an option or argument.
 
-    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait.
+    `--ssh "$HOST"` without a HOST would be this machine, and `--after "$JOB"` would not wait. `complete` gives a shell
+    what a word may become.
     """
     for parameter in command.params:
-        if isinstance(parameter.type, click.types.StringParamType | click.Path) and not (
-            {*parameter.opts} & {*_MAY_BE_EMPTY}
-        ):
-            parameter.type = _NotEmpty(parameter.type)
+        if isinstance(parameter.type, click.types.StringParamType | click.Path):
+            parameter.type = _Word(parameter.type, complete, may_be_empty=bool({*parameter.opts} & {*_MAY_BE_EMPTY}))
     if isinstance(command, click.Group):
         for below in command.commands.values():
-            refuse_empty_arguments(below)
+            check_words(below, complete)
 
 
-class _NotEmpty(click.ParamType):  # type: ignore[type-arg]
-    """Another type, without the empty word; a default may be empty."""
+class _Word(click.ParamType):  # type: ignore[type-arg]
+    """Another type, without the empty word unless that may be; a default may be empty. A shell can complete it."""
 
-    def __init__(self, of: click.types.StringParamType | click.Path) -> None:
+    def __init__(self, of: click.types.StringParamType | click.Path, complete: Complete, *, may_be_empty: bool) -> None:
         self._of = of
+        self._complete = complete
+        self._may_be_empty = may_be_empty
         self.name = of.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         assert ctx is not None
         assert param is not None
         is_default = ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
-        if isinstance(value, str) and not value.strip() and not is_default:
+        if isinstance(value, str) and not value.strip() and not is_default and not self._may_be_empty:
             named = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
             raise UsageError(f"{named} is empty", "Is a variable not set? Give it a value, or leave it out.")
         return self._of.convert(value, param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return self._complete(ctx, param, incomplete) or self._of.shell_complete(ctx, param, incomplete)
 
 
 def named_jobs(words: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`hpcdash serve`: the dashboard in a browser, by a link that is printed."""
+"""`hpcdash serve`: the dashboard in a browser, by a link that is printed, or the API for programs, by tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdash.cli.build import chosen_clusters
+from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
+from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.config.read import load_settings
+from hpcdash.cli.terminal import TerminalPrompter
+from hpcdash.config.read import config_path, load_settings
+from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.web.listening import listen_on_loopback, listen_on_socket
@@ -28,18 +31,34 @@ if TYPE_CHECKING:
 
 # Of the reader's own machine, where the socket is forwarded to.
 _FORWARDED_PORT = 8080
+# Beside the configuration.
+TOKENS_NAME = "api-tokens.toml"
 
 
-def run_serve(common: CommonOptions, *, port: int | None, socket_path: Path | None, allow_actions: bool) -> None:
+def run_serve(
+    common: CommonOptions,
+    *,
+    port: int | None,
+    socket_path: Path | None,
+    allow_actions: bool,
+    api: bool = False,
+    tokens: Path | None = None,
+) -> None:
     """Serve until ctrl+c. Raises HpcdashError for what a browser would only be told later."""
-    if any(find_spec(name) is None for name in ("aiohttp", "textual_serve")):
-        raise UsageError("hpcdash serve needs aiohttp and textual-serve", "Install them: pip install 'hpcdash[web]'")
     for excluded, other in (
         (port is not None and socket_path is not None, "--port and --socket"),
         (common.read_only and allow_actions, "--read-only and --allow-actions"),
+        (api and allow_actions, "--api and --allow-actions"),
     ):
         if excluded:
             raise UsageError(f"{other} cannot be used together", "Leave one of them out.")
+    if api:
+        _run_api(common, tokens, port=port, socket_path=socket_path)
+        return
+    if tokens is not None:
+        raise UsageError("--tokens is for --api", "Add --api, or leave --tokens out.")
+    if any(find_spec(name) is None for name in ("aiohttp", "textual_serve")):
+        raise UsageError("hpcdash serve needs aiohttp and textual-serve", "Install them: pip install 'hpcdash[web]'")
     settings = load_settings(common.config, action_names=ACTION_NAMES)
     chosen_clusters(common, settings)
     common_words = _dashboard_argv(common, allow_actions=allow_actions)
@@ -62,6 +81,45 @@ def run_serve(common: CommonOptions, *, port: int | None, socket_path: Path | No
         if not (allow_actions or settings.read_only):
             click.echo("It is read-only; --allow-actions gives it the keys that change something.")
         run_async(_serve(server, listening, print_link))
+
+
+def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | None, socket_path: Path | None) -> None:
+    if find_spec("aiohttp") is None:
+        raise UsageError("hpcdash serve --api needs aiohttp", "Install it: pip install 'hpcdash[api]'")
+    settings = load_settings(common.config)
+    cluster = chosen_clusters(common, settings)[0]
+    from hpcdash.web.api.server import ApiServer
+    from hpcdash.web.api.tokens import Tokens
+
+    file = tokens_file or config_path(common.config)[0].parent / TOKENS_NAME
+    tokens = Tokens(file)
+    tokens.read()
+    is_read_only = common.read_only or settings.read_only
+
+    async def serve(listening: socket.socket, address: str) -> None:
+        session = build_session(cluster, connection_pool(TerminalPrompter()))
+        try:
+            # Whoever is needed for a login is here now.
+            await session.store.open(force=True)
+            server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report_crash)
+            await server.start(listening)
+            try:
+                click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
+                click.echo(f"Tokens are read from {visible(str(file))}. GET / lists what can be asked; ctrl+c ends.")
+                await asyncio.Event().wait()
+            finally:
+                await server.stop()
+        finally:
+            await session.store.close()
+
+    def _report_crash(error: Exception) -> None:
+        path = log_traceback(error) if common.debug else None
+        where = f"the traceback is in {path}" if path else "--debug writes the traceback to the log file"
+        print(f"hpcdash: something went wrong: {type(error).__name__}; {where}", file=sys.stderr, flush=True)
+
+    with ends_silently(), _listening(port or 0, socket_path) as (listening, address, _):
+        shown = address if socket_path is None else f"http://localhost through {visible(str(socket_path))}"
+        run_async(serve(listening, shown))
 
 
 def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.allocation import Waiting
-from hpcdash.backends.script.body import Place, command_of
+from hpcdash.backends.script.body import has_interpreter
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
@@ -29,7 +29,7 @@ from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.job_ids import parse_job_id, split_ids
-from hpcdash.domain.request import NODE_LAUNCHERS, Request, Site
+from hpcdash.domain.request import Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
@@ -151,7 +151,7 @@ class RequestSubmitting:
         notes: tuple[str, ...] = ()
         script = source.script or (Path(request.script) if request.script else None)
         if script is not None and script.is_file():
-            files[script.name] = read_script(str(script), is_program=not _has_interpreter(request))
+            files[script.name] = read_script(str(script), is_program=not has_interpreter(request))
         elif script is not None:
             notes = (f"{script} is not on this machine: it is taken for a file of the cluster's",)
         changes: dict[str, Any] = {}
@@ -206,14 +206,6 @@ class RequestSubmitting:
 
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
         return self.request.name, self.text, "request"
-
-
-def _has_interpreter(request: Request) -> bool:
-    """Whether its script is not run as a program of its own."""
-    path = f"/{request.script.rpartition('/')[2]}"
-    return request.launcher in NODE_LAUNCHERS or command_of(replace(request, script=path), Place("")) != shlex.quote(
-        path
-    )
 
 
 def require_launches(session: ClusterSession) -> Launches:

@@ -7,10 +7,11 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ import pyarrow.csv as pa_csv
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps
+from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps, tell_rejected
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.log import colours_of
 from hpcdash.cli.options import CommonOptions, named_jobs
@@ -47,10 +48,16 @@ from hpcdash.services.usage.efficiency import (
     with_use,
 )
 
+if TYPE_CHECKING:
+    from hpcdash.services.cluster.store import ClusterStore
+    from hpcdash.services.usage.sooner import EarlierStart
+
 UNKNOWN = "-"
 REPORT_SINCE = "30d"
 _LEAST_WIDTH, _WIDTH = 60, 100
 _NAME_CELLS = 32
+# Of so much advice the scheduler is asked; two commands each.
+_MOST_STARTS = 3
 _STYLES = {
     "title": Style(bold=True),
     "dim": Style(dim=True),
@@ -130,35 +137,75 @@ def run_efficiency(
     expression: str,
     mine: bool,
     by: str,
+    sooner: bool,
     form: str,
 ) -> None:
-    """What runs used of what they asked for: of some jobs, or of all that ended in a span."""
+    """What runs used of what they asked for: of some jobs, or of all that ended in a span.
+
+    With `sooner` the scheduler is asked whether the jobs of the first advice would start earlier with what is enough.
+    """
     wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
 
-    async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
+    async def work(session: ClusterSession) -> _Efficiency:
         if ids:
-            return await _fetch_jobs(session, ids), session
-        return await fetch_runs(session, options, everyone=not mine), session
+            fetched = await _fetch_jobs(session, ids)
+        else:
+            fetched = await fetch_runs(session, options, everyone=not mine)
+        runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
+        advice = advise(with_use(runs))
+        starts = await _fetch_starts(session.store, advice) if sooner else {}
+        return _Efficiency(fetched, session, runs, advice, starts)
 
-    fetched, session = with_session(common, work)
+    found = with_session(common, work)
+    fetched, advice = found.fetched, found.advice
     tell_gaps(fetched)
-    runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
-    advice = advise(with_use(runs))
-    table = efficiency_of(runs, by=by)
+    table = efficiency_of(found.runs, by=by)
     if form == "json":
         answer = {
-            **_envelope(fetched, session),
+            **_envelope(fetched, found.session),
             "efficiency": table_to_json_rows(table, EFFICIENCY.names),
-            "advice": _advice_rows(advice),
+            "advice": _advice_rows(advice, found.starts),
         }
         print_json(answer)
     elif form == "csv":
         _write_table(table, "csv", None)
     else:
-        _print_efficiency(table, advice)
+        _print_efficiency(table, advice, found.starts, fetched.taken_at)
     if fetched.problem is not None:
         raise fetched.problem
+
+
+@dataclass(frozen=True, slots=True)
+class _Efficiency:
+    fetched: FetchedRuns
+    session: ClusterSession
+    runs: pa.Table
+    advice: Sequence[Advice]
+    # By the number of the advice.
+    starts: Mapping[int, EarlierStart]
+
+
+async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[int, EarlierStart]:
+    """Of the first advice on one's own jobs; on stderr why some cannot be had."""
+    from hpcdash.services.usage.sooner import fetch_earlier_start
+
+    starts: dict[int, EarlierStart] = {}
+    for number, one in enumerate(advice):
+        is_less = one.memory_bytes is not None or one.limit_seconds is not None
+        if one.user != store.user or not is_less:
+            continue
+        try:
+            starts[number] = await fetch_earlier_start(
+                store, one.jobs[0], memory_bytes=one.memory_bytes, limit_seconds=one.limit_seconds
+            )
+        except HpcdashError as error:
+            print(f"hpcdash: when {visible(one.name)} would start: {visible(error.message)}", file=sys.stderr)
+            if isinstance(error, UsageError):
+                break
+        if len(starts) == _MOST_STARTS:
+            break
+    return starts
 
 
 async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
@@ -205,14 +252,23 @@ def _span(span: Span) -> dict[str, str]:
     return {"since": format_utc(span.since), "until": format_utc(span.until)}
 
 
-def _advice_rows(advice: Sequence[Advice]) -> list[dict[str, Any]]:
+def _advice_rows(advice: Sequence[Advice], starts: Mapping[int, EarlierStart] = {}) -> list[dict[str, Any]]:
     return [
-        {"name": one.name, "user": one.user, "runs": one.runs, "jobs": list(one.jobs), "words": list(one.words)}
-        for one in advice
+        {
+            "name": one.name,
+            "user": one.user,
+            "runs": one.runs,
+            "jobs": list(one.jobs),
+            "words": list(one.words),
+            "earlier_seconds": starts[number].earlier_seconds if number in starts else None,
+        }
+        for number, one in enumerate(advice)
     ]
 
 
-def _print_efficiency(table: pa.Table, advice: Sequence[Advice]) -> None:
+def _print_efficiency(
+    table: pa.Table, advice: Sequence[Advice], starts: Mapping[int, EarlierStart], now_epoch: float
+) -> None:
     rows = table.to_pylist()
     if not rows:
         if sys.stderr.isatty():
@@ -227,9 +283,15 @@ def _print_efficiency(table: pa.Table, advice: Sequence[Advice]) -> None:
     out = _aligned(heads, lines, are_numbers)
     if advice:
         out += [[], [("Advice", "title")]]
-        for one in advice:
+        for number, one in enumerate(advice):
             out.append([(visible(f"{one.name} ({one.user})"), "value")])
             out += [[(f"  {words}", "")] for words in one.words]
+            if number in starts and (words := starts[number].format(now_epoch)):
+                out.append([(f"  {visible(words)}", "")])
+    if starts:
+        out += [[], [("Commands (nothing was submitted)", "title")]]
+        asked = [option for start in starts.values() for option in (start.as_it_was, start.changed)]
+        out += [[(f"  {visible(option.command)}", "")] for option in asked]
     _Screen().write(out)
 
 
@@ -295,21 +357,18 @@ def run_report(
     options = replace(options, since=options.since or REPORT_SINCE)
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
-        return await fetch_runs(session, options, everyone=not mine), session
+        return await fetch_runs(session, options, everyone=not mine, with_running=True), session
 
     fetched, session = with_session(common, work)
-    tell_gaps(fetched)
-    runs = fetched.table if wanted is None else query.apply(fetched.table, wanted, fetched.taken_at)
+    tell_rejected(fetched)
     # pandas is of no use to what comes before.
-    from hpcdash.services.usage.report import build_report, scope_notes
+    from hpcdash.services.usage.report import build_report, runs_and_notes
 
-    is_everyones = not mine or bool(options.user)
-    notes = scope_notes(
-        fetched.table,
-        everyone=is_everyones,
+    runs, notes = runs_and_notes(
+        fetched,
+        everyone=not mine or bool(options.user),
         user=session.store.user,
-        missing=fetched.missing,
-        hides_others=fetched.hides_others,
+        wanted=None if wanted is None else partial(query.apply, wanted=wanted, now_epoch=fetched.taken_at),
     )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:
@@ -322,6 +381,7 @@ def run_report(
     elif form == "json":
         print_json({**_envelope(fetched, session), **_report_json(report)})
     elif form in ("csv", "parquet"):
+        _print_notes(notes)
         _write_table(report.groups[by], form, out)
     elif form == "table":
         _print_group(report, by)
@@ -360,11 +420,17 @@ def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
     screen.write(lines if screen.has_unicode else as_ascii(lines))
 
 
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+
+
 def _print_group(report: Any, by: str) -> None:
     """Every row of a grouping, and the total."""
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
 
-    heads = [by.upper(), "GPU_H", "CPU_H", "JOBS", "FAILED", "REQUEUED", "LOST_GPU_H", "LOST_CPU_H", "GPU_USE"]
+    counts_of = ["jobs", "failed", "requeued", *(["running"] if report.total["running"] else [])]
+    heads = [by.upper(), "GPU_H", "CPU_H", *map(str.upper, counts_of), "LOST_GPU_H", "LOST_CPU_H", "GPU_USE"]
     heads += ["CPU_USE", "WAITED_H", "MEDIAN", "80%_IN"]
 
     def cells(key: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -374,15 +440,14 @@ def _print_group(report: Any, by: str) -> None:
         ]
         hours = ("gpu_seconds", "cpu_seconds", "failed_gpu_seconds", "failed_cpu_seconds", "wait_seconds")
         gpu, cpu, lost_gpu, lost_cpu, waited = (format_hours(row[name]) for name in hours)
-        counts = [str(row[name]) for name in ("jobs", "failed", "requeued")]
+        counts = [str(row[name]) for name in counts_of]
         waits = [format_wait(row[name]) for name in ("wait_median_seconds", "wait_p80_seconds")]
         texts = [clip(visible(key), _NAME_CELLS), gpu, cpu, *counts, lost_gpu, lost_cpu, *uses, waited, *waits]
         return [(text or UNKNOWN, "") for text in texts]
 
     rows = [cells(row["key"], row) for row in report.groups[by].to_pylist()]
     total = [(text, "value") for text, _ in cells("total", report.total)]
-    for note in report.notes:
-        print(f"hpcdash: {visible(note)}", file=sys.stderr)
+    _print_notes(report.notes)
     _Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
     if report.is_empty and sys.stderr.isatty():
         print(f"nothing ran in this span ({counted(len(rows), 'row')})", file=sys.stderr)

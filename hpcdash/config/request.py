@@ -413,7 +413,7 @@ _CALL_KEYS: Mapping[str, Reader] = {
     "source": folder_there,
     "callbacks": partial(text_list, read=_callback),
 }
-_TABLES = {"container": _CONTAINER_KEYS, "site": SITE_KEYS, "call": _CALL_KEYS}
+TABLES: Mapping[str, Mapping[str, Reader]] = {"container": _CONTAINER_KEYS, "site": SITE_KEYS, "call": _CALL_KEYS}
 # What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what its queues differ in.
 QUEUE_KEYS: Mapping[str, Reader] = {
     key: REQUEST_KEYS.get(key) or SITE_KEYS[key]
@@ -486,14 +486,30 @@ def read_request(
         document = parse_document(text, named)
     except ConfigProblems as error:
         raise RequestProblems(named, error.problems) from None
-    reader = _RequestReader(document)
-    request = reader.request(site or Site(), user)
+    reader, request = _read(document, site, user)
     if reader.problems:
         lines = key_lines(text)
         placed = [Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems]
         # What is missing comes last: a misspelt key is often why.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
     return request
+
+
+def request_of_document(
+    document: Mapping[str, object], named: str, *, site: Site | None = None, user: str | None = None
+) -> Request:
+    """As `read_request`, of what was never a file: a problem has its key and no line. Raises RequestProblems."""
+    reader, request = _read(document, site, user)
+    if reader.problems:
+        error = RequestProblems(named, [Problem(None, dotted(path), words) for path, words in reader.problems])
+        error.next_step = "Fix the request."
+        raise error
+    return request
+
+
+def _read(document: Mapping[str, object], site: Site | None, user: str | None) -> tuple[TableReader, Request]:
+    reader = _RequestReader(document)
+    return reader, reader.request(site or Site(), user)
 
 
 class _RequestReader(TableReader):
@@ -504,7 +520,7 @@ class _RequestReader(TableReader):
     def request(self, site: Site, user: str | None) -> Request:
         """The request; good only when there are no problems."""
         document = self._document
-        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *_TABLES))
+        given = read_keys(self, document, (), REQUEST_KEYS, apart=("environment", "node_probe", *TABLES))
         of_site = self._site(user)
         if "node_probe" in document:
             # It may stand at the top as well.
@@ -583,7 +599,7 @@ def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
     """What follows "unknown key"."""
     if path and key in REQUEST_KEYS:
         return f"; {_AT_THE_TOP}"
-    if home := next((name for name, readers in _TABLES.items() if not path and key in readers), ""):
+    if home := next((name for name, readers in TABLES.items() if not path and key in readers), ""):
         return f"; it belongs in [{home}]"
     if not path and key in _OTHER_WORDS:
         return f"; did you mean {quoted(_OTHER_WORDS[key])}?"

@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 from hpcdash.domain.columns import as_array, match_text, row_numbers
 from hpcdash.domain.schema import JOBS, RUNS
 from hpcdash.domain.spans import Span
-from hpcdash.domain.states import ENDED
+from hpcdash.domain.states import ACTIVE, ENDED
 
 _NEWEST_FIRST = [("ends_at", "descending"), ("_number", "descending"), ("_task", "descending")]
 # What one run has and no other: ids are used again, and a requeued job keeps its id.
 _KEY = ("id", "submitted_at", "ends_at")
+# Two looks at a clock may be so far apart.
+_CLOCK_SECONDS = 5
 
 
 def runs_of_jobs(jobs: pa.Table) -> pa.Table:
@@ -24,6 +26,34 @@ def runs_of_jobs(jobs: pa.Table) -> pa.Table:
     known |= {"_reason": jobs["reason"], "_comment": jobs["comment"], "run": pa.repeat(pa.scalar(1, pa.int64()), count)}
     columns = [known.get(field.name, pa.nulls(count, field.type)) for field in RUNS]
     return pa.table(columns, schema=RUNS)
+
+
+def running_runs(jobs: pa.Table, span: Span, now_epoch: float) -> pa.Table:
+    """Rows of RUNS of those JOBS that run and began before a span's end: `ends_at` is null.
+
+    `now_epoch` is when the jobs were listed: what one did not run since it began it was suspended. An array in one row
+    is left out, as the row says nothing of each task.
+    """
+    is_active = match_text(jobs["state"], lambda text: pc.is_in(text, value_set=pa.array(sorted(ACTIVE))))
+    is_one = pc.less_equal(pc.fill_null(as_array(jobs["_tasks"]), 1), 1)
+    began = as_array(jobs["started_at"]).cast(pa.int64())
+    is_there = pc.and_(pc.and_(is_active, is_one), pc.less(began, span.until))
+    runs = runs_of_jobs(jobs.filter(pc.fill_null(is_there, False)))
+    began = as_array(runs["started_at"]).cast(pa.int64())
+    suspended = pc.subtract(pc.subtract(pa.scalar(int(now_epoch)), began), as_array(runs["elapsed_seconds"]))
+    suspended = pc.if_else(pc.greater(suspended, _CLOCK_SECONDS), suspended, pa.scalar(0, pa.int64()))
+    columns = {"ends_at": pa.nulls(runs.num_rows, RUNS.field("ends_at").type), "suspended_seconds": suspended}
+    for name, column in columns.items():
+        runs = runs.set_column(runs.schema.get_field_index(name), RUNS.field(name), column)
+    return runs.combine_chunks()
+
+
+def without_ended(running: pa.Table, ended: pa.Table) -> pa.Table:
+    """Running ones but those that are among the runs that ended: they did after they were listed."""
+    of_these = ended.filter(pc.is_in(as_array(ended["id"]), value_set=as_array(running["id"])))
+    over = set(zip(of_these["id"].to_pylist(), of_these["started_at"].to_pylist(), strict=True))
+    rows = zip(running["id"].to_pylist(), running["started_at"].to_pylist(), strict=True)
+    return running.filter(pa.array([row not in over for row in rows], pa.bool_()))
 
 
 def jobs_of_runs(runs: pa.Table) -> pa.Table:
@@ -108,9 +138,20 @@ def _run_numbers(runs: pa.Table, repeated: pa.Array) -> pa.Array:
 
 
 def overlapping(runs: pa.Table, span: Span) -> pa.Table:
-    """The runs that were there during a span: those that never started by when they ended."""
+    """The runs that were there during a span: those that never started by when they ended.
+
+    The order stays. Of runs that are sorted as joined_runs sorts them, those that end in the span are not copied.
+    """
     ends = as_array(runs["ends_at"]).cast(pa.int64())
+    since, until = 0, runs.num_rows
+    if _is_newest_first(runs):
+        counted = [pc.sum(pc.greater_equal(ends, at), min_count=0).as_py() for at in (span.until, span.since)]
+        since, until = counted
     begins = pc.coalesce(as_array(runs["started_at"]).cast(pa.int64()), ends)
     is_there = pc.and_(pc.greater_equal(ends, span.since), pc.less(begins, span.until))
-    # All of them are not copied.
-    return runs if pc.all(is_there, min_count=0).as_py() else runs.filter(is_there)
+    if pc.all(is_there.slice(0, until), min_count=0).as_py():
+        return runs.slice(0, until)
+    if not since:
+        return runs.filter(is_there)
+    # Some that end after the span begin after it too.
+    return pa.concat_tables([runs.slice(0, since).filter(is_there.slice(0, since)), runs.slice(since, until - since)])

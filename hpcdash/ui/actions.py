@@ -33,10 +33,10 @@ OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
-INSIDE = frozenset({"inside", "stacks", "use"})
+INSIDE = frozenset({"inside", "stacks", "leftovers", "use"})
 CHART = frozenset({"chart"})
 USAGE = frozenset({"usage"})
-COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks"}
+COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
@@ -282,7 +282,7 @@ ACTIONS: tuple[Action, ...] = (
         short="in full",
     ),
     Action("stop", "x", "end the command", OUTPUT, shown=1, short="end it"),
-    Action("run_again", "r", "run it again", OUTPUT | {"inside"}, acts=True, shown=2, short="run again"),
+    Action("run_again", "r", "run it again", OUTPUT | {"inside", "leftovers"}, acts=True, shown=2, short="run again"),
     Action("search", "slash", "search", LOG | {"script"}, shown=1),
     Action("next_match", "n", "next match", LOG | {"script"}),
     Action("previous_match", "N", "previous match", LOG | {"script"}),

@@ -57,6 +57,7 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("output", "plugins.view:OutputView"),
         ViewSpec("inside", "inside.view:InsideView"),
         ViewSpec("stacks", "inside.view:StacksView"),
+        ViewSpec("leftovers", "inside.view:LeftoversView"),
         ViewSpec("use", "usage.live:LiveUseView"),
     )
 }

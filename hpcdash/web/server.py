@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
-import re
 import secrets
 import socket
 import time
@@ -17,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from aiohttp import WSCloseCode, web
-from aiohttp.web_protocol import RequestHandler
 
+from hpcdash.web.local_server import HERE, LocalServer, refusal_of
 from hpcdash.web.process import run_dashboard, say
 
 LINK_SECONDS = 600
@@ -33,7 +31,6 @@ PING_SECONDS = 15.0
 _SHUTDOWN_SECONDS = 8.0
 _CLOSE_SECONDS = 2.0
 _COOKIE = "hpcdash"
-_HERE = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
 _HEADERS = {
     # xterm.js writes styles into the page.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -64,17 +61,18 @@ class DashboardServer:
         self._root = f"/{secrets.token_urlsafe(16)}/"
         self._files = _read_files()
         self._browsers: set[web.WebSocketResponse] = set()
-        self._upgraded: set[object] = set()
         app = web.Application(middlewares=[self._guard])
         app.on_response_prepare.append(_add_headers)
         app.on_shutdown.append(self._close_browsers)
         app.router.add_get("/", self._enter, allow_head=False)
         app.router.add_get(f"{self._root}socket", self._connect, allow_head=False)
         app.router.add_get(self._root + "{name:.*}", self._send_file, allow_head=False)
-        # An access log would hold the token; what else is logged anyone can cause.
-        logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
-        self._runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=_SHUTDOWN_SECONDS)
-        self._listening: asyncio.Server | None = None
+        self._server = LocalServer(
+            app,
+            most_connections=MOST_CONNECTIONS,
+            connection_seconds=CONNECTION_SECONDS,
+            shutdown_seconds=_SHUTDOWN_SECONDS,
+        )
 
     def new_link(self) -> str:
         """The path and query that let one browser in, once and within LINK_SECONDS; the link before it ends."""
@@ -84,42 +82,18 @@ class DashboardServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Serve whoever connects to a listening socket."""
-        await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
-        self._listening = await create(self._accept, sock=listening)
+        await self._server.start(listening)
 
     async def stop(self) -> None:
         """End all dashboards and connections."""
-        if self._listening is not None:
-            self._listening.close()
-        await self._runner.cleanup()
-
-    def _accept(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        assert server is not None
-        if len(server.connections) >= MOST_CONNECTIONS:
-            return _Refusal()
-        handler = server()
-        asyncio.get_running_loop().call_later(CONNECTION_SECONDS, self._drop, handler)
-        return handler
-
-    def _drop(self, handler: RequestHandler) -> None:
-        if handler not in self._upgraded and handler.transport is not None:
-            handler.force_close()
-            handler.transport.close()
+        await self._server.stop()
 
     @web.middleware
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
-        if len(hosts) != 1 or not _HERE.fullmatch(hosts[0]):
-            # Somebody else's name that leads here: DNS rebinding.
-            return _refuse("hpcdash answers to the names 127.0.0.1 and localhost alone.\n")
-        is_upgrade = request.path == f"{self._root}socket"
-        if origins != [f"http://{hosts[0]}"] and (origins or is_upgrade):
-            return _refuse("Another site's page asked for this; hpcdash answers to its own page alone.\n")
+        if why := refusal_of(request, needs_origin=request.path == f"{self._root}socket"):
+            return _refuse(f"{why}\n")
         if request.path != "/" and not self._is_in(request):
             return _refuse(_NOT_IN)
         try:
@@ -152,33 +126,25 @@ class DashboardServer:
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         browser = web.WebSocketResponse(timeout=_CLOSE_SECONDS, heartbeat=PING_SECONDS, max_msg_size=MOST_MESSAGE_BYTES)
-        handler = request.protocol
-        self._upgraded.add(handler)
         try:
-            await browser.prepare(request)
-            if len(self._browsers) >= MOST_DASHBOARDS:
-                await say(
-                    browser, f"hpcdash serve shows at most {MOST_DASHBOARDS} dashboards at once. Close another tab."
-                )
-                await browser.close(code=WSCloseCode.TRY_AGAIN_LATER)
-                return browser
-            self._browsers.add(browser)
-            await run_dashboard(self._argv, browser, request.query.get("width", ""), request.query.get("height", ""))
+            with self._server.busy(request):
+                await browser.prepare(request)
+                if len(self._browsers) >= MOST_DASHBOARDS:
+                    await say(
+                        browser, f"hpcdash serve shows at most {MOST_DASHBOARDS} dashboards at once. Close another tab."
+                    )
+                    await browser.close(code=WSCloseCode.TRY_AGAIN_LATER)
+                    return browser
+                self._browsers.add(browser)
+                size = (request.query.get("width", ""), request.query.get("height", ""))
+                await run_dashboard(self._argv, browser, *size)
         finally:
             self._browsers.discard(browser)
-            self._upgraded.discard(handler)
         return browser
 
     async def _close_browsers(self, _: web.Application) -> None:
         closing = [browser.close(code=WSCloseCode.GOING_AWAY) for browser in self._browsers]
         await asyncio.gather(*closing)
-
-
-class _Refusal(asyncio.Protocol):
-    """One connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 def _refuse(text: str) -> web.Response:
@@ -187,7 +153,7 @@ def _refuse(text: str) -> web.Response:
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     host = request.headers.get("Host", "")
-    host = host if _HERE.fullmatch(host) else "localhost"
+    host = host if HERE.fullmatch(host) else "localhost"
     response.headers.update({name: value.replace("{host}", host) for name, value in _HEADERS.items()})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hpcdash.backends.pbs import inside as pbs
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import inside as slurm
 from hpcdash.errors import UsageError
-from hpcdash.services.inside import ready, stacks
+from hpcdash.services.inside import leftovers, stacks
 from hpcdash.services.usage import sample
 
 pytestmark = pytest.mark.system
@@ -76,6 +77,13 @@ def test_each_gpu_is_the_only_one_its_command_sees_and_odd_names_are_left_out(tm
 def test_a_command_is_ended_at_its_time_limit_and_its_output_kept(tmp_path: Path) -> None:
     [output] = run_on_node(InsideCommand(("sh", "-c", "echo up; sleep 1000"), seconds=1), tmp_path)
     assert (output.output, output.status) == (b"up\n", 124)
+
+
+def test_a_command_ends_by_itself_though_what_it_leaves_behind_holds_its_output(tmp_path: Path) -> None:
+    [output] = run_on_node(InsideCommand(("sh", "-c", "sleep 1000 & echo $!; exit 3"), seconds=600), tmp_path)
+    assert output.status == 3
+    assert "background process" in output.problem
+    os.kill(int(output.output), signal.SIGTERM)
 
 
 def test_a_command_ends_when_nobody_reads_it(tmp_path: Path) -> None:
@@ -170,7 +178,7 @@ def test_a_text_is_found_as_it_is_written() -> None:
         pytest.param(slurm._STEP, id="slurm"),
         pytest.param(pbs._OVER_SSH, id="ssh"),
         pytest.param(stacks._SCRIPT, id="stacks"),
-        pytest.param(ready._LEFTOVERS, id="leftovers"),
+        pytest.param(leftovers.LIST_LEFTOVERS.argv[2], id="leftovers"),
         pytest.param(sample._SCRIPT, id="sample"),
     ],
 )

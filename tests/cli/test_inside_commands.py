@@ -103,12 +103,43 @@ def test_a_command_runs_in_the_job_s_environment_and_folder_and_its_exit_status_
     assert (late.status, "time limit of 1 s" in late.stderr) == (1, True)
 
 
+def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Program) -> None:
+    job = running(program)
+    queue = program.environment["HPCDASH_QUEUE"]
+    marks = {
+        "left": {"HPCDASH_ATTEMPT": f"77.1:{queue}"},
+        "of a job that runs": {"HPCDASH_ATTEMPT": f"{job}.1:{queue}"},
+        "of an array that runs": {"HPCDASH_ATTEMPT": f"78.1:{queue}", "SLURM_ARRAY_JOB_ID": job},
+        "of another queue": {"HPCDASH_ATTEMPT": f"77.1:/other{queue}"},
+        "of none": {},
+        "a queue": {"HPCDASH_ATTEMPT": f"77.1:{queue}", "HPCDASH_SUPERVISOR": "1"},
+    }
+    processes = {name: subprocess.Popen(["sleep", "1000"], env=own) for name, own in marks.items()}
+    try:
+        left = processes["left"]
+        shown = program("exec", job, "--leftovers").text.splitlines()
+        assert [line for line in shown if line.startswith("left by")] == [
+            line for line in shown if f"job 77, which has ended: {left.pid}/" in line and "sleep 1000" in line
+        ]
+        assert all(one.poll() is None for one in processes.values())
+        assert f"ended: {left.pid}\n" in program("--yes", "exec", job, "--leftovers").text
+        assert left.wait(60) < 0
+        assert [name for name, one in processes.items() if one.poll() is not None] == ["left"]
+    finally:
+        for one in processes.values():
+            one.kill()
+            one.wait()
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
         (("--read-only", "exec", "1", "--", "true"), 2, "nothing is run in jobs here"),
         (("exec", "1_[1-3]", "--", "true"), 2, "many jobs"),
         (("exec", "1", "--timeout", "2h", "--", "true"), 2, "--timeout"),
+        (("exec", "1"), 2, "no command to run"),
+        (("exec", "1", "--leftovers", "--", "true"), 2, "--leftovers takes the place"),
+        (("--read-only", "exec", "1", "--leftovers"), 2, "nothing is run in jobs here"),
         (("exec", "77", "--", "true"), 1, "77"),
         (("top", "77"), 1, "77"),
     ],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
+from hpcdash.services.state.database import StateDatabase
 from tests.support.program import Program, home_with
 
 HOSTILE = "=1+1<img src=x>"
@@ -43,7 +43,7 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
         "missing": [],
     }
     assert (answer["total"]["jobs"], answer["total"]["failed"]) == (2, 1)
-    assert answer["notes"] == ["Your own jobs that have ended"]
+    assert answer["notes"] == ["Your own jobs"]
     assert sum(row["cpu_seconds"] for row in answer["by_day"]) == answer["total"]["cpu_seconds"] >= 4
     by_name = {row["key"]: row for row in answer["by_name"]}
     assert by_name.keys() == {"train", HOSTILE}
@@ -56,6 +56,9 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     file = tmp_path / "usage.parquet"
     assert program("report", "--by", "name", "--format", "parquet", "--out", str(file)).status == 0
     assert pyarrow.parquet.read_table(file)["failed"].to_pylist() == [by_name[key]["failed"] for key in by_name]
+
+    failed = program("report", "--by", "name", "--format", "json", "--filter", "state:failed").json
+    assert [(row["jobs"], row["failed"]) for row in failed["by_name"]] == [(1, 1)]
 
     table = program("report", "--by", "name", "--format", "table").text.splitlines()
     assert table[0].split()[:4] == ["NAME", "GPU_H", "CPU_H", "JOBS"]
@@ -96,9 +99,9 @@ def test_efficiency_of_jobs_and_of_a_span(program: Program) -> None:
 def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program) -> None:
     run = program("history", "--filter", "name:train", "--format", "json").json["jobs"][0]
     began = datetime.fromisoformat(run["started_at"]).timestamp()
-    kept = {"cluster": "local", "job_id": run["id"], "started_at": began, "seconds": 30.0, "gpu_percent": 4.0}
-    file = Path(program.variables["HPCDASH_STATE"]) / "watched.json"
-    file.write_text(json.dumps([kept]))
+    watched = "INSERT INTO watched (cluster, job_id, started_at, seconds, gpu_percent) VALUES (?, ?, ?, ?, ?)"
+    database = StateDatabase(Path(program.variables["HPCDASH_STATE"]))
+    database.write((watched, ("local", run["id"], began, 30.0, 4.0)))
     try:
         found = {row["id"]: row for row in program("efficiency", "--format", "json").json["efficiency"]}
         watched = found.pop(run["id"])
@@ -106,7 +109,7 @@ def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program
         assert watched["usage_source"] in ("watched", "accounting+watched")
         assert [row["gpu_use"] for row in found.values()] == [None]
     finally:
-        file.unlink()
+        database.write(("DELETE FROM watched", ()))
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,10 @@ def two_runs(program: Program, job: str, folder: Path) -> None:
     """A script that fails and a request that goes well, one after another; each has its log and its row."""
     script, request = folder / "first.sh", folder / "second.toml"
     script.write_text("#!/bin/bash\necho first in $SLURM_JOB_ID; echo its error >&2; sleep 1; exit 3\n")
-    request.write_text('command = "echo second in $SLURM_JOB_ID"\nslots = 1\nslot_type = "cpu"\n')
+    (folder / "part").mkdir()
+    (folder / "part" / "said").write_text("as sent\n")
+    command = "echo second in $SLURM_JOB_ID $(cat part/said)"
+    request.write_text(f'command = "{command}"\nfiles = ["part"]\nslots = 1\nslot_type = "cpu"\n')
     assert done(program("submit", str(script), "--in", job)) == "1"
     assert done(program("submit", str(request), "--in", job)) == "2"
     first, second = ended_runs(program, job, 2)
@@ -86,7 +89,7 @@ def two_runs(program: Program, job: str, folder: Path) -> None:
     assert second["started_at"] >= first["ended_at"]
     assert done(program("log", job, "--run", "1")) == f"first in {job}"
     assert done(program("log", job, "--run", "1", "--err")) == "its error"
-    assert f"second in {job}" in done(program("log", job, "--run", "2"))
+    assert f"second in {job} as sent" in done(program("log", job, "--run", "2"))
     assert f"job {job} has no run 3" in program("log", job, "--run", "3").refused(2)
     assert "run 000" not in program("log", job).text.replace(first["stdout_path"].split("/")[-2], "")
 

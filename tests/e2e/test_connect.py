@@ -117,9 +117,14 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
 async def test_a_launch_in_a_container_has_its_shell_inside_or_says_why_not(
     queue: QueueLab, on_queue: Program, tmp_path: Path
 ) -> None:
-    # As a runtime without a setuid program makes one: namespaces of its own for users and mounts.
+    # As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and another root. The
+    # shell that starts it has the namespaces, and the root of the machine.
     inside = queue.work / "inside"
-    inside.write_text('mount -t tmpfs none /mnt; touch /mnt/inside; export IN_IMAGE="it\'s in"; exec sleep 600.5\n')
+    inside.write_text(
+        "set -e; mkdir root; mount -t tmpfs none root; cd root; mkdir usr proc mnt work; mount --rbind /usr usr\n"
+        "mount --rbind /proc proc; for one in bin lib lib64; do ln -s usr/$one $one; done; touch mnt/inside\n"
+        'export IN_IMAGE="it\'s in"; chroot . sleep 600.5; true\n'
+    )
     contained = queue.submit(f"exec unshare --user --map-root-user --mount sh {inside}", "--job-name=a")
     bare = queue.submit("sleep 600", "--job-name=b")
     records = LaunchRecords(tmp_path / "state", "local")

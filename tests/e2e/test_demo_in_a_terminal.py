@@ -55,7 +55,7 @@ def is_full(text: str) -> bool:
 
 async def test_it_shows_a_full_screen_soon_and_a_log(tmp_path: Path) -> None:
     began = time.monotonic()
-    async with dashboard(demonstration(tmp_path), "demo") as screen:
+    async with dashboard(demonstration(tmp_path), "demo", is_cold=True) as screen:
         await screen.until(is_full)
         assert time.monotonic() - began < _FULL_SCREEN_SECONDS
         text = await screen.until("timed out")
@@ -105,7 +105,7 @@ async def test_nothing_is_left_however_it_ends(tmp_path: Path, way: str) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_nothing_is_left_when_it_ends_before_it_is_there(tmp_path: Path, number: signal.Signals) -> None:
-    async with dashboard(demonstration(tmp_path), "demo") as screen:
+    async with dashboard(demonstration(tmp_path), "demo", is_cold=True) as screen:
         deadline = time.monotonic() + 10
         while not any((tmp_path / "tmp").glob("hpcdash-demo-*/queue")):
             assert time.monotonic() < deadline

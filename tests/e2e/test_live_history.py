@@ -11,7 +11,7 @@ from typing import Any
 from hpcdash.domain.spans import Span
 from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.usage.archive import RunSelection
-from hpcdash.services.usage.sooner import fetch_start_options
+from hpcdash.services.usage.sooner import fetch_earlier_start, fetch_start_options
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab
 
@@ -83,10 +83,15 @@ async def test_what_would_start_sooner_is_asked_without_submitting(clean_slurm: 
     job = lab.submit("alice", "--hold", "-N2", "--time=4:00:00", script="#!/bin/sh\nsleep 300\n")
     async with store_on(lab, "alice") as store:
         options = await fetch_start_options(store, job)
+        earlier = await fetch_earlier_start(store, job, memory_bytes=1 << 30, limit_seconds=3600)
         now = store.clock.now()
     changes = [option.change for option in options]
     assert changes == ["as it is", "time limit 02:00:00", "time limit 01:00:00", "1 node of 2"]
     assert [option.estimate.refusal for option in options] == [""] * 4
     assert {option.format(now).split()[0] for option in options} <= {"now", "in"}
     assert all(option.command.startswith("sbatch --test-only ") for option in options)
+    assert (earlier.as_it_was.change, earlier.changed.change) == ("as it was", "1G of memory and a limit of 01:00:00")
+    # Of the memory each of its two nodes has a half, of one CPU.
+    assert {"--mem-per-cpu=512M", "--time=60"} <= set(earlier.changed.command.split())
+    assert earlier.earlier_seconds is not None
     assert lab.admin("squeue", "-h", "-o", "%i").stdout.decode().split() == [job]

@@ -12,12 +12,13 @@ import subprocess
 import termios
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pyte
 
 from tests.support.program import Program
+from tests.support.warm_start import WarmProcess, is_warm, warm_start
 
 _CHUNK_BYTES = 1 << 16
 _MODES = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
@@ -31,7 +32,9 @@ _UNKNOWN_SEQUENCES = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$
 class Screen:
     """A pseudo-terminal with the dashboard on it; `text` is what a person sees."""
 
-    def __init__(self, process: subprocess.Popen[bytes], descriptor: int, columns: int, lines: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | WarmProcess, descriptor: int, columns: int, lines: int
+    ) -> None:
         self.process = process
         self._descriptor = descriptor
         self._screen = pyte.Screen(columns, lines)
@@ -121,20 +124,30 @@ class Screen:
 
 
 @asynccontextmanager
-async def dashboard(program: Program, *words: str, columns: int = 130, lines: int = 36) -> AsyncIterator[Screen]:
-    """Start the program on a terminal of this size; whatever happens it is ended afterwards."""
+async def dashboard(
+    program: Program, *words: str, columns: int = 130, lines: int = 36, is_cold: bool = False
+) -> AsyncIterator[Screen]:
+    """Start the program on a terminal of this size; whatever happens it is ended afterwards.
+
+    `is_cold`: from nothing, where how it starts is what is looked at.
+    """
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    process = subprocess.Popen(  # noqa: ASYNC220
-        program.argv(*words),
-        env=program.environment,
-        cwd=program.home,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
+    process: subprocess.Popen[bytes] | WarmProcess
+    if is_warm(program.environment) and type(program).argv is Program.argv and not is_cold:
+        streams = (theirs, theirs, theirs)
+        process = warm_start().start((*program.before, *words), program.environment, program.home, streams)
+    else:
+        process = subprocess.Popen(  # noqa: ASYNC220
+            program.argv(*words),
+            env=program.environment,
+            cwd=program.home,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
     os.close(theirs)
     os.set_blocking(ours, False)
     screen = Screen(process, ours, columns, lines)
@@ -145,6 +158,8 @@ async def dashboard(program: Program, *words: str, columns: int = 130, lines: in
     finally:
         loop.remove_reader(ours)
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            # Between its end and its status there is nothing to kill.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(process.wait)
         os.close(ours)

@@ -7,6 +7,7 @@ an environment, a working directory and standard streams of its own, and ends as
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -18,25 +19,49 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 _IMPORTED = (
     "asyncssh",
+    "hpcdash.backends.embedded.backend",
+    "hpcdash.backends.pbs.backend",
+    "hpcdash.backends.slurm.backend",
+    "hpcdash.backends.slurm.lint",
+    "hpcdash.backends.slurm.script",
     "hpcdash.cli.actions",
     "hpcdash.cli.build",
-    "hpcdash.cli.main",
+    "hpcdash.cli.commands",
+    "hpcdash.cli.dashboard",
+    "hpcdash.cli.history",
     "hpcdash.cli.jobs",
+    "hpcdash.cli.log",
+    "hpcdash.cli.main",
+    "hpcdash.cli.metrics",
     "hpcdash.cli.submit",
+    "hpcdash.cli.usage",
+    "hpcdash.services.state.recents",
+    "hpcdash.services.submit.launched_job",
+    "hpcdash.services.submit.queues",
     "hpcdash.transport.ssh",
+    "hpcdash.ui.app",
+    "hpcdash.ui.handlers",
+    "hpcdash.ui.jobs.overview",
+    "pyarrow.acero",
     "pyarrow.compute",
+    "textual.drivers.linux_driver",
+    "zoneinfo",
 )
 _ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-# What Python and the C library read before anything of ours does: who sets another one needs a start from nothing.
-_READ_AT_START = ("LANG", "LC_", "PYTHON", "LD_")
+# What Python, the C library and what is imported read before anything of ours does: who sets another one needs a start
+# from nothing.
+_READ_AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TEXTUAL_", "ESCDELAY", "TERM_PROGRAM", "OPENBLAS_")
 _LONGEST_BYTES = 1 << 20
 _START_SECONDS = 60.0
 
@@ -45,6 +70,44 @@ def is_warm(environment: Mapping[str, str]) -> bool:
     """Whether a call in this environment may be forked."""
     read = {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
     return read == _ENVIRONMENT
+
+
+class WarmProcess:
+    """One call, as subprocess.Popen has a process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._answers = connection.makefile("rb", buffering=0)
+        self.pid = int(self._answers.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._look(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once it has ended; raises subprocess.TimeoutExpired."""
+        if (status := self._look(timeout)) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it, unless it has ended: whoever forked it waits for it, and its status comes a moment later."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, seconds: float | None) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], seconds)[0]:
+            self.returncode = int(self._answers.readline())
+            self._connection.close()
+        return self.returncode
 
 
 class WarmStart:
@@ -66,22 +129,32 @@ class WarmStart:
     ) -> subprocess.CompletedProcess[bytes]:
         """`python -m hpcdash WORDS` with no terminal anywhere; raises subprocess.TimeoutExpired, as subprocess.run."""
         until = time.monotonic() + seconds
-        call = json.dumps({"words": words, "environment": dict(environment), "folder": str(folder)}).encode()
+        nothing = os.open(os.devnull, os.O_RDWR)
         pipes = os.pipe(), os.pipe()
-        with self._connection() as connection, ThreadPoolExecutor(2) as pool:
-            socket.send_fds(connection, [call], [theirs for _, theirs in pipes])
-            connection.shutdown(socket.SHUT_WR)
-            for _, theirs in pipes:
+        try:
+            program = self.start(words, environment, folder, (nothing, *(theirs for _, theirs in pipes)))
+        finally:
+            for theirs in (nothing, *(theirs for _, theirs in pipes)):
                 os.close(theirs)
+        with ThreadPoolExecutor(2) as pool:
             outputs = [pool.submit(_read_all, ours) for ours, _ in pipes]
-            answers = connection.makefile()
-            program = int(answers.readline())
             try:
                 stdout, stderr = (output.result(until - time.monotonic()) for output in outputs)
             except TimeoutError:
-                os.killpg(program, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
                 raise subprocess.TimeoutExpired(words, seconds) from None
-            return subprocess.CompletedProcess(words, int(answers.readline()), stdout, stderr)
+            return subprocess.CompletedProcess(words, program.wait(), stdout, stderr)
+
+    def start(
+        self, words: tuple[str, ...], environment: Mapping[str, str], folder: Path, streams: tuple[int, int, int]
+    ) -> WarmProcess:
+        """`python -m hpcdash WORDS`; the first of its streams is its terminal, if it is one."""
+        call = json.dumps({"words": words, "environment": dict(environment), "folder": str(folder)}).encode()
+        connection = self._connection()
+        socket.send_fds(connection, [call], list(streams))
+        connection.shutdown(socket.SHUT_WR)
+        return WarmProcess(connection)
 
     def _connection(self) -> socket.socket:
         until = time.monotonic() + _START_SECONDS
@@ -136,7 +209,7 @@ def _serve(path: str) -> list[str]:
             continue
         listening.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        call, streams, _, _ = socket.recv_fds(connection, _LONGEST_BYTES, 2)
+        call, streams, _, _ = socket.recv_fds(connection, _LONGEST_BYTES, 3)
         while more := connection.recv(_LONGEST_BYTES):
             call += more
         program = os.fork()
@@ -153,17 +226,39 @@ def _serve(path: str) -> list[str]:
 
 def _become(call: dict[str, object], streams: list[int]) -> list[str]:
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, stream in enumerate((nothing, *streams)):
+    for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # As Python has it where it starts on a terminal.
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
     os.chdir(str(call["folder"]))
     os.environ.clear()
     os.environ.update(call["environment"])  # type: ignore[arg-type]
     time.tzset()
+    # The one of this process, which is looked up at the first temporary file.
+    tempfile.tempdir = None
     return list(call["words"])  # type: ignore[call-overload]
+
+
+def _end(status: int) -> None:
+    """End as Python does, without taking all that was imported apart: a third of the time of a short call."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    # What nobody awaited, or closed, says so now.
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
     sys.argv[1:] = _serve(sys.argv[1])
-    runpy.run_module("hpcdash", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("hpcdash", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        # The end of a session hangs up its terminal with what was printed and not yet read: there no sooner than usual.
+        if not isinstance(end.code, int) or os.isatty(0):
+            raise
+        _end(end.code)

@@ -32,6 +32,9 @@ def inside_step(program: tuple[str, ...], row: Mapping[str, Any], command: Insid
         "HPCDASH_INSIDE=1",
         "HPCDASH_JOB_CGROUP=",
         "HPCDASH_RANK_VARIABLE=SLURM_PROCID",
+        "HPCDASH_JOB_VARIABLES=HPCDASH_ATTEMPT SLURM_ARRAY_JOB_ID",
+        f"HPCDASH_JOB_SUFFIX=:{program[-1]}",
+        "HPCDASH_JOB_SAME=",
     )
     words = command.words(token, str(row["work_dir"] or ""), as_job=True)
     argv = held(seconds, *unset, f"HPCDASH_JOB_PATTERNS={patterns}", "LC_ALL=C", "sh", "-c", *words)

@@ -106,7 +106,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             jobs=partial(history.history_query, one),
             runs=partial(history.runs_query, one),
             native=partial(history.history_native_query, one),
-            hides_others=partial(history.hides_others_query, one),
+            scope=partial(history.scope_query, one),
             keeps_ended=one in (Dialect.OPENPBS, Dialect.PBS_TEXT),
             no_history=_NO_HISTORY.get(
                 one,

@@ -7,16 +7,22 @@ from functools import partial
 
 import pyarrow.compute as pc
 
+from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import no_history, require_success, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.records import Form, read_attributes
+from hpcdash.backends.pbs.values import duration_seconds
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
+from hpcdash.domain.columns import digits
+from hpcdash.domain.units import DAY
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0
+# Source: SVR_JOBHIST_DEFAULT of OpenPBS.
+_USUAL_HISTORY_SECONDS = 14 * DAY
 # All that the server keeps at once.
 RUNS_LIMIT_SECONDS = 180.0
 
@@ -49,7 +55,7 @@ def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_
 
 def runs_query(dialect: Dialect, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
     """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning alone."""
-    question = listing(dialect, Want.ENDED, user, max(1, now - since), with_use=True)
+    question = listing(dialect, Want.ENDED, user, max(1, now - since), for_hours=True)
     parse = partial(parse_runs, question=question, dialect=dialect)
     return Query(question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command)
 
@@ -78,27 +84,38 @@ def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect)
     return native
 
 
-def hides_others_query(dialect: Dialect, user: str) -> Query[bool | None] | None:
-    """As HistoryPart.hides_others: the server's query_other_jobs."""
+def scope_query(dialect: Dialect, user: str) -> Query[HistoryScope] | None:
+    """As HistoryPart.scope: the server's query_other_jobs, and how long it keeps ended jobs."""
     if dialect is Dialect.SLURM_WRAPPERS:
         return None
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
     options = ("-F", "dsv", "-D", token) if token else ()
-    parse = partial(parse_hides_others, form=Form.DSV if token else Form.TEXT, token=token, user=user)
+    parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)
     return Query(pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES)
 
 
-def parse_hides_others(answer: Answer, *, form: Form, token: str, user: str) -> bool | None:
+def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:
     require_success(answer, ("qstat", "-Bf"))
     for _, native in read_attributes(answer.stdout, form, token=token):
-        told = native.get("query_other_jobs", "").lower()
-        if told == "true":
-            return False
-        # root of the server's own host manages it, and of no other host that is not named.
-        if told == "false" and user != "root":
-            named = ",".join(native.get(name, "") for name in ("managers", "operators"))
-            return user not in {one.partition("@")[0].strip() for one in named.split(",")}
-    return None
+        return HistoryScope(_hides_others(native, user), _kept_seconds(native))
+    return HistoryScope()
+
+
+def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
+    told = native.get("query_other_jobs", "").lower()
+    # root of the server's own host manages it, and of no other host that is not named.
+    if told == "false" and user != "root":
+        named = ",".join(native.get(name, "") for name in ("managers", "operators"))
+        return user not in {one.partition("@")[0].strip() for one in named.split(",")}
+    return False if told == "true" else None
+
+
+def _kept_seconds(native: Mapping[str, str]) -> int | None:
+    """How long the server keeps ended jobs; None where it does not say that it keeps any."""
+    if native.get("job_history_enable", "").lower() == "true":
+        # qstat prints no duration that nobody set.
+        return duration_seconds(native.get("job_history_duration", "")) or _USUAL_HISTORY_SECONDS
+    return digits(native.get("keep_completed", ""))
 
 
 def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> None:

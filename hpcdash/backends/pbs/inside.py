@@ -88,11 +88,15 @@ def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand
     token = fresh_frame_token()
     script, *arguments = command.words(token, str(row["work_dir"] or ""), as_job=True)
     job_id = str(row["id"])
+    number, _, server = job_id.partition(".")
     variables = {
         "HPCDASH_JOB_CGROUP": job_id if "." in job_id else "",
-        "HPCDASH_JOB_PATTERNS": rf"^PBS_JOBID={exactly(job_id.partition('.')[0])}(\..*)?$",
+        "HPCDASH_JOB_PATTERNS": rf"^PBS_JOBID={exactly(number)}(\..*)?$",
         "HPCDASH_NODE_VARIABLE": "",
         "HPCDASH_RANK_VARIABLE": "",
+        "HPCDASH_JOB_VARIABLES": "PBS_JOBID",
+        "HPCDASH_JOB_SUFFIX": f".{server}" if server else "",
+        "HPCDASH_JOB_SAME": "",
     }
     # Read whole before any of it runs: what follows on stdin is the script's.
     text = "\n".join(

@@ -338,7 +338,8 @@ _GOOD_ID = r"^[0-9]{1,12}(\[[0-9,:-]*\])?(\.[A-Za-z0-9._:-]*)?$"
 def jobs_query(dialect: Dialect, scope: JobScope) -> Query[ParsedTable]:
     """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost the server a list."""
     want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
-    question = listing(dialect, want, scope.user, RECENT_SECONDS if want is Want.RECENT else 0, scope.job_ids)
+    since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
+    question = listing(dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task)
     parse = partial(parse_jobs, question=question, dialect=dialect, want=want)
     return Query(question.argv, parse, limit_seconds=QUEUE_LIMIT_SECONDS, command=question.command)
 

@@ -269,8 +269,24 @@ exit 0
 """
 )
 
-_SCRIPT_WITH_USE = SCRIPT.replace(" ".join(KEPT), " ".join((*KEPT, *USED)))
-
+# How long each task of an array ran its one row does not say: for hours each is listed, up to so many.
+_MOST_TASKS = 100_000
+_EVERYONES_ENDED = """
+        ended=$(qselect -x -s F $when) || exit
+"""
+_SCRIPT_FOR_HOURS = (
+    SCRIPT.replace(" ".join(KEPT), " ".join((*KEPT, *USED)))
+    .replace("    ask || exit\nfi\n", "    ask -t || exit\nfi\n")
+    .replace("-le 5000", f"-le {_MOST_TASKS}")
+    .replace(
+        _EVERYONES_ENDED,
+        f"""
+        ended=$(qselect -x -T -s FX $when) || exit
+        set -- $ended
+        [ $# -le {_MOST_TASKS} ] || ended=$(qselect -x -s F $when) || exit
+""",
+    )
+)
 
 _FORMS = {
     Dialect.OPENPBS: Form.DSV,
@@ -326,21 +342,22 @@ def listing(
     since_seconds: int = 0,
     job_ids: Sequence[str] = (),
     *,
-    with_use: bool = False,
+    for_hours: bool = False,
 ) -> Listing:
     """Ask for jobs of `user` (None: everyone's, '': one's own), or for `job_ids`; `since_seconds`: ended no longer ago.
 
-    `with_use`: what of USED there is comes too.
+    `for_hours`: what of USED there is comes too, and each subjob that runs or ended of everyone's arrays, of which else
+    there is the parent alone.
 
     Raises UsageError for what is no job id. Each subjob that runs or ended comes with `job_ids`, and with a user's 20
-    newest arrays; of everyone's arrays there is the parent alone. Form and dialect decide what is left to narrow.
+    newest arrays. Form and dialect decide what is left to narrow.
     """
     asked = tuple(dict.fromkeys(_read_id(job_id, dialect) for job_id in job_ids))
     words = tuple(dict.fromkeys(_asked_id(job) for job in asked))
     form = _FORMS[dialect]
     token = fresh_token()
     whose = "*" if user is None or words else user
-    script = _SCRIPT_WITH_USE if with_use else SCRIPT
+    script = _SCRIPT_FOR_HOURS if for_hours else SCRIPT
     argv = pbs("sh", "-c", script, "sh", token, str(form), str(want), str(max(0, since_seconds)), whose, *words)
     flags = ("-x",) if want is not Want.NOW and form is not Form.WRAPPED else ()
     return Listing(argv, ("qstat", *flags, "-f", *words), form, token, asked)

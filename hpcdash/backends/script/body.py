@@ -466,6 +466,14 @@ def command_of(request: Request, place: Place) -> str:
     return f"{interpreter} {quoted}".lstrip()
 
 
+def has_interpreter(request: Request) -> bool:
+    """Whether its script is not run as a program of its own."""
+    path = f"/{request.script.rpartition('/')[2]}"
+    return request.launcher in NODE_LAUNCHERS or command_of(replace(request, script=path), Place("")) != shlex.quote(
+        path
+    )
+
+
 def _one_folder(request: Request) -> str:
     """A warning where tasks that run at once go on from each other's checkpoints."""
     if not request.checkpoints:

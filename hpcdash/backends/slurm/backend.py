@@ -136,7 +136,7 @@ BACKEND = Backend(
         runs_at=_runs_at,
         is_sliced=True,
         native=history.history_native_query,
-        hides_others=history.hides_others_query,
+        scope=history.scope_query,
         no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
     ),
     detail=DetailPart(

@@ -12,6 +12,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
@@ -224,13 +225,17 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
     return {name: values.readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text}
 
 
-def hides_others_query(user: str) -> Query[bool | None]:
-    """Whether the database tells a user nothing of others' jobs."""
+def scope_query(user: str) -> Query[HistoryScope]:
+    """As HistoryPart.scope: by PrivateData of the database's own configuration, and who the user is there."""
     argv = slurm("sh", "-c", _VISIBILITY_SCRIPT, "sh", user)
-    return Query(argv, partial(parse_hides_others, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES)
+    return Query(argv, partial(parse_scope, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES)
 
 
-def parse_hides_others(answer: Answer, *, user: str) -> bool | None:
+def parse_scope(answer: Answer, *, user: str) -> HistoryScope:
+    return HistoryScope(_hides_others(answer, user))
+
+
+def _hides_others(answer: Answer, user: str) -> bool | None:
     """None where it is not told, and for a coordinator, who sees the jobs of some accounts."""
     require_success(answer)
     settings: dict[str, str] = {}

@@ -32,7 +32,9 @@ known
 esac
 unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_GPUS SLURM_GPUS_PER_NODE SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
 export HPCDASH_JOB_CGROUP="job_$id" HPCDASH_JOB_PATTERNS="^SLURM_JOB_ID=$id\\$" HPCDASH_NODE_VARIABLE=SLURMD_NODENAME
-export HPCDASH_RANK_VARIABLE=SLURM_PROCID HPCDASH_INSIDE=1
+export HPCDASH_RANK_VARIABLE=SLURM_PROCID HPCDASH_INSIDE=1 HPCDASH_JOB_SUFFIX=
+export HPCDASH_JOB_SAME=SLURM_CONF
+export HPCDASH_JOB_VARIABLES="SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_HET_JOB_ID SLURM_PACK_JOB_ID"
 exec timeout -k 5 "$seconds" srun --jobid="$id" --overlap --immediate=30 --nodes="$nodes" --ntasks="$nodes" \\
   --ntasks-per-node=1 --mem=0 --mpi=none --kill-on-bad-exit=0 --input=all --export=ALL --chdir=/ \\
   sh -c 'HPCDASH_NODE=$SLURMD_NODENAME; export HPCDASH_NODE; exec sh -c "$@"' sh "$@"
@@ -57,6 +59,8 @@ def _failure(answer: Answer) -> CommandError:
     error = failure(answer)
     if type(error) is not SchedulerRefused:
         return error
+    if "step aborted" in error.words:
+        return SchedulerRefused("The job ended while the command ran", words=error.words)
     step = "Only its owner may, while it runs; and the site may let nobody start a step from the login node."
     words = error.words or "it said nothing"
     return SchedulerRefused("Slurm starts no step in this job", step, status=answer.status, words=words)

@@ -114,23 +114,26 @@ class _Lines:
             end = raw.find(b"\n", position + _CHUNK_BYTES) + 1 or len(raw)
             chunk = rest + raw[position:end]
             rest = b""
-            if not self._read_clean(chunk):
-                clean, rest = self._cleaned(chunk)
-                if not self._read_clean(clean):
-                    self.rejected.append(f"{_count_lines(clean)} rows that are none of sacct's")
+            delimiters, lines = chunk.count(self.delimiter), _count_lines(chunk)
+            is_clean = delimiters == lines * (len(FIELDS) - 1) and b"\r" not in chunk and chunk.endswith(b"\n")
+            if not (is_clean and self._read_rows(chunk, lines)):
+                rows, rest = self._cleaned(chunk, delimiters)
+                lines = _count_lines(rows)
+                if not self._read_rows(rows, lines):
+                    self.rejected.append(f"{lines} rows that are none of sacct's")
             position = end
         if rest.strip():
             is_row = self.delimiter in rest
             self.rejected += ["the output ended inside a row"] if is_row else noise_lines(rest)
 
-    def _cleaned(self, chunk: bytes) -> tuple[bytes, bytes]:
+    def _cleaned(self, chunk: bytes, delimiters: int) -> tuple[bytes, bytes]:
         """The rows of a chunk as a line each, without the bytes that would break one; and what is left after them.
 
         A row that a person's text breaks into lines ends where it has all its delimiters.
         """
         between, start = len(FIELDS) - 1, self.delimiter[:1]
         # Mostly it is newlines alone that break some lines; then each of these bytes begins a delimiter.
-        is_odd = b"\r" in chunk or chunk.count(start) != chunk.count(self.delimiter)
+        is_odd = b"\r" in chunk or chunk.count(start) != delimiters
         rows: list[bytes] = []
         row, found = b"", 0
         for piece in _pieces(chunk):
@@ -160,15 +163,14 @@ class _Lines:
         self._has_stand_ins = True
         return self.delimiter.join(fields) + b"\n"
 
-    def _read_clean(self, chunk: bytes) -> bool:
+    def _read_rows(self, chunk: bytes, lines: int) -> bool:
         """Reads rows that are a line each with all their fields; False, and none is read, where any is not.
 
         The first of them begins a row. Its delimiters cannot be forged and its last field holds no newline, so where
         its line has all of them the row ends with the line, and the next line begins a row.
         """
-        lines = _count_lines(chunk)
-        if chunk.count(self.delimiter) != lines * (len(FIELDS) - 1) or b"\r" in chunk or not chunk.endswith(b"\n"):
-            return not chunk
+        if not chunk:
+            return True
         if not chunk.isascii():
             chunk = chunk.decode("utf-8", "replace").encode()
         is_whole = True
@@ -192,7 +194,11 @@ class _Lines:
                 invalid_row_handler=refuse,
             ),
             convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(FIELDS, pa.string()), null_values=[], strings_can_be_null=False
+                column_types=dict.fromkeys(FIELDS, pa.string()),
+                null_values=[],
+                strings_can_be_null=False,
+                # It is by now.
+                check_utf8=False,
             ),
         )
         if not is_whole or table.num_rows != lines:

@@ -139,7 +139,10 @@ def batch_script(
     tasks = body.start.tasks_per_node
     options = (*(() if request.launcher is Launcher.PLAIN else SRUN_OPTIONS), *body.srun_options)
     is_lone = request.launcher in LONE_LAUNCHERS
+    # Slurm reads no directive of a run in an allocation.
+    folder = request.work_dir if place.is_run else ""
     parts = [
+        f"cd -- {shlex.quote(folder)} || exit 1" if folder else "",
         exports(body.environment),
         body.definitions,
         body.library,

@@ -148,6 +148,8 @@ class CommandBudget:
     def __init__(self, per_minute: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.ceiling = per_minute
         self.last_seconds: float | None = None
+        # Commands sent since the program started.
+        self.sent = 0
         self._monotonic = monotonic
         self._sent: deque[float] = deque()
         self._next_read_at = float("-inf")
@@ -174,6 +176,7 @@ class CommandBudget:
 
     def spend(self) -> None:
         """Note that a command is sent now."""
+        self.sent += 1
         self._sent.append(self._monotonic())
 
     def reserve_read_seconds(self) -> float:

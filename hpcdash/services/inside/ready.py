@@ -6,34 +6,14 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hpcdash.backends.inside import OF_JOB, InsideCommand
+from hpcdash.backends.inside import InsideCommand
 from hpcdash.config.exec import SiteCommand
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError
+from hpcdash.services.inside.leftovers import LIST_LEFTOVERS
 from hpcdash.services.inside.stacks import STACKS
 
 _EACH_GPU, _TIMEOUT = "--each-gpu", "--timeout"
-# What is there of this user and not of the job: what an earlier run left behind, or another job of theirs.
-_LEFTOVERS = (
-    "export LC_ALL=C\nexec 2>/dev/null\n"
-    + OF_JOB
-    + r"""
-count=0
-for of in /proc/[0-9]*; do
-  pid=${of#/proc/}
-  [ -O "$of" ] || continue
-  grep -qz '^HPCDASH_INSIDE=' "$of/environ" 2>/dev/null && continue
-  # What brings this command here, where the login node is the node.
-  grep -q 'hpcdash-[0-9a-f]\{16\}' "$of/cmdline" 2>/dev/null && continue
-  ! of_job "$pid" || continue
-  words=$(tr '\0\n' '  ' < "$of/cmdline" 2>/dev/null | cut -c 1-200)
-  [ -n "$words" ] || continue
-  count=$((count + 1))
-  echo "$pid: $words"
-done
-[ "$count" -gt 0 ] || echo "no process of yours besides the job's, as far as you may see"
-"""
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +29,7 @@ BUILT_IN = (
     ReadyCommand("nvidia-smi", InsideCommand(("nvidia-smi",)), "GPUs, their memory and processes"),
     ReadyCommand("df -h /dev/shm", InsideCommand(("df", "-h", "/dev/shm")), "shared memory of data loaders"),
     ReadyCommand("stacks", STACKS, "Python stacks of all processes, by py-spy"),
-    ReadyCommand(
-        "leftovers", InsideCommand(("sh", "-c", _LEFTOVERS, "sh")), "processes of yours that are not the job's"
-    ),
+    ReadyCommand("leftovers", LIST_LEFTOVERS, "processes that your ended jobs left behind; asks whether to end them"),
 )
 
 

@@ -79,13 +79,13 @@ def _places(outputs: Sequence[NodeOutput]) -> str:
 
 def format_ending(output: NodeOutput, seconds: int) -> str:
     """How a command ended where it did not end well, in a few words; '' where it did."""
-    if output.problem:
-        return visible(output.problem)
     if output.status in _TIMED_OUT:
-        return f"ended at the time limit of {seconds} s" if output.status == _TIMED_OUT[0] else "killed (exit 137)"
-    if output.status is None:
-        return "no answer"
-    return f"exit {output.status}" if output.status else ""
+        ending = f"ended at the time limit of {seconds} s" if output.status == _TIMED_OUT[0] else "killed (exit 137)"
+    elif output.status is None:
+        ending = "" if output.problem else "no answer"
+    else:
+        ending = f"exit {output.status}" if output.status else ""
+    return ", ".join(filter(None, (ending, visible(output.problem))))
 
 
 async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -129,7 +129,7 @@ async def run_noted(
             user=store.user,
             verb=EXEC,
             job_ids=(job_id,),
-            commands=(command.argv[:1],),
+            commands=((command.title,) if command.title else command.argv[:1],),
         )
     outcome = Outcome(job_id, None, "its end was not seen")
     try:

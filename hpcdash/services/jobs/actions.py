@@ -10,7 +10,15 @@ from typing import Any
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope
-from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, NotSent, UnreachableError, UsageError
+from hpcdash.errors import (
+    CommandTimedOut,
+    HpcdashError,
+    NoSuchJob,
+    NotSent,
+    UnreachableError,
+    UsageError,
+    without_env,
+)
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.scripts import keep_submitted
@@ -62,9 +70,23 @@ class Actions:
         # What was cancelled after it was sent: nobody saw how it ended.
         self.cut_off: list[tuple[Verb, str]] = []
 
-    def plan(self, request: ActionRequest, rows: Sequence[Row] = ()) -> Plan:
-        """The commands; raises UsageError for what cannot be asked. Nothing runs."""
-        return Plan(request, tuple(rows), self.store.backend.actions.commands(request))
+    def plan(self, request: ActionRequest, rows: Sequence[Row] = (), *, run_as: str = "") -> Plan:
+        """The commands; raises UsageError for what cannot be asked. Nothing runs.
+
+        With `run_as` they run as the account of a launch, as the sudo rules have it; '' is oneself.
+        """
+        commands = self.store.backend.actions.commands(request)
+        if run_as:
+            commands = tuple(self._as_account(command, run_as) for command in commands)
+        return Plan(request, tuple(rows), commands)
+
+    def _as_account(self, command: ActionCommand, account: str) -> ActionCommand:
+        program, *words = without_env(command.argv)
+        path = (self.store.probe.commands if self.store.probe else {}).get(program, "")
+        if not path.startswith("/"):
+            title = self.store.backend.title
+            raise UsageError(f"{title} cannot be asked this as {account}", f"Run it as {account}: {command.words}")
+        return replace(command, argv=("sudo", "-n", "-u", account, path, *words))
 
     @property
     def can_signal_parts(self) -> bool:

@@ -1,4 +1,4 @@
-"""state.db: launches, recent submissions, named switches, alerts and drafts, in one SQLite file of a state folder."""
+"""state.db: launches, switches, alerts, drafts and what was seen of jobs, in one SQLite file of a state folder."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ _LATER = (
     " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, name))",
     "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT NULL,"
     " finding TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, uuid))",
+    "CREATE TABLE IF NOT EXISTS watched (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, job_id TEXT NOT NULL,"
+    " started_at REAL NOT NULL, seconds REAL NOT NULL, cores REAL, memory_peak_bytes INTEGER, gpu_percent REAL,"
+    " gpu_memory_peak_bytes INTEGER, watts REAL, UNIQUE (cluster, job_id, started_at))",
+    "CREATE TABLE IF NOT EXISTS served_launches (id TEXT PRIMARY KEY, cluster TEXT NOT NULL, client TEXT NOT NULL,"
+    " key TEXT, account TEXT NOT NULL, at REAL NOT NULL, stage TEXT NOT NULL, content TEXT NOT NULL,"
+    " request TEXT NOT NULL, UNIQUE (cluster, client, key))",
 )
 
 _T = TypeVar("_T")

@@ -28,6 +28,7 @@ from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.submit.code_files import PackedCode, code_command
 from hpcdash.services.submit.launch_records import LaunchRecords, is_allocation
 from hpcdash.services.submit.staging import Staged
 
@@ -43,9 +44,15 @@ _ENTER = (
     'test -z "$(find . -prune "(" -perm -020 -o -perm -002 ")")" || '
     '{ echo "others can write to $1/runs" >&2; exit 18; }; '
 )
+_OPEN = f'{_ENTER}test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
+# What was begun a day ago or more and never handed over goes.
+_PREPARE = (
+    f'{_OPEN}find . -mindepth 1 -maxdepth 1 -name ".[0-9]*" -type d -mtime +0 -exec rm -rf -- "{{}}" +; '
+    'mkdir -m 700 -- "./.$2" || exit 19'
+)
+# $3 is not '' where its folder is there already.
 _HAND_OVER = (
-    f'{_ENTER}test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
-    'mkdir -m 700 -- "./.$2" && cd -P -- "./.$2" || exit 19; '
+    f'{_OPEN}{{ test -n "$3" || mkdir -m 700 -- "./.$2"; }} && cd -P -- "./.$2" || exit 19; '
     'tar -xof - && sha256sum -c SHA256SUMS >/dev/null && cd .. && mv -- "./.$2" "./$2" && exit 0; '
     'cd "$here/runs" && rm -rf -- "./.$2"; exit 19'
 )
@@ -102,6 +109,11 @@ class Allocation:
     job_id: str
     row: Mapping[str, Any]
     folder: str
+
+    @property
+    def root(self) -> str:
+        """The folder of launches that it is one of."""
+        return posixpath.dirname(self.folder)
 
     @property
     def is_open(self) -> bool:
@@ -187,8 +199,14 @@ def title_content(title: str) -> bytes:
     return visible(title).encode("utf-8", "replace")[:_MOST_TITLE_BYTES]
 
 
-def plan_hand_over(allocation: Allocation, staged: Staged, title: str) -> Plan:
-    """What hands a run over; where its answer is lost `was_handed_over` tells. Raises UsageError where it has ended."""
+def plan_hand_over(
+    allocation: Allocation, staged: Staged, title: str, code: tuple[PackedCode, int | None] | None = None
+) -> Plan:
+    """What hands a run over; where its answer is lost `was_handed_over` tells. Raises UsageError where it has ended.
+
+    `code` is unpacked into the run's folder first: an archive, and how much of it is there as code_files.look_query()
+    has it.
+    """
     if not allocation.is_open:
         raise UsageError(
             f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): nothing is run in it any more",
@@ -206,9 +224,18 @@ def plan_hand_over(allocation: Allocation, staged: Staged, title: str) -> Plan:
 
     total = sum(map(len, staged.contents.values()))
     shown = ("hand", f"{len(staged.contents) - 1} files", f"({format_memory(total)})", "to", f"job {allocation.job_id}")
-    argv = ("sh", "-c", _HAND_OVER, "sh", allocation.folder, staged.name)
+    argv = ("sh", "-c", _HAND_OVER, "sh", allocation.folder, staged.name, "" if code is None else "there")
     command = ActionCommand(argv, (title,), read, staged.archive, _LIMIT_SECONDS, shown=(*shown, "in", staged.folder))
-    return Plan(ActionRequest(Verb.SUBMIT, (title,)), (), (command,))
+    request = ActionRequest(Verb.SUBMIT, (title,))
+    if code is None:
+        return Plan(request, (), (command,))
+    prepare = ActionCommand(
+        ("sh", "-c", _PREPARE, "sh", allocation.folder, staged.name), (title,), read, shown=("make", staged.folder)
+    )
+    # It is there under a name that no run has, until all of it is.
+    packed, arrived = code
+    unpack = code_command(packed, allocation.root, f"{staged.root}/.{staged.name}", title, arrived)
+    return Plan(request, (), (prepare, unpack, command))
 
 
 async def was_handed_over(store: ClusterStore, allocation: Allocation, staged: Staged) -> Run | None:

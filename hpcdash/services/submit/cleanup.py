@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import JobScope
+from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
 from hpcdash.services.cluster.snapshots import Kind
@@ -28,7 +29,7 @@ Row = Mapping[str, Any]
 
 async def discarded(store: ClusterStore, staged: Staged) -> str:
     """Remove the folder of what was not submitted; in words where it is left. Raises nothing of HpcdashError."""
-    left = await _removed(store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program)
+    left = await remove_folder(store, staged.folder, staged.sums_digest, staged.run_as, staged.launch_program)
     return f"its files remain in {staged.folder}: {left}" if left else ""
 
 
@@ -47,7 +48,7 @@ async def tidied(
     may_have_ended = [record for record in waiting if record.job_id not in alive][:_IDS_A_COMMAND]
     if not may_have_ended or not await asyncio.to_thread(records.looks_now, every_seconds):
         return ()
-    table = await _asked(store, [record.job_id for record in may_have_ended])
+    table = await fetch_ended(store, [record.job_id for record in may_have_ended])
     by_job = await asyncio.to_thread(_rows_by_job, table)
     told = []
     for record in may_have_ended:
@@ -58,7 +59,7 @@ async def tidied(
             record.keep == "nothing" and has_failed(rows, record.tasks)
         ):
             ended = "completed" if is_done else "ended"
-            left = await _removed(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
+            left = await remove_folder(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
             if left:
                 told.append(f"job {record.job_id} {ended}, but its files remain in {record.folder}: {left}")
                 await asyncio.to_thread(records.stays, record, left)
@@ -93,8 +94,8 @@ def _known_alive(table: pa.Table) -> frozenset[str]:
     return frozenset(row["array_id"] or row["id"] for row in left.to_pylist())
 
 
-async def _asked(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
-    """The jobs as the history has them; where there is none, as the scheduler still knows them."""
+async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
+    """Jobs and arrays as the history has them; where there is none, as the scheduler still knows them."""
     if store.probe is None or store.probe.has_accounting is not False:
         try:
             return (await store.poll(store.backend.history.jobs(None, 0, job_ids))).table
@@ -103,7 +104,7 @@ async def _asked(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
     try:
         return (await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))).table
     except NoSuchJob:
-        return pa.table({"id": [], "array_id": [], "state": []})
+        return JOBS.empty_table()
 
 
 def _rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
@@ -114,7 +115,7 @@ def _rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
     return found
 
 
-async def _removed(
+async def remove_folder(
     store: ClusterStore, folder: str, sums: str, run_as: str, launch_program: str, *, has_run: bool = False
 ) -> str:
     """'' once a folder is not there any more; else why it is."""

@@ -366,12 +366,12 @@ def look_query(root: str, digest: str) -> Query[int | None]:
     return Query(("sh", "-c", _LOOK, "sh", root, digest), read)
 
 
-def code_command(packed: PackedCode, folder: str, job: str, arrived: int | None) -> ActionCommand:
-    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a launch's folder.
+def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: int | None) -> ActionCommand:
+    """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a folder below `root`.
 
     Where it fails, `job` was not submitted, and nothing of a part of an archive was unpacked.
     """
-    root, _, name = folder.rpartition("/")
+    name = folder.removeprefix(root.rstrip("/") + "/")
 
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:

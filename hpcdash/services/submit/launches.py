@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.allocation import Waiting
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.domain.demand import LintFinding
-    from hpcdash.services.submit.code_files import CodeFiles
+    from hpcdash.services.submit.allocations import Allocation
+    from hpcdash.services.submit.code_files import CodeFiles, PackedCode
     from hpcdash.services.submit.launch_records import LaunchRecords
     from hpcdash.services.submit.provenance import CodeState
     from hpcdash.services.submit.queues import LaunchQueues
@@ -206,15 +207,21 @@ class Launches:
 
     async def _with_code(self, planned: LaunchPlan, base: Path) -> LaunchPlan:
         """With what sends the request's files, between what makes the folder and what submits."""
-        from hpcdash.services.submit.code_files import code_command, look_query, pack_code_files
+        from hpcdash.services.submit.code_files import code_command
 
-        request, folder = planned.request, planned.staged.folder
-        packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
-        arrived = await self.store.ask(look_query(planned.staged.root, packed.digest))
-        command = code_command(packed, folder, planned.plan.request.job_ids[0], arrived)
+        root, folder = planned.staged.root, planned.staged.folder
+        packed, arrived = await self._packed(planned.request, base, root)
+        command = code_command(packed, root, folder, planned.plan.request.job_ids[0], arrived)
         first, *others = planned.plan.commands
         notes = (*packed.code.notes, *planned.notes)
         return replace(planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes)
+
+    async def _packed(self, request: Request, base: Path, root: str) -> tuple[PackedCode, int | None]:
+        """A request's files, and how much of them is kept there already, as look_query() has it."""
+        from hpcdash.services.submit.code_files import look_query, pack_code_files
+
+        packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
+        return packed, await self.store.ask(look_query(root, packed.digest))
 
     def code_files(self, request: Request, base: Path) -> CodeFiles:
         """What of this machine would be sent with a request. Raises UsageError."""
@@ -227,31 +234,42 @@ class Launches:
         return find_code_files(request.files, base, self.settings.files_limit)
 
     async def plan_run(
-        self, asked: Request, folder: str, title: bytes, text: str, files: Mapping[str, bytes]
-    ) -> tuple[BatchScript, Staged]:
-        """The script of a request that is run in an allocation, and what its `folder` in there will hold.
+        self,
+        asked: Request,
+        allocation: Allocation,
+        title: str,
+        text: str,
+        files: Mapping[str, bytes],
+        base: Path | None,
+    ) -> tuple[BatchScript, Staged, Plan]:
+        """The script of a request that is run in an allocation, what its folder will hold, and what hands it over.
 
-        Nothing is staged. Raises UsageError.
+        Nothing is staged. Raises UsageError, and what keeps the cluster from answering.
         """
         if asked.array is not None or asked.after or asked.hold:
             raise UsageError(
                 "array, after and hold are the scheduler's, which takes no part in a run",
                 "Runs follow one another in the order they come; submit one for each task.",
             )
-        if asked.files:
-            raise UsageError("files: none are sent with a run", "Copy them there, and name the folder as work_dir.")
-        from hpcdash.backends.script.body import Place, staged_name
-        from hpcdash.services.submit.allocations import TITLE_NAME
+        from hpcdash.backends.script.body import Place, staged_name, with_code_state
+        from hpcdash.services.submit.allocations import TITLE_NAME, new_run_folder, plan_hand_over, title_content
 
         await self.queues.learn()
         request, aside = self._in_its_queue(asked)
+        folder = new_run_folder(self.store, allocation)
         name = request.script.rpartition("/")[2]
         script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
         place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
         made = self._script(request, place, aside)
-        return made, launch_files(
-            request, place, made, text=text, files=files, more={TITLE_NAME: title}, at=self.store.clock.now()
-        )
+        if (code_state := await self._code_state(request, base)) is not None:
+            made = with_code_state(made, code_state.words)
+        more = {TITLE_NAME: title_content(title)}
+        staged = launch_files(request, place, made, text=text, files=files, more=more, at=self.store.clock.now())
+        code = None
+        if request.files:
+            code = await self._packed(request, base or Path.cwd(), allocation.root)
+            made = replace(made, warnings=(*code[0].code.notes, *made.warnings))
+        return made, staged, plan_hand_over(allocation, staged, title, code)
 
     async def _trust(self, root: str) -> None:
         """Raises UsageError where others could change what root's program keeps; asked for once a connection."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +46,8 @@ async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
     Asks for usage, queues and nodes; what cannot be had only makes the proposal poorer.
     """
     states = {row["state"] for row in rows}
+    if all(_was_killed(row) for row in rows):
+        return await _after_a_kill(store, rows[0])
     if not states <= {JobState.TIMEOUT, JobState.OUT_OF_MEMORY}:
         # What failed by itself would not do better with more.
         return None
@@ -62,6 +66,21 @@ async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
     if not wants_time:
         return _joined((NewLimits(starved["limit_seconds"]), nothing, ()), of_memory)
     return _joined(_more_time(starved, await _table(store, Kind.QUEUES)), of_memory)
+
+
+def _was_killed(row: Row) -> bool:
+    return bool(row["state"] == JobState.FAILED and row["exit_signal"] == signal.SIGKILL)
+
+
+async def _after_a_kill(store: ClusterStore, killed: Row) -> Proposal | None:
+    """More memory where it used more than it had: Slurm without cgroups ends such a job by a signal alone."""
+    if "memory_bytes" not in store.backend.submit.new_limits:
+        return None
+    usage = await _usage(store, killed)
+    if usage.memory_peak_bytes is None or usage.memory_peak_bytes <= (_memory_asked(killed, usage) or math.inf):
+        return None
+    nodes = await _table(store, Kind.NODES)
+    return _joined((NewLimits(killed["limit_seconds"]), AS_IT_WAS, ()), _more_memory(killed, usage, nodes))
 
 
 _Part = tuple[NewLimits, NewLimits, tuple[str, ...]]
@@ -89,9 +108,7 @@ def _more_time(row: Row, queues: pa.Table | None) -> _Part:
 
 
 def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
-    had = usage.memory_asked_bytes
-    if had is None and row["memory_bytes"] is not None:
-        had = row["memory_bytes"] // max(1, row["nodes"] or 1)
+    had = _memory_asked(row, usage)
     peak = usage.memory_peak_bytes
     if had is None and peak is None:
         return AS_IT_WAS, AS_IT_WAS, ("it ran out of memory; its limit and usage are unknown",)
@@ -104,6 +121,13 @@ def _more_memory(row: Row, usage: Usage, nodes: pa.Table | None) -> _Part:
         wanted = max(most // _MIB * _MIB, had or 0)
         notes.append(f"no node of {row['queue']} has more than {format_memory(most)}")
     return NewLimits(memory_bytes=had), NewLimits(memory_bytes=wanted), tuple(notes)
+
+
+def _memory_asked(row: Row, usage: Usage) -> int | None:
+    """Bytes on a node."""
+    if usage.memory_asked_bytes is not None or row["memory_bytes"] is None:
+        return usage.memory_asked_bytes
+    return int(row["memory_bytes"]) // max(1, row["nodes"] or 1)
 
 
 def _rounded_up(amount: int, steps: Sequence[tuple[float, int]]) -> int:

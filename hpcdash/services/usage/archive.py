@@ -13,15 +13,15 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import Backend, Probe
-from hpcdash.backends.queries import ParsedTable, Query
+from hpcdash.backends.base import Backend, HistoryScope, Probe
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain import query
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.query_conditions import All, FilterCondition, Pattern, TextIs
-from hpcdash.domain.runs import joined_runs, overlapping, runs_of_jobs
+from hpcdash.domain.runs import joined_runs, overlapping, running_runs, runs_of_jobs, without_ended
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
-from hpcdash.domain.units import DAY, MINUTE, WEEK
+from hpcdash.domain.units import DAY, MINUTE, WEEK, format_span
 from hpcdash.errors import CommandTimedOut, HpcdashError, RateLimited
 from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
@@ -43,6 +43,10 @@ _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
 _WAITS_OF_SECONDS = 90 * DAY
 _WAITS_SECONDS = 600.0
+# A site's policy may change while the program runs.
+_SCOPE_SECONDS = 3600.0
+# Every server's history is longer.
+_SHORT_SECONDS = 7 * DAY
 OTHERS_HIDDEN = "The cluster hides others' ended jobs from you"
 
 
@@ -116,9 +120,10 @@ class Progress:
 class FetchedRuns:
     """Rows of domain.schema.RUNS that overlap a span, the newest end first.
 
-    `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, or
-    `problem` says why they could not be. `rejected` lists, in words, rows that could not be read. `hides_others`:
-    whether the cluster hides others' runs from whoever asked; None: not asked, or not known.
+    `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, the cluster
+    keeps ended jobs only since `kept_since`, or `problem` says why they could not be. `rejected` lists, in words, rows
+    that could not be read. `hides_others`: whether the cluster hides others' runs from whoever asked; None: not asked,
+    or not known. `running` are those that have begun and not ended, where they were asked for: `ends_at` is null.
     """
 
     table: pa.Table
@@ -128,10 +133,31 @@ class FetchedRuns:
     problem: HpcdashError | None = None
     rejected: tuple[str, ...] = ()
     hides_others: bool | None = None
+    kept_since: int | None = None
+    running: pa.Table | None = None
 
     @property
     def is_whole(self) -> bool:
         return not self.missing
+
+    @property
+    def unasked_seconds(self) -> int:
+        """How much of the span is not known and may be asked for."""
+        return sum(part.seconds for part in self.missing) - self._forgotten_seconds
+
+    @property
+    def _forgotten_seconds(self) -> int:
+        kept_since = self.span.since if self.kept_since is None else self.kept_since
+        return sum(max(0, min(part.until, kept_since) - part.since) for part in self.missing)
+
+    def format_forgotten(self) -> str:
+        """What the cluster no longer keeps of the span; '' where it keeps all that is not known here."""
+        if self.kept_since is None or not self._forgotten_seconds:
+            return ""
+        return (
+            f"The cluster keeps ended jobs for {format_span(self.taken_at - self.kept_since)}: "
+            f"{format_span(-(-self._forgotten_seconds // MINUTE) * MINUTE)} of the span before that are not known"
+        )
 
 
 class RunArchive:
@@ -145,8 +171,8 @@ class RunArchive:
         self._folder = folder
         self._state_folder = state_folder
         self._files: dict[tuple[str, str], RunFiles] = {}
-        # By who asks; not asked for anew before the program ends.
-        self._hides_others: dict[str, bool | None] = {}
+        # By who asks, and when that was asked (monotonic).
+        self._history_scopes: dict[str, tuple[float, HistoryScope]] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
         # One span after the other: each asks only for what the one before left out.
@@ -176,6 +202,7 @@ class RunArchive:
         progress: Callable[[Progress], None] | None = None,
         *,
         stop: asyncio.Event | None = None,
+        with_running: bool = False,
     ) -> FetchedRuns:
         """The runs that overlap `span`; only what is not known yet is asked for.
 
@@ -190,10 +217,19 @@ class RunArchive:
         except HpcdashError as error:
             problem = error
         scope, user = self._scope(selection)
+        is_of_others = selection.everyone or any(name != store.user for name in selection.users)
         async with self._turn:
             files = self._of(scope)
             await asyncio.to_thread(files.load, span)
-            asking = _Asking(store, files, span, user, progress, stop or asyncio.Event())
+            told = HistoryScope()
+            # Asked for first: what ends meanwhile is then in both, and counts once.
+            running = await self._fetch_running(user, span) if with_running and problem is None else None
+            if problem is None and (is_of_others or self._may_be_forgotten(files, span)):
+                told = await self._fetch_scope()
+            if is_of_others:
+                files.see(others=told.hides_others is False)
+            kept_since = None if told.kept_seconds is None else int(store.clock.now()) - told.kept_seconds
+            asking = _Asking(store, files, span, user, progress, stop or asyncio.Event(), kept_since)
             if problem is None:
                 try:
                     await asking.run()
@@ -204,31 +240,54 @@ class RunArchive:
                 await asyncio.to_thread(files.save)
                 problem = asking.problem
             self._waits = None
-            missing = asking.missing()
+            missing = files.missing(span, asking.asked)
             if problem is not None and missing == [span]:
                 raise problem
             now = store.clock.now()
             table = await asyncio.to_thread(self._selected, files, asking.extra, span, selection, now)
             files.release()
-        is_of_others = selection.everyone or any(name != store.user for name in selection.users)
-        hides_others = await self.fetch_hides_others() if is_of_others and problem is None else None
-        return FetchedRuns(table, span, now, tuple(missing), problem, tuple(asking.rejected), hides_others)
+        if running is not None:
+            running = selection.apply(without_ended(running, table), now)
+        hides_others = told.hides_others if is_of_others and problem is None else None
+        return FetchedRuns(
+            table, span, now, tuple(missing), problem, tuple(asking.rejected), hides_others, kept_since, running
+        )
+
+    def _may_be_forgotten(self, files: RunFiles, span: Span) -> bool:
+        """Whether the cluster may not keep what is missing: a database does, and a server for a while."""
+        gaps = files.missing(span)
+        is_old = bool(gaps) and gaps[0].since < self._store.clock.now() - _SHORT_SECONDS
+        return is_old and not self._store.backend.history.is_sliced
+
+    async def _fetch_running(self, user: str | None, span: Span) -> pa.Table | None:
+        """Rows of RUNS that run now and began before the span's end; None where they could not be asked for."""
+        try:
+            scope = JobScope(user=user, each_task=True)
+            jobs = (await self._store.poll(self._store.backend.queue.jobs(scope))).table
+        except HpcdashError:
+            return None
+        return running_runs(jobs, span, self._store.clock.now())
 
     async def fetch_hides_others(self) -> bool | None:
-        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not known.
+        """Whether the cluster hides others' ended jobs from whoever asks; None where that is not known."""
+        return (await self._fetch_scope()).hides_others
 
-        It is asked for once.
-        """
+    async def _fetch_scope(self) -> HistoryScope:
+        """What the history shows whoever asks; asked for once in a while."""
         user = "" if self._store.probe is None else self._store.probe.user
-        wanted = self._store.backend.history.hides_others(user) if user else None
-        if wanted is not None and user not in self._hides_others:
+        wanted = self._store.backend.history.scope(user) if user else None
+        if wanted is None:
+            return HistoryScope()
+        asked_at, told = self._history_scopes.get(user, (-_SCOPE_SECONDS, HistoryScope()))
+        if time.monotonic() - asked_at >= _SCOPE_SECONDS or user not in self._history_scopes:
             try:
-                self._hides_others[user] = await self._store.poll(wanted)
+                told = await self._store.poll(wanted)
             except RateLimited:
-                return None
+                return HistoryScope()
             except HpcdashError:
-                self._hides_others[user] = None
-        return self._hides_others.get(user)
+                told = HistoryScope()
+            self._history_scopes[user] = time.monotonic(), told
+        return told
 
     def _selected(
         self, files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float
@@ -272,6 +331,7 @@ class _Asking:
         user: str | None,
         progress: Callable[[Progress], None] | None,
         stop: asyncio.Event,
+        kept_since: int | None,
     ) -> None:
         self.store = store
         self.files = files
@@ -285,8 +345,10 @@ class _Asking:
         self.extra: list[pa.Table] = []
         # The cluster's clock when the last of it was asked for.
         self.asked_until = int(store.clock.now())
-        # What was asked for too early to be sure of.
-        self._asked: list[Span] = []
+        # Before that the cluster has forgotten all.
+        self.kept_since = span.since if kept_since is None else max(kept_since, span.since)
+        # What was asked for, some too early to be sure of.
+        self.asked: list[Span] = []
         self._saved_at = time.monotonic()
         self._rows = 0
 
@@ -306,8 +368,10 @@ class _Asking:
         self._tell()
 
     def missing(self) -> list[Span]:
-        """What of the span is not known yet, oldest first."""
-        return self.files.missing(self.span, self._asked)
+        """What of the span is not known yet and the cluster still keeps, oldest first."""
+        if self.kept_since >= self.span.until:
+            return []
+        return self.files.missing(Span(self.kept_since, self.span.until), self.asked)
 
     async def _in_slices(self) -> None:
         seconds = _FIRST_OF_EVERYONE_SECONDS if self.user is None else _FIRST_SECONDS
@@ -387,7 +451,7 @@ class _Asking:
         self._rows += runs.num_rows
         # What ended a moment ago may not be in the accounting yet.
         sure = Span(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS))
-        self._asked.append(span)
+        self.asked.append(span)
         await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
         self._tell()
         if time.monotonic() - self._saved_at > _SAVE_EVERY_SECONDS:
@@ -397,4 +461,5 @@ class _Asking:
     def _tell(self, wait_seconds: float = 0.0) -> None:
         if self.progress is not None:
             gone = sum(gap.seconds for gap in self.missing())
-            self.progress(Progress(self.span.seconds - gone, self.span.seconds, self._rows, wait_seconds))
+            seconds = max(0, self.span.until - self.kept_since)
+            self.progress(Progress(seconds - gone, seconds, self._rows, wait_seconds))

@@ -123,6 +123,7 @@ def _figures(report: Report, width: int) -> list[Line]:
         *([("GPU hours", format_hours(total["gpu_seconds"]), "value")] if report.unit == "GPU" else []),
         ("CPU hours", format_hours(total["cpu_seconds"]), "value"),
         ("Jobs", format_count(total["jobs"] or 0), "value"),
+        *([("Running", format_count(total["running"]), "value")] if total["running"] else []),
         ("Failed", _with_share(total["failed"], total["jobs"]), "bad" if total["failed"] else "value"),
         ("Requeued", format_count(total["requeued"] or 0), "value"),
         (f"{report.unit} h lost to failures", _hours_with_share(failed, held), "bad" if failed else "value"),

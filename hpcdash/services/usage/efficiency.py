@@ -304,13 +304,18 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids, the newest first."""
+    """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids, the newest first.
+
+    `memory_bytes` (of the whole job) and `limit_seconds` are what would do; None: what was asked for is not too much.
+    """
 
     user: str
     name: str
     runs: int
     jobs: tuple[str, ...]
     words: tuple[str, ...]
+    memory_bytes: int | None = None
+    limit_seconds: int | None = None
 
 
 def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
@@ -335,11 +340,13 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     found: list[Advice] = []
     for number in chosen.tolist():
         members = rows[group == number]
-        words = _words({name: column[members] for name, column in columns.items()}, is_completed[members])
+        words, memory, limit = _words(
+            {name: column[members] for name, column in columns.items()}, is_completed[members]
+        )
         if words:
             jobs = as_array(runs["id"]).take(pa.array(members[:3])).to_pylist()
             whose, what = (as_array(runs[column])[int(members[0])].as_py() or "" for column in ("user", "name"))
-            found.append(Advice(whose, what, len(members), tuple(jobs), tuple(words)))
+            found.append(Advice(whose, what, len(members), tuple(jobs), tuple(words), memory, limit))
     return found[:most]
 
 
@@ -366,9 +373,11 @@ def _idle_hours(columns: dict[str, np.ndarray]) -> np.ndarray:
     return idle + np.where(spare >= _LEAST_SAVED_SECONDS, 1e-6, 0)
 
 
-def _words(columns: dict[str, np.ndarray], is_completed: np.ndarray) -> list[str]:
-    """Sentences on the runs of one name."""
+def _words(columns: dict[str, np.ndarray], is_completed: np.ndarray) -> tuple[list[str], int | None, int | None]:
+    """Sentences on the runs of one name, and the memory and the time limit that would do, where less would."""
     words: list[str] = []
+    memory: int | None = None
+    time_limit: int | None = None
     elapsed = columns["elapsed_seconds"]
 
     def busy(of: str, least: int) -> tuple[int, float, int]:
@@ -392,6 +401,7 @@ def _words(columns: dict[str, np.ndarray], is_completed: np.ndarray) -> list[str
     runs, asked, peak = largest("memory_bytes", "memory_peak_bytes")
     enough = enough_memory(peak)
     if runs and peak < asked / 2 and asked - enough >= _LEAST_SAVED_BYTES:
+        memory = enough
         words.append(
             f"asked {format_memory(asked)}, peak {format_memory(peak)} in {counted(runs, 'run')}: "
             f"{format_memory(enough)} would do"
@@ -403,11 +413,12 @@ def _words(columns: dict[str, np.ndarray], is_completed: np.ndarray) -> list[str
     runs, limit, longest = largest("limit_seconds", "elapsed_seconds")
     enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
     if runs and longest < limit / 2 and limit - enough >= _LEAST_SAVED_SECONDS:
+        time_limit = enough
         words.append(
             f"asked {format_duration(limit)}, longest {format_duration(longest)} in {counted(runs, 'run')}: "
             f"{format_duration(enough)} would do"
         )
-    return words
+    return words, memory, time_limit
 
 
 def _percent(part: float) -> str:

@@ -75,7 +75,7 @@ def report_page(report: Report, title: str, subtitle: str = "", written_at: date
     when = "" if written_at is None else f" Written {written_at.astimezone(report.zone):%Y-%m-%d %H:%M %Z} by hpcdash."
     notes = " ".join(f"{note.rstrip('.')}." for note in report.notes)
     about = (
-        "Jobs that still run are left out. Hours are those allocated within the span; a run that began before or ended "
+        "Hours are those allocated within the span; a run that began before or ended "
         "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or the node "
         "failed."
     )
@@ -108,6 +108,7 @@ def _tiles(report: Report) -> str:
         *([("GPU hours", format_hours(total["gpu_seconds"]), "")] if report.unit == "GPU" else []),
         ("CPU hours", format_hours(total["cpu_seconds"]), ""),
         ("jobs ended", format_count(total["jobs"] or 0), ""),
+        *([("still running", format_count(total["running"]), "")] if total["running"] else []),
         (f"failed, {percent(total['failed'], total['jobs']) or '0 %'}", format_count(total["failed"] or 0), "bad"),
         (f"{report.unit} hours lost to failures, {percent(lost, held) or '0 %'}", format_hours(lost), "bad"),
         ("requeued", format_count(total["requeued"] or 0), ""),

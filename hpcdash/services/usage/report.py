@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import pairwise
@@ -18,7 +18,7 @@ from hpcdash.domain.spans import Span
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
-from hpcdash.services.usage.archive import OTHERS_HIDDEN
+from hpcdash.services.usage.archive import OTHERS_HIDDEN, FetchedRuns
 from hpcdash.services.usage.efficiency import USES, Advice, advise, column_floats, whole_peaks, with_use
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ MEASURES: tuple[tuple[str, pa.DataType], ...] = (
     ("jobs", COUNT),
     ("failed", COUNT),
     ("requeued", COUNT),
+    # Runs that have not ended: their hours to this day are in the first two.
+    ("running", COUNT),
     # Of the first two, what failed runs had.
     ("failed_cpu_seconds", COUNT),
     ("failed_gpu_seconds", COUNT),
@@ -61,6 +63,7 @@ _COLUMNS = (
     *("elapsed_seconds", "limit_seconds", "submitted_at", "eligible_at", "started_at", "ends_at"),
     *("suspended_seconds", "run", "usage_source"),
 )
+_READ = frozenset({*_COLUMNS, "cpu_seconds_used", "gpu_use", "gpu_memory_peak_bytes", "_admin_comment"})
 _OF_WAITS = ("started", "wait_seconds")
 _WAITS = (("wait_median_seconds", 0.5), ("wait_p80_seconds", 0.8))
 GROUPS = pa.schema([("key", TEXT), *MEASURES, *((name, COUNT) for name, _ in _WAITS)])
@@ -135,11 +138,13 @@ class Report:
 def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence[str] = ()) -> Report:
     """The report of `runs`, rows of domain.schema.RUNS in any order. Days are those of `zone`.
 
-    A run counts with its hours in the span, as sreport cuts it: on the days it ran; as a job and a failure on the day
-    it ended; with its wait on the day it started. Suspended time is no CPU time, but GPU time: it keeps its GPUs.
+    One without an end still runs, and began its `elapsed_seconds` and the time it was suspended ago. A run counts with
+    its hours in the span, as sreport cuts it: on the days it ran; as a job and a failure on the day it ended; with its
+    wait on the day it started. Suspended time is no CPU time, but GPU time: it keeps its GPUs.
     """
     import pandas as pd
 
+    runs = runs.select([name for name in runs.column_names if name in _READ]).combine_chunks()
     used = with_use(runs).select([*_COLUMNS, *USES])
     begin, end = _times(used)
     inside = np.flatnonzero((end > span.since) & (begin < span.until) | _within(end, span))
@@ -183,7 +188,8 @@ def _times(runs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     begin = column_floats(as_array(runs["started_at"]).cast(COUNT))
     elapsed = column_floats(runs["elapsed_seconds"])
     begin = np.where(np.isnan(begin) & (elapsed > 0), end - elapsed, begin)
-    return begin, np.where(np.isnan(end), begin + elapsed, end)
+    suspended = np.nan_to_num(column_floats(runs["suspended_seconds"]))
+    return begin, np.where(np.isnan(end), begin + elapsed + suspended, end)
 
 
 def _within(moments: np.ndarray, span: Span) -> np.ndarray:
@@ -281,7 +287,8 @@ def _measures(runs: pa.Table, held: _Held, begin: np.ndarray, end: np.ndarray, s
     import pandas as pd
 
     cpu, gpu = held.cpu_seconds(), held.gpus * held.seconds
-    ended = _within(end, span)
+    is_running = pc.is_null(as_array(runs["ends_at"])).to_numpy(zero_copy_only=False)
+    ended = _within(end, span) & ~is_running
     states = as_array(runs["state"]).cast(TEXT)
     failed = pc.fill_null(pc.is_in(states, pa.array(list(FAILURES), TEXT)), False).to_numpy(zero_copy_only=False)
     again = column_floats(runs["run"]) > 1
@@ -298,6 +305,7 @@ def _measures(runs: pa.Table, held: _Held, begin: np.ndarray, end: np.ndarray, s
         "failed": ended & failed,
         # A job's second run is there because it was put back into the queue.
         "requeued": ended & again,
+        "running": is_running,
         "failed_cpu_seconds": np.where(failed, cpu, 0),
         "failed_gpu_seconds": np.where(failed, gpu, 0),
         "unused_cpu_seconds": _unused(cpu, cpu_use),
@@ -519,27 +527,36 @@ class _Hours:
             return np.where(seconds > 0, held / seconds, np.nan)
 
 
-def scope_notes(
-    runs: pa.Table,
-    *,
-    everyone: bool,
-    user: str,
-    missing: Sequence[Span] = (),
-    hides_others: bool | None = None,
-) -> list[str]:
-    """Whose runs a report is of, as far as the cluster shows them, and what of its span is not known."""
-    whose = pc.unique(as_array(runs["user"]).cast(TEXT)).drop_null().to_pylist()
-    users = counted(len(whose), "user")
+def runs_and_notes(
+    fetched: FetchedRuns, *, everyone: bool, user: str, wanted: Callable[[pa.Table], pa.Table] | None = None
+) -> tuple[pa.Table, list[str]]:
+    """What a report is made of: the runs that ended and those that still run, and in words whose they are, as far as
+    the cluster shows them, and what of the span is not known. Of the runs that are `wanted`, where that is given."""
+    parts = [fetched.table, *([fetched.running] if fetched.running is not None and fetched.running.num_rows else [])]
+    if wanted is not None:
+        parts = [wanted(part) for part in parts]
+    notes = [_whose(fetched, everyone=everyone, user=user)]
+    if fetched.running is None:
+        notes.append("Jobs that still run are not counted: the queue could not be asked")
+    elif len(parts) > 1 and (running := parts[1].num_rows):
+        notes.append(f"{counted(running, 'job')} still running, counted up to now")
+    if forgotten := fetched.format_forgotten():
+        notes.append(forgotten)
+    if fetched.unasked_seconds:
+        notes.append(f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be asked for")
+    return pa.concat_tables(parts).unify_dictionaries(), notes
+
+
+def _whose(fetched: FetchedRuns, *, everyone: bool, user: str) -> str:
     if not everyone:
-        notes = ["Your own jobs that have ended"]
-    elif hides_others:
-        notes = [OTHERS_HIDDEN if set(whose) <= {user} else f"Ended jobs of {users}. {OTHERS_HIDDEN}"]
-    elif hides_others is False:
-        notes = [f"Ended jobs of {users}: the cluster hides none from you"]
-    elif runs.num_rows and set(whose) == {user}:
-        notes = ["The cluster showed no ended jobs but yours: others' may be private there"]
-    else:
-        notes = [f"Ended jobs of {users}: all that the cluster shows you"]
-    if seconds := sum(span.seconds for span in missing):
-        notes.append(f"{format_span(seconds)} of the span are missing: they could not be asked for")
-    return notes
+        return "Your own jobs"
+    tables = [fetched.table, *([] if fetched.running is None else [fetched.running])]
+    whose = {name for table in tables for name in pc.unique(as_array(table["user"]).cast(TEXT)).to_pylist()} - {None}
+    users = counted(len(whose), "user")
+    if fetched.hides_others:
+        return OTHERS_HIDDEN if whose <= {user} else f"Jobs of {users}. {OTHERS_HIDDEN}"
+    if fetched.hides_others is False:
+        return f"Jobs of {users}: the cluster hides none from you"
+    if whose == {user}:
+        return "The cluster showed no jobs but yours: others' may be private there"
+    return f"Jobs of {users}: all that the cluster shows you"

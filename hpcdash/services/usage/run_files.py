@@ -19,11 +19,12 @@ from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.services.arrow_files import read_table, write_table
 
-_FORMAT, _COVERED, _ASKER, _SCHEDULER = (
+_FORMAT, _COVERED, _ASKER, _SCHEDULER, _SEES_OTHERS = (
     b"hpcdash.format",
     b"hpcdash.covered",
     b"hpcdash.asker",
     b"hpcdash.scheduler",
+    b"hpcdash.sees-others",
 )
 # Raised when the schema, or what its columns mean, changes: older files are then not read.
 _FORMAT_VERSION = b"1"
@@ -36,6 +37,8 @@ class _Month:
 
     tables: list[pa.Table] = field(default_factory=list)
     covered: list[Span] = field(default_factory=list)
+    # Whether all of that was asked for when the cluster hid nobody's jobs.
+    sees_others: bool = False
     is_new: bool = False
     is_kept: bool = False
 
@@ -53,7 +56,15 @@ class RunFiles:
         self._name = scope if scope in ("mine", "everyone") else hashlib.sha256(scope.encode()).hexdigest()[:12]
         self._asker = asker
         self._scheduler = scheduler
+        self._sees_others = False
         self._months: dict[str, _Month] = {}
+
+    def see(self, *, others: bool) -> None:
+        """Whether the cluster shows everyone's jobs now: what was asked for while it did not is not known then."""
+        self._sees_others = others
+        for month in self._months.values():
+            if others and not month.sees_others:
+                month.covered, month.sees_others = [], True
 
     def load(self, span: Span | None) -> None:
         """Read the files of the months from the beginning of a span on (None: all) that were not read yet."""
@@ -78,7 +89,7 @@ class RunFiles:
             covered = [Span(int(since), int(until)) for since, until in json.loads(metadata[_COVERED])]
         except (KeyError, TypeError, ValueError):
             return _Month()
-        return _Month([table], covered, is_kept=True)
+        return _Month([table], covered, sees_others=metadata.get(_SEES_OTHERS) == b"1", is_kept=True)
 
     def save(self) -> None:
         """Write the months that changed. A disk that would not have them leaves them to be asked for again."""
@@ -94,6 +105,7 @@ class RunFiles:
                     _ASKER: self._asker,
                     _SCHEDULER: self._scheduler,
                     _COVERED: covered,
+                    _SEES_OTHERS: b"1" if month.sees_others else b"",
                 }
                 path = self._folder / f"runs-{self._name}-{name}.arrow"
                 month.is_kept = write_table(path, month.tables[0], metadata)
@@ -103,14 +115,18 @@ class RunFiles:
         ends = as_array(runs["ends_at"])
         names = pc.strftime(ends.cast(pa.timestamp("s")), "%Y-%m").dictionary_encode()
         for name in names.dictionary.to_pylist():
-            month = self._months.setdefault(name, _Month())
+            month = self._month(name)
             # What is newer comes first: it is the one that stays of two alike.
             month.tables.insert(0, runs.filter(pc.equal(names.cast(pa.string()), name)))
             month.is_new, month.is_kept = True, False
         for part in _months_of(span) if span is not None else ():
-            month = self._months.setdefault(_month_of(part.since), _Month())
+            month = self._month(_month_of(part.since))
+            month.sees_others = month.sees_others and self._sees_others
             month.covered = _joined([*month.covered, part])
             month.is_new, month.is_kept = True, False
+
+    def _month(self, name: str) -> _Month:
+        return self._months.setdefault(name, _Month(sees_others=self._sees_others))
 
     def missing(self, span: Span, also: Iterable[Span] = ()) -> list[Span]:
         """The parts of a span that are not known and not in `also`, oldest first."""

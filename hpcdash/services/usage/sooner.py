@@ -1,4 +1,4 @@
-"""When a waiting job would start were it shorter or smaller: the scheduler is asked, on request only."""
+"""When a job would start were it shorter or smaller: the scheduler is asked, on request only."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, StartEstimate
 from hpcdash.domain.states import WAITING
-from hpcdash.domain.units import MINUTE, format_clock, format_span
+from hpcdash.domain.units import MINUTE, format_clock, format_memory, format_span
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, UsageError, readable_command
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
@@ -38,30 +39,94 @@ class StartOption:
         return f"{when} on {estimate.node_list}" if estimate.node_list else when
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierStart:
+    """When a job would start were it submitted now as it was, and with what is enough for it."""
+
+    as_it_was: StartOption
+    changed: StartOption
+
+    @property
+    def earlier_seconds(self) -> int | None:
+        """None where the scheduler does not say when either would start."""
+        before, after = (one.estimate.starts_at_epoch for one in (self.as_it_was, self.changed))
+        return None if before is None or after is None else int(before - after)
+
+    def format(self, now_epoch: float) -> str:
+        """In a sentence; '' where there is no estimate."""
+        change, after = self.changed.change, self.changed.format(now_epoch)
+        if self.changed.estimate.refusal:
+            return f"with {change}: {after}"
+        if (earlier := self.earlier_seconds) is None:
+            return ""
+        if earlier < MINUTE:
+            return f"with {change} it would start no earlier now: {after}"
+        before = self.as_it_was.format(now_epoch)
+        return f"with {change} it would start about {format_span(earlier)} earlier: {after}, not {before}"
+
+
 async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOption]:
     """A waiting job as it is, with a half and a quarter of its time limit, and on half of its nodes.
 
     Each is one command that submits nothing; Slurm counts a job number for it. Raises UsageError for a job that does
     not wait, and where the scheduler tells no start beforehand.
     """
+    job = await _fetch_job(store, job_id)
+    if job.row["state"] not in WAITING:
+        raise UsageError(
+            f"job {job.row['id']} does not wait: it is {job.row['state']}", "Ask for a job that is pending."
+        )
+    return [await _ask(store, job, *change) for change in _changes(job.row)]
+
+
+async def fetch_earlier_start(
+    store: ClusterStore, job_id: str, *, memory_bytes: int | None, limit_seconds: int | None
+) -> EarlierStart:
+    """An ended job as it was, and with so much memory (of the whole job) and time: a command each, as above.
+
+    Raises what keeps the job's script from being read, and UsageError where the scheduler tells no start beforehand.
+    """
+    job = await _fetch_job(store, job_id)
+    words, a_node = [], None
+    if memory_bytes is not None:
+        a_node = -(-memory_bytes // max(1, job.row["nodes"] or 1))
+        words.append(f"{format_memory(memory_bytes)} of memory")
+    if limit_seconds is not None:
+        words.append(f"a limit of {format_clock(limit_seconds)}")
+    limits = NewLimits(time_seconds=limit_seconds, memory_bytes=a_node)
+    as_it_was = await _ask(store, job, "as it was", AS_IT_WAS, None)
+    return EarlierStart(as_it_was, await _ask(store, job, " and ".join(words), limits, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    detail: JobDetail
+    past: Mapping[str, str]
+    script: Script
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        row: Mapping[str, Any] = self.detail.job.to_pylist()[0]
+        return row
+
+
+async def _fetch_job(store: ClusterStore, job_id: str) -> _Job:
     detail = await store.fetch_detail(job_id)
-    row = detail.job.to_pylist()[0]
-    if row["state"] not in WAITING:
-        raise UsageError(f"job {row['id']} does not wait: it is {row['state']}", "Ask for a job that is pending.")
     script = await fetch_script(store, job_id, detail=detail)
     try:
         past = await store.ask(store.backend.history.native(job_id))
     except (NoSuchJob, AccountingUnavailable):
         past = {}
-    options = []
-    for change, limits, nodes in _changes(row):
-        query = store.backend.submit.start_again_estimate(detail, past, script, limits, nodes)
-        if query is None:
-            raise UsageError(f"{store.backend.title} tells no start before a job is submitted")
-        text = script.text.encode("utf-8", "surrogateescape")
-        answer = await store.act(ActionCommand(query.argv, (), lambda _: (), text, query.limit_seconds))
-        options.append(StartOption(change, readable_command(query.argv), query.parse(answer)))
-    return options
+    return _Job(detail, past, script)
+
+
+async def _ask(store: ClusterStore, job: _Job, change: str, limits: NewLimits, nodes: int | None) -> StartOption:
+    query = store.backend.submit.start_again_estimate(job.detail, job.past, job.script, limits, nodes)
+    if query is None:
+        raise UsageError(f"{store.backend.title} tells no start before a job is submitted")
+    text = job.script.text.encode("utf-8", "surrogateescape")
+    answer = await store.act(ActionCommand(query.argv, (), lambda _: (), text, query.limit_seconds))
+    return StartOption(change, readable_command(query.argv), query.parse(answer))
 
 
 def _changes(row: Mapping[str, Any]) -> Iterator[tuple[str, NewLimits, int | None]]:

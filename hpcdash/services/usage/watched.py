@@ -1,39 +1,39 @@
-"""What was seen of jobs' use while a person watched: watched.json in the state folder, mode 0600."""
+"""What was seen of jobs' use while a person watched, in the state database."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.columns import as_array, row_numbers
 from hpcdash.domain.schema import TEXT, WORD, UsageSource
-from hpcdash.private_files import atomic_write
+from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.usage.sample import NodeUse
 
-_MOST_JOBS = 1000
-_LARGEST_BYTES = 4 << 20
+_MOST_RUNS = 1000
 # Two looks farther apart than this had nobody watch between them.
 _LONGEST_GAP_SECONDS = 60.0
 # What was watched for less of a run than this says nothing of the run.
 _LEAST_PART = 0.1
 
 
-class WatchedUse(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class WatchedUse:
     """One run's use while it was watched for `seconds`: means over that time and peaks, over all of its nodes.
 
-    None is unknown, as all is where not every node was watched. `started_at` tells a run from a later one with its id.
+    None is unknown, as all is where not every node was watched. `started_at` tells a run from a later one with its id,
+    0 where that is not known.
     """
 
-    cluster: str
     job_id: str
-    started_at: float | None = None
+    started_at: float = 0.0
     seconds: float = 0.0
     cores: float | None = None
     memory_peak_bytes: int | None = None
@@ -93,27 +93,41 @@ def _larger(first: int | None, second: int | None) -> int | None:
     return max((one for one in (first, second) if one is not None), default=None)
 
 
-def _started(job: Mapping[str, Any]) -> float | None:
+def _started(job: Mapping[str, Any]) -> float:
     started = job.get("started_at")
-    return started.timestamp() if isinstance(started, datetime) else None
+    return started.timestamp() if isinstance(started, datetime) else 0.0
 
 
-def _file(folder: Path) -> Path:
-    return folder / "watched.json"
+_COLUMNS = "job_id, started_at, seconds, cores, memory_peak_bytes, gpu_percent, gpu_memory_peak_bytes, watts"
 
 
-def _read(folder: Path) -> list[WatchedUse]:
-    """[] where nothing was kept, or the file cannot be read; one that is damaged is renamed, never overwritten."""
-    path = _file(folder)
+def _mean(name: str) -> str:
+    """Of both times, by their lengths."""
+    both = f"({name} * seconds + excluded.{name} * excluded.seconds) / (seconds + excluded.seconds)"
+    return f"{name} = coalesce({both}, {name}, excluded.{name})"
+
+
+def _peak(name: str) -> str:
+    return f"{name} = coalesce(max({name}, excluded.{name}), {name}, excluded.{name})"
+
+
+# Two windows may add to one run.
+_ADD = (
+    f"INSERT INTO watched (cluster, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (cluster, job_id, started_at) DO UPDATE SET seconds = seconds + excluded.seconds,"
+    f" {_mean('cores')}, {_mean('gpu_percent')}, {_mean('watts')},"
+    f" {_peak('memory_peak_bytes')}, {_peak('gpu_memory_peak_bytes')}"
+)
+_FORGET = f"DELETE FROM watched WHERE id <= (SELECT max(id) FROM watched) - {_MOST_RUNS}"
+
+
+def _read(folder: Path, cluster: str) -> list[WatchedUse]:
+    """[] where nothing was kept, or it cannot be read."""
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=list[WatchedUse])
-    except (msgspec.MsgspecError, UnicodeError):
-        with contextlib.suppress(OSError):
-            path.replace(path.with_name(f"{path.name}.damaged"))
-    except OSError:
-        pass
-    return []
+        rows = StateDatabase(folder).read(f"SELECT {_COLUMNS} FROM watched WHERE cluster = ?", cluster)
+    except StateUnusable:
+        return []
+    return [WatchedUse(*row) for row in rows]
 
 
 def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
@@ -122,7 +136,7 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
     The mean over the time that was watched stands for the run; it has to be a tenth of the run or more. Of a run whose
     CPU time and memory were accounted the GPUs alone are taken.
     """
-    known = {(one.job_id, one.started_at): one for one in _read(folder) if one.cluster == cluster}
+    known = {(one.job_id, one.started_at): one for one in _read(folder, cluster)}
     if not known:
         return runs
     ids = pa.array({job_id for job_id, _ in known}, TEXT)
@@ -176,46 +190,17 @@ def _filled(run: Mapping[str, Any], use: WatchedUse, elapsed: int) -> dict[str, 
 
 def remember_watched(folder: Path, cluster: str, job: Mapping[str, Any], watched: Watched) -> None:
     """Add this to what is kept of the run; where it cannot be written it is not kept."""
-    kept = _read(folder)
-    before = next(
-        (one for one in kept if (one.cluster, one.job_id, one.started_at) == (cluster, str(job["id"]), _started(job))),
-        None,
-    )
-    new = WatchedUse(cluster, str(job["id"]), _started(job), watched.seconds)
+    seen: dict[str, float | int | None] = {}
     if watched.nodes >= (job.get("nodes") or 1):
         gpu, cores, watts = (watched.means(name) for name in ("gpu", "cores", "watts"))
-        new = msgspec.structs.replace(
-            new,
-            cores=sum(cores) if cores else None,
-            memory_peak_bytes=watched.memory_peak_bytes,
-            gpu_percent=sum(gpu) / len(gpu) if gpu else None,
-            gpu_memory_peak_bytes=watched.gpu_memory_peak_bytes,
-            watts=sum(watts) if watts else None,
-        )
-    if before is not None:
-        new = _joined(before, new)
-    kept = [*(one for one in kept if one is not before), new][-_MOST_JOBS:]
-    with contextlib.suppress(OSError, UnicodeError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        atomic_write(_file(folder), msgspec.json.encode(kept))
-
-
-def _joined(first: WatchedUse, second: WatchedUse) -> WatchedUse:
-    """Both times together: means by their lengths."""
-
-    def mean(one: float | None, other: float | None) -> float | None:
-        if one is None or other is None:
-            return other if one is None else one
-        return (one * first.seconds + other * second.seconds) / (first.seconds + second.seconds)
-
-    return WatchedUse(
-        second.cluster,
-        second.job_id,
-        second.started_at,
-        first.seconds + second.seconds,
-        mean(first.cores, second.cores),
-        _larger(first.memory_peak_bytes, second.memory_peak_bytes),
-        mean(first.gpu_percent, second.gpu_percent),
-        _larger(first.gpu_memory_peak_bytes, second.gpu_memory_peak_bytes),
-        mean(first.watts, second.watts),
-    )
+        seen = {
+            "cores": sum(cores) if cores else None,
+            "memory_peak_bytes": watched.memory_peak_bytes,
+            "gpu_percent": sum(gpu) / len(gpu) if gpu else None,
+            "gpu_memory_peak_bytes": watched.gpu_memory_peak_bytes,
+            "watts": sum(watts) if watts else None,
+        }
+    named = _COLUMNS.split(", ")[3:]
+    values = (cluster, str(job["id"]), _started(job), watched.seconds, *(seen.get(name) for name in named))
+    with contextlib.suppress(StateUnusable):
+        StateDatabase(folder).write((_ADD, values), (_FORGET, ()))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # What was entered is kept with what was typed after '/' and ':'.
 MODE = "X"
 _MOST_RECENT = 8
+# Ready commands whose answers have a view of their own, by their names.
+_OWN_VIEWS = ("stacks", "leftovers")
 
 
 class InsideActions:
@@ -44,8 +46,8 @@ class InsideActions:
         def run(command: InsideCommand, name: str) -> None:
             if name not in names:
                 bar.remember(MODE, name)
-            view = "stacks" if name == "stacks" and name in names else "inside"
-            arguments: dict[str, object] = {} if view == "stacks" else {"command": command, "name": name}
+            view = name if name in _OWN_VIEWS and name in names else "inside"
+            arguments: dict[str, object] = {"command": command, "name": name} if view == "inside" else {}
             self.screen.call_later(partial(self.screen.push, view, job_id=job_id, **arguments))
 
         heading = f"Run on the nodes of job {visible(job_id)}"

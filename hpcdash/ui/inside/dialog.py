@@ -9,14 +9,16 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from hpcdash.backends.inside import InsideCommand
-from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.text import clip, counted, visible, width_of
 from hpcdash.errors import UsageError
+from hpcdash.services.inside.leftovers import Leftover
 from hpcdash.services.inside.ready import ReadyCommand, read_command
-from hpcdash.ui.dialogs import Dialog
+from hpcdash.ui.dialogs import AnswerButton, Dialog
 
 _NAME_CELLS = 40
 
@@ -111,3 +113,40 @@ class ExecDialog(Dialog[None]):
             return
         self.dismiss()
         self._run(command, line.strip())
+
+
+class EndLeftoversDialog(Dialog[bool]):
+    """Whether to end these processes: enter says no."""
+
+    fixed_lines = 8
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes", show=False),
+        Binding("n,q", "answer(False)", "no", show=False),
+    ]
+
+    def __init__(self, found: Sequence[Leftover]) -> None:
+        super().__init__(f"End {counted(len(found), 'leftover')} of your ended jobs?")
+        self._found = tuple(found)
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls", can_focus=False):
+            for one in self._found:
+                words = f"{one.node} {one.process.partition('/')[0]}, of job {one.job}: {one.command}"
+                yield Static(Text(visible(words), no_wrap=True, overflow="ellipsis"), markup=False)
+        with Horizontal(classes="buttons"):
+            yield AnswerButton("No (n)", id="no")
+            yield AnswerButton("Yes, end them (y)", id="yes")
+
+    def format_keys(self) -> str:
+        return "y end them with TERM, then KILL · n/esc/enter leave them"
+
+    def on_mount(self) -> None:
+        self.query_one("#no", AnswerButton).focus()
+
+    @on(AnswerButton.Pressed)
+    def _pressed(self, event: AnswerButton.Pressed) -> None:
+        event.stop()
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, is_yes: bool) -> None:
+        self.dismiss(is_yes)

@@ -12,10 +12,12 @@ from hpcdash.backends.inside import InsideCommand
 from hpcdash.domain.scripts import LineKind, ScriptLine
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
+from hpcdash.services.inside.leftovers import LIST_LEFTOVERS, Leftover, end_command, list_command, read_leftovers
 from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, format_answer, run_inside, run_noted, summary
 from hpcdash.services.inside.stacks import STACKS, format_standings, read_standings
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.inside.dialog import EndLeftoversDialog
 from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.script_page import ScriptPage
 
@@ -152,3 +154,30 @@ class StacksView(InsideView):
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
         standings = [ScriptLine(line, kind=LineKind.PLACE) for line in format_standings(read_standings(answer.outputs))]
         return [*standings, *([ScriptLine("")] if standings else []), *super()._lines(answer)]
+
+
+class LeftoversView(InsideView):
+    """What ended jobs left running on the job's nodes; asks whether to end it."""
+
+    def __init__(self, session: ClusterSession, *, job_id: str) -> None:
+        super().__init__(session, job_id=job_id, command=LIST_LEFTOVERS, name="leftovers")
+
+        self._chosen: Sequence[Leftover] = ()
+
+    def start(self) -> None:
+        self._chosen = ()
+        super().start()
+
+    async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
+        store = self.session.store
+        if self._chosen:
+            return await run_noted(self.session.actions.journal, store, row, await end_command(store, self._chosen))
+        shown = await run_inside(store, row, await list_command(store))
+        if (found := read_leftovers(shown.outputs)) and self.is_live:
+            self.app.push_screen(EndLeftoversDialog(found), lambda is_agreed: self._end(found) if is_agreed else None)
+        return shown
+
+    def _end(self, found: Sequence[Leftover]) -> None:
+        self._chosen = found
+        super().start()
+        self.post_message(self.CrumbsChanged())

@@ -282,9 +282,11 @@ class HistoryView(JobsView):
         else:
             self._fetched, self._jobs, self._problem = fetched, jobs, fetched.problem
             self._show_hidden(fetched.hides_others)
-            if fetched.missing and fetched.problem is None:
-                gone = format_span(sum(part.seconds for part in fetched.missing))
+            if fetched.unasked_seconds and fetched.problem is None:
+                gone = format_span(fetched.unasked_seconds)
                 self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)
+            if forgotten := fetched.format_forgotten():
+                self.notify(forgotten, timeout=8)
         finally:
             if self._stop is stop:
                 self._show_progress(None)

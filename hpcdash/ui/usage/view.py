@@ -1,4 +1,4 @@
-"""The usage view: a report of what ended runs used over a span, drawn to the width of the screen."""
+"""The usage view: a report of what runs used over a span, drawn to the width of the screen."""
 
 from __future__ import annotations
 
@@ -198,14 +198,16 @@ class UsageView(View):
         self._show_progress(Progress(0, span.seconds, 0))
         try:
             archive = self.session.store.archive
-            fetched = await archive.fetch_runs(span, RunSelection(everyone), self._show_progress, stop=stop)
+            fetched = await archive.fetch_runs(
+                span, RunSelection(everyone), self._show_progress, stop=stop, with_running=True
+            )
             report = await asyncio.to_thread(self._build, fetched, everyone)
         except HpcdashError as error:
             self._problem = error.with_traceback(None)
         else:
             self._fetched, self.report, self._problem = fetched, report, fetched.problem
-            if fetched.missing and fetched.problem is None:
-                gone = format_span(sum(part.seconds for part in fetched.missing))
+            if fetched.unasked_seconds and fetched.problem is None:
+                gone = format_span(fetched.unasked_seconds)
                 self.notify(f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest", timeout=6)
         finally:
             if self._stop is stop:
@@ -214,16 +216,10 @@ class UsageView(View):
         self.post_message(self.CrumbsChanged())
 
     def _build(self, fetched: FetchedRuns, everyone: bool) -> Report:
-        from hpcdash.services.usage.report import build_report, scope_notes
+        from hpcdash.services.usage.report import build_report, runs_and_notes
 
-        notes = scope_notes(
-            fetched.table,
-            everyone=everyone,
-            user=self.session.store.user,
-            missing=fetched.missing,
-            hides_others=fetched.hides_others,
-        )
-        return build_report(fetched.table, fetched.span, self.session.zone or LOCAL_ZONE, notes)
+        runs, notes = runs_and_notes(fetched, everyone=everyone, user=self.session.store.user)
+        return build_report(runs, fetched.span, self.session.zone or LOCAL_ZONE, notes)
 
     def _show_progress(self, progress: Progress | None) -> None:
         self._progress = progress

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.history import hides_others_query, history_native_query, parse_history, parse_history_native
+from hpcdash.backends.pbs.history import history_native_query, parse_history, parse_history_native, scope_query
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain import schema
@@ -171,12 +172,30 @@ SERVER = "Server: pbs01{0}server_state=Active{0}managers=root@*,adm@pbs01{0}oper
     ],
 )
 def test_the_server_says_whether_others_jobs_are_hidden(user: str, said: str, expected: bool | None) -> None:
-    query = hides_others_query(Dialect.OPENPBS, user)
+    query = scope_query(Dialect.OPENPBS, user)
     assert query is not None
     printed = SERVER.format(query.argv[-1], said).encode()
-    assert query.parse(CommandResult(query.argv, 0, printed, b"", 0.1)) is expected
-    of_torque = hides_others_query(Dialect.TORQUE, user)
+    assert query.parse(CommandResult(query.argv, 0, printed, b"", 0.1)).hides_others is expected
+    of_torque = scope_query(Dialect.TORQUE, user)
     assert of_torque is not None
     text = printed.replace(query.argv[-1].encode(), b"\n    ").replace(b"=", b" = ")
-    assert of_torque.parse(CommandResult(of_torque.argv, 0, text, b"", 0.1)) is expected
-    assert hides_others_query(Dialect.SLURM_WRAPPERS, user) is None
+    assert of_torque.parse(CommandResult(of_torque.argv, 0, text, b"", 0.1)).hides_others is expected
+    assert scope_query(Dialect.SLURM_WRAPPERS, user) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("job_history_enable = True\n    job_history_duration = 72:00:00", 3 * 86_400),
+        # What nobody set is two weeks.
+        ("job_history_enable = True", 14 * 86_400),
+        ("job_history_enable = False", None),
+        ("keep_completed = 300", 300),
+        ("server_state = Active", None),
+    ],
+)
+def test_the_server_says_how_long_it_keeps_ended_jobs(said: str, expected: int | None) -> None:
+    query = scope_query(Dialect.TORQUE, "alice")
+    assert query is not None
+    answer = CommandResult(query.argv, 0, f"Server: pbs01\n    {said}\n".encode(), b"", 0.1)
+    assert query.parse(answer) == HistoryScope(kept_seconds=expected)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.history import history_query
+from hpcdash.backends.pbs.history import history_query, runs_query
 from hpcdash.backends.pbs.jobs import jobs_query
 from hpcdash.backends.pbs.listing import MARK_VARIABLE, SCRIPT, Want, listing
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
@@ -176,6 +176,14 @@ def test_everyone_s_history_names_what_ended_since_then(stand_ins: StandIns) -> 
     assert [words[:4] for words in calls[1:]] == [["qstat", "-f", "-E", "-x"]]
     nothing, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, None, 1))
     assert (nothing, len(calls)) == ([], 1)
+
+
+def test_for_hours_each_task_of_everyone_s_arrays_is_asked_for(stand_ins: StandIns) -> None:
+    runs, calls = asked(stand_ins, "everyday", runs_query(Dialect.OPENPBS, None, CLOCK - 86_400, CLOCK, CLOCK))
+    assert calls[0][:5] == ["qselect", "-x", "-T", "-s", "FX"]
+    assert {"12[1].pbs01", "14[2].pbs01"} <= set(runs)
+    _, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(each_task=True)))
+    assert calls == [["qstat", "-f", "-t"]]
 
 
 # -- with commands of a test's own

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.slurm.history import (
     FIELDS,
-    hides_others_query,
     history_native_query,
     history_query,
     parse_history,
     parse_history_native,
+    scope_query,
 )
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import NoSuchJob, UnreadableOutput
@@ -179,6 +180,6 @@ PRIVATE = b"PrivateData            = jobs,usage,users\nSlurmUser              = 
 def test_the_database_s_private_data_says_whether_others_jobs_are_hidden(
     user: str, printed: bytes, expected: bool | None
 ) -> None:
-    query = hides_others_query(user)
+    query = scope_query(user)
     assert query.argv[-1] == user
-    assert query.parse(answered(printed, argv=query.argv)) is expected
+    assert query.parse(answered(printed, argv=query.argv)) == HistoryScope(hides_others=expected)

@@ -85,6 +85,10 @@ async def test_what_the_scheduler_refuses_is_raised_in_its_words(cluster: Cluste
     with pytest.raises(SchedulerRefused, match="starts no step in this job") as refused:
         await run_inside(cluster.store, ROW, COMMAND)
     assert "Access/permission denied" in refused.value.words
+    aborted = b"srun: Job step aborted: Waiting up to 7 seconds for job step to finish.\n"
+    cluster.transport.answers["sh*"] = (0, b"\n", aborted)
+    with pytest.raises(SchedulerRefused, match="The job ended while the command ran"):
+        await run_inside(cluster.store, ROW, COMMAND)
 
 
 def dumped(rank: int, *frames: str) -> str:

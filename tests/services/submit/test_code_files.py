@@ -80,7 +80,7 @@ class Cluster:
 
     def send(self, code: PackedCode, folder: str, *, keep: int | None = None, file_blocks: int = 0) -> Outcome:
         """`keep`: the line is cut after so many bytes."""
-        command = code_command(code, folder, "job", self.arrived(code))
+        command = code_command(code, str(self.root), folder, "job", self.arrived(code))
         content = command.stdin or b""
         (outcome,) = command.read(run(command.argv, content[:keep], file_blocks=file_blocks))
         return outcome
@@ -188,7 +188,7 @@ def test_equal_files_make_one_archive_which_is_sent_once(project: Path, cluster:
     assert again.digest == first.digest
     assert cluster.send(first, cluster.stage("one")).done
     assert cluster.arrived(again) is None
-    command = code_command(again, cluster.stage("two"), "job", None)
+    command = code_command(again, str(cluster.root), cluster.stage("two"), "job", None)
     assert command.stdin == b""
     assert "kept there already" in command.words
     assert cluster.send(again, str(cluster.root / "two")).done
@@ -208,7 +208,7 @@ def test_what_was_cut_is_not_used_and_goes_on_where_it_ended(project: Path, clus
     assert f"150000 of {len(code.archive)} bytes of the files arrived: submit again to send the rest" in cut.words
     assert not (Path(folder) / "code").exists()
     assert cluster.arrived(code) == 150_000
-    rest = code_command(code, folder, "job", 150_000)
+    rest = code_command(code, str(cluster.root), folder, "job", 150_000)
     assert len(rest.stdin or b"") == len(code.archive) - 150_000
     assert cluster.send(code, folder).done
     assert (Path(folder) / "code" / "data").read_bytes() == (project / "data").read_bytes()
@@ -236,7 +236,7 @@ def test_damaged_files_are_not_used(project: Path, cluster: Cluster, is_kept: bo
         outcome = cluster.send(code, folder)
     else:
         folder = cluster.stage("two")
-        command = code_command(code, folder, "job", 0)
+        command = code_command(code, str(cluster.root), folder, "job", 0)
         (outcome,) = command.read(run(command.argv, code.archive[:-3] + b"abc"))
     assert outcome.done is False
     assert "damaged" in outcome.words

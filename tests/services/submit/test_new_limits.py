@@ -20,7 +20,7 @@ BOTH = frozenset({"time_seconds", "memory_bytes"})
 
 
 def row(state: str, **fields: Any) -> dict[str, Any]:
-    had = {"limit_seconds": 12 * HOUR, "memory_bytes": 32 * GIB, "nodes": 2, "queue": "gpu"}
+    had = {"limit_seconds": 12 * HOUR, "memory_bytes": 32 * GIB, "nodes": 2, "queue": "gpu", "exit_signal": None}
     return {"state": state, **had, **fields}
 
 
@@ -72,6 +72,25 @@ async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_us
     assert found.notes == ("it ran out of memory: of the 16G it had on a node, measured usage 20G",)
 
 
+@pytest.mark.parametrize(
+    ("usage", "bytes_or_none"),
+    [
+        (Usage(memory_peak_bytes=20 * GIB, memory_asked_bytes=16 * GIB), 28 * GIB),
+        (Usage(memory_peak_bytes=20 * GIB), 28 * GIB),
+        (Usage(memory_peak_bytes=9 * GIB, memory_asked_bytes=16 * GIB), None),
+        (Usage(memory_asked_bytes=16 * GIB), None),
+        (None, None),
+    ],
+)
+async def test_a_kill_is_for_want_of_memory_where_more_was_used_than_asked(
+    usage: Usage | None, bytes_or_none: int | None
+) -> None:
+    killed = row("failed", exit_signal=9)
+    found = await propose(store(usage), [killed])
+    assert (found and found.proposed.memory_bytes) == bytes_or_none
+    assert await propose(store(usage), [killed, row("failed", exit_signal=11)]) is None
+
+
 async def test_without_accounting_the_row_says_what_a_node_had() -> None:
     found = await propose(store(None), [row("out_of_memory")])
     assert found is not None
@@ -87,6 +106,7 @@ async def test_no_more_memory_is_proposed_than_a_node_of_the_queue_has() -> None
 
 async def test_nothing_is_proposed_for_other_ends_or_for_what_a_scheduler_cannot_change() -> None:
     assert await propose(store(), [row("failed")]) is None
+    assert await propose(store(Usage(memory_peak_bytes=20 * GIB)), [row("failed")]) is None
     assert await propose(store(), [row("timeout"), row("failed")]) is None
     assert await propose(store(offered=frozenset({"time_seconds"})), [row("out_of_memory")]) is None
 

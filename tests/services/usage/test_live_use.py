@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -239,7 +240,7 @@ async def test_what_was_watched_stands_where_nothing_else_tells_what_a_run_used(
     for start in (10, 100):
         looks.stream_of([("n1", seen(start, gpus(40), 0)), ("n1", seen(start + 8, gpus(60), 400))])
         (await followed(looks, folder)).remember()
-    assert (folder / "watched.json").stat().st_mode & 0o777 == 0o600
+    assert (folder / "state.db").stat().st_mode & 0o777 == 0o600
     row = run_row("12", started_at=ROW["started_at"], elapsed_seconds=100) | dict.fromkeys(USED) | run
     # The one beside it was never watched.
     runs = table_of(run_row("1") | dict.fromkeys(USED), row, schema=RUNS)
@@ -258,11 +259,16 @@ async def test_of_a_run_whose_nodes_were_not_all_watched_nothing_is_said(looks: 
         assert efficiency_of(found)["cpu_use"].to_pylist() == [use]
 
 
-async def test_what_was_watched_and_cannot_be_read_is_put_aside(tmp_path: Path) -> None:
-    (tmp_path / "watched.json").write_text("{")
-    runs = table_of(run_row("12"), schema=RUNS)
-    assert with_watched(runs, tmp_path, "x") is runs
-    assert (tmp_path / "watched.json.damaged").exists()
+async def test_two_windows_that_watch_one_job_lose_nothing_of_each_other(looks: _Looks, tmp_path: Path) -> None:
+    windows = []
+    for percent in (20, 60):
+        looks.stream_of([("n1", seen(10, gpus(percent), 0)), ("n1", seen(50, gpus(percent), 0))])
+        windows.append(await followed(looks, tmp_path))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda window: window.remember(), windows))
+    row = run_row("12", started_at=ROW["started_at"], elapsed_seconds=100) | dict.fromkeys(USED)
+    found = with_watched(table_of(row, schema=RUNS), tmp_path, looks.store.name)
+    assert found["gpu_use"].to_pylist() == [pytest.approx(0.4)]
 
 
 def test_bars_have_a_fixed_height_and_blanks_where_nothing_is_known() -> None:

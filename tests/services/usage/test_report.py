@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
-from hpcdash.services.usage.report import GROUPINGS, MEASURES, build_report, day_edges, scope_notes
+from hpcdash.services.usage.archive import FetchedRuns
+from hpcdash.services.usage.report import GROUPINGS, MEASURES, build_report, day_edges, runs_and_notes
 from tests.support.job_rows import run_row, table_of
 
 BERLIN, HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
@@ -189,23 +191,59 @@ HIDDEN = "The cluster hides others' ended jobs from you"
 @pytest.mark.parametrize(
     ("users", "everyone", "hides_others", "said"),
     [
-        (["alice"], False, None, "Your own jobs that have ended"),
-        (["alice"], True, None, "The cluster showed no ended jobs but yours: others' may be private there"),
-        (["bob"], True, None, "Ended jobs of 1 user: all that the cluster shows you"),
-        (["alice", "bob", None], True, None, "Ended jobs of 2 users: all that the cluster shows you"),
-        ([], True, None, "Ended jobs of 0 users: all that the cluster shows you"),
+        (["alice"], False, None, "Your own jobs"),
+        (["alice"], True, None, "The cluster showed no jobs but yours: others' may be private there"),
+        (["bob"], True, None, "Jobs of 1 user: all that the cluster shows you"),
+        (["alice", "bob", None], True, None, "Jobs of 2 users: all that the cluster shows you"),
+        ([], True, None, "Jobs of 0 users: all that the cluster shows you"),
         (["alice"], True, True, HIDDEN),
         ([], True, True, HIDDEN),
-        (["alice", "bob"], True, True, f"Ended jobs of 2 users. {HIDDEN}"),
-        (["alice"], True, False, "Ended jobs of 1 user: the cluster hides none from you"),
+        (["alice", "bob"], True, True, f"Jobs of 2 users. {HIDDEN}"),
+        (["alice"], True, False, "Jobs of 1 user: the cluster hides none from you"),
     ],
 )
 def test_a_report_says_whose_jobs_it_is_of(
     users: list[str | None], everyone: bool, hides_others: bool | None, said: str
 ) -> None:
     runs = table_of(*(run(str(at), 0, 10, user=user) for at, user in enumerate(users)), schema=RUNS)
-    assert scope_notes(runs, everyone=everyone, user="alice", hides_others=hides_others) == [said]
-    gap = scope_notes(
-        runs, everyone=everyone, user="alice", missing=[Span(BEGIN, BEGIN + DAY)], hides_others=hides_others
+    fetched = FetchedRuns(runs, SPAN, SPAN.until, hides_others=hides_others, running=runs.slice(0, 0))
+    assert runs_and_notes(fetched, everyone=everyone, user="alice") == (runs, [said])
+
+
+def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
+    ended = table_of(run("1", 0, 10, user="bob"), schema=RUNS)
+    running = table_of(run("2", DAY, None, "running", elapsed_seconds=DAY, user="carol"), schema=RUNS)
+    fetched = FetchedRuns(ended, SPAN, SPAN.until, (Span(BEGIN, BEGIN + 2 * DAY),), kept_since=SPAN.until - 3 * DAY)
+    runs, notes = runs_and_notes(fetched, everyone=True, user="alice")
+    assert (runs.num_rows, notes) == (
+        1,
+        [
+            "Jobs of 1 user: all that the cluster shows you",
+            "Jobs that still run are not counted: the queue could not be asked",
+            "The cluster keeps ended jobs for 3 d: 1 d of the span before that are not known",
+            "1 d of the span are missing: they could not be asked for",
+        ],
     )
-    assert gap == [said, "1 d of the span are missing: they could not be asked for"]
+    runs, notes = runs_and_notes(replace(fetched, missing=(), running=running), everyone=True, user="alice")
+    assert runs["id"].to_pylist() == ["1", "2"]
+    assert notes == ["Jobs of 2 users: all that the cluster shows you", "1 job still running, counted up to now"]
+    # Of what is filtered out nothing is said.
+    runs, notes = runs_and_notes(
+        replace(fetched, missing=(), running=running), everyone=True, user="", wanted=lambda part: part.slice(1)
+    )
+    assert (runs.num_rows, notes) == (0, ["Jobs of 2 users: all that the cluster shows you"])
+
+
+def test_what_still_runs_counts_with_its_hours_and_as_no_job_that_ended() -> None:
+    rows = [
+        run("1", -DAY, None, "running", elapsed_seconds=3 * DAY, gpus=1, suspended_seconds=0),
+        # Suspended for half of its two days.
+        run("2", 2 * DAY, None, "suspended", elapsed_seconds=DAY, suspended_seconds=DAY, gpus=4),
+    ]
+    report = report_of(*rows, run("3", 0, 100))
+    assert report.total["cpu_seconds"] == 2 * (2 * DAY + DAY + 100)
+    # A suspended job keeps its GPUs.
+    assert report.total["gpu_seconds"] == 2 * DAY + 4 * 2 * DAY
+    assert [report.total[name] for name in ("jobs", "running", "failed")] == [1, 2, 0]
+    assert column(report, "day", "cpu_seconds")["2026-03-27"] == 2 * (DAY + 100)
+    assert sum(column(report, "day", "running").values()) == 2

@@ -344,3 +344,46 @@ async def test_whether_others_are_hidden_is_asked_once_and_only_with_everyone_s(
     for _ in range(2):
         assert (await stage.fetch(2, everyone=True)).hides_others is expected
     assert asked == ["alice"]
+
+
+async def test_what_was_hidden_is_asked_for_again_once_it_is_not(stage: Stage) -> None:
+    policy = b"PrivateData            = jobs\nNone|\n"
+    stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = lambda _command: policy
+    stage.accounting.runs = [stage.run("1", 20 * DAY)]
+    assert ids(await stage.fetch(30, everyone=True)) == ["1"]
+    # Bob's was there all the time.
+    stage.accounting.runs.append(stage.run("2", 21 * DAY, user="bob"))
+    stage.accounting.asked.clear()
+    assert ids(await stage.fetch(30, everyone=True)) == ["1"]
+    assert stage.asked_seconds() == 600
+
+    policy = b"PrivateData            = none\n"
+    for _ in range(2):
+        stage.accounting.asked.clear()
+        stage.new_cluster()
+        stage.cluster.transport.answers[lambda words: "configuration" in " ".join(words)] = lambda _command: policy
+        fetched = await stage.fetch(30, everyone=True)
+        assert (ids(fetched), fetched.hides_others) == (["1", "2"], False)
+    # Once is enough.
+    assert stage.asked_seconds() == 600
+
+
+async def test_what_runs_is_of_the_queue_but_for_what_ended_meanwhile(stage: Stage) -> None:
+    start = stage.now - 3600
+    stage.accounting.runs = [stage.run("8", 0, start=str(start))]
+    stage.cluster.transport.mine = [
+        {"jobarrayid": "7", "jobid": "7", "state": "RUNNING", "starttime": str(start), "timeused": "40:00"},
+        {"jobarrayid": "8", "jobid": "8", "state": "COMPLETING", "starttime": str(start), "timeused": "1:00:00"},
+        {"jobarrayid": "9", "jobid": "9", "state": "PENDING"},
+    ]
+    span = Span(stage.now - DAY, stage.now + 1)
+    fetched = await stage.cluster.store.archive.fetch_runs(span, with_running=True)
+    assert ids(fetched) == ["8"]
+    assert fetched.running is not None
+    columns = ["id", "state", "started_at", "ends_at", "elapsed_seconds", "suspended_seconds"]
+    (row,) = fetched.running.select(columns).to_pylist()
+    assert (row["id"], row["state"], row["ends_at"]) == ("7", "running", None)
+    assert (row["elapsed_seconds"], row["suspended_seconds"]) == (2400, 1200)
+    before = await stage.cluster.store.archive.fetch_runs(Span(start - DAY, start), with_running=True)
+    assert before.running is not None
+    assert before.running.num_rows == 0

@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from hpcdash.backends.submissions import StartEstimate
 from hpcdash.domain.schema import RUNS
 from hpcdash.services.usage.efficiency import advise, efficiency_of, parse_jobstats, with_use
+from hpcdash.services.usage.sooner import EarlierStart, StartOption
 from tests.support.job_rows import run_row, table_of
 
 KIB, GIB = 1 << 10, 1 << 30
@@ -257,10 +259,30 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     rows += [run_row("61", name="wide", cpus=64, elapsed_seconds=7200, cpu_seconds_used=7200 * 1.5)]
     rows += [run_row("62", name="long", cpus=1, elapsed_seconds=7200, limit_seconds=30 * 3600)]
     rows += [run_row("63", name="brief", cpus=64, elapsed_seconds=20, cpu_seconds_used=1.0)]
-    advice = {one.name: one.words for one in advise(with_use(table_of(*rows, schema=RUNS)))}
+    told = advise(with_use(table_of(*rows, schema=RUNS)))
+    advice = {one.name: one.words for one in told}
     assert advice == {
         "eval": ("asked 256G, peak 31G in 40 runs: 40G would do",),
         "idle": ("GPUs < 1 % busy in 1 run: does the program find them?",),
         "wide": ("1.5 of 64 CPUs busy in 1 run: request fewer, or check its thread count",),
         "long": ("asked 1d06h, longest 2:00:00 in 1 run: 2:30:00 would do",),
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refusal", "said"),
+    [
+        (10_850.0, 50.0, "", "with 1G of memory it would start about 3 h earlier: now, not in 3 h"),
+        (100.0, 100.0, "", "with 1G of memory it would start no earlier now: now"),
+        # Without an estimate nothing is said.
+        (11_000.0, None, "", ""),
+        (None, 100.0, "", ""),
+        (11_000.0, None, "no such node", "with 1G of memory: refused: no such node"),
+    ],
+)
+def test_an_earlier_start_is_told_where_both_are_estimated(
+    before: float | None, after: float | None, refusal: str, said: str
+) -> None:
+    as_it_was = StartOption("as it was", "sbatch", StartEstimate(starts_at_epoch=before))
+    changed = StartOption("1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal))
+    assert EarlierStart(as_it_was, changed).format(50.0) == said

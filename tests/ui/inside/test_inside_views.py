@@ -101,6 +101,25 @@ async def test_stacks_show_first_which_ranks_stand_where() -> None:
         await until(pilot, lambda: "1 of 2 in reduce (a.py:1): rank 0" in screen_text(app), "stacks", 60)
 
 
+async def test_leftovers_are_ended_once_that_is_agreed() -> None:
+    transport = cluster("left by job 5, which has ended: 41/900: sleep\x1b[2J\n3 other processes\n", "nothing\n")
+    app = app_of(transport)
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        rows_of(app).move_to("88")
+        for answer, count in (("enter", 1), ("y", 2)):
+            await press(pilot, "X")
+            await type_text(pilot, "leftovers")
+            await press(pilot, "enter")
+            await until(pilot, lambda: "End 1 leftover of your ended jobs?" in screen_text(app), "the question", 60)
+            assert "n1 41, of job 5: sleep" in screen_text(app)
+            await press(pilot, answer)
+            await until(pilot, lambda: "2 nodes, took" in screen_text(app), "answered", 60)
+            assert transport.count("sh*leftovers end*") == count - 1
+            await press(pilot, "escape")
+    assert transport.ran("sh*leftovers end*")[0][-4:] == ("end", "88 89", "n1", "41/900")
+
+
 async def test_only_running_jobs_have_an_inside_and_read_only_runs_nothing_in_them() -> None:
     transport = cluster()
     app = app_of(transport, read_only=True)

@@ -17,6 +17,8 @@ from hpcdash.errors import UsageError
 
 __all__ = ["ContainerCommand", "Word", "container_command", "login_file", "pyxis_options"]
 
+# Of the embedded queue: it finds a job's processes by it.
+_ATTEMPT = "HPCDASH_ATTEMPT"
 VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _NAME_OR_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
@@ -56,7 +58,7 @@ def container_command(
     for name in scheduler_variables:
         if not _NAME_OR_PREFIX.fullmatch(name):
             raise UsageError(f"{name!r} is not a name of variables to pass on", "Write a name, or a prefix as SLURM_*.")
-    inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES)))
+    inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES, _ATTEMPT)))
     if container.runtime is Runtime.APPTAINER:
         return apptainer_command(
             container, command_words, slot_type=slot_type, environment=split, image_root=image_root, login=login

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Sequence
 
 from hpcdash.backends.script.containers.login import PASSWORD, USERNAME, registry_of, source_login, without_trace
@@ -75,7 +76,7 @@ def enroot_command(
 
 def _present(names: Sequence[str]) -> tuple[str, ...]:
     """Enroot takes no prefix: an array of `--env NAME` for those that the node's environment has."""
-    wanted = " | ".join(names) or "''"
+    wanted = " \\\n    ".join(textwrap.wrap(" | ".join(names), 100)) or "''"
     return (
         "hpcdash_env=()",
         "for hpcdash_name in $(compgen -e); do",

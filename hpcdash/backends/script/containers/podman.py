@@ -16,6 +16,21 @@ _DEVICES = {
     SlotType.CPU: (),
 }
 
+# The first process of a container gets the signals of a job, and those it does not catch are lost: a shell hands them
+# to all others. What a shell starts beside it ignores INT.
+_HAND_SIGNALS_ON = """\
+[ "$$" = 1 ] || exec "$@"
+for name in HUP TERM USR1 USR2; do trap "kill -$name -1" "$name"; done
+trap 'kill -TERM -1' INT
+exec 3<&0
+"$@" <&3 3<&- &
+child=$!
+while :; do
+  wait "$child"
+  status=$?
+  kill -0 "$child" 2>/dev/null || exit "$status"
+done"""
+
 
 def podman_command(
     container: Container,
@@ -39,7 +54,7 @@ def podman_command(
     options += [f"--env={name}" for name in dict.fromkeys((*inherited, *environment.inherited, *environment.exported))]
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
     return ContainerCommand(
-        argv=(*words(options), Word(container.image), *command),
+        argv=(*words((*options, container.image, "sh", "-c", _HAND_SIGNALS_ON, "sh")), *command),
         prepare=(*source_login(login), *(registry_login(container.image) if login and not is_archive else ())),
         environment=environment.exported,
         finish=('rm -f -- "$hpcdash_auth"',) if login and not is_archive else (),

@@ -49,15 +49,16 @@ export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 # Each task sees all of its node's GPUs, of which SLURM_LOCALID is its own.
 unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
 
-# In the background, so that this shell can act on signals meanwhile.
+# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
 start_nodes() {
   bash -c "$command" &
-  srun_pid=$!
 }
 
-# What starts the ranks passes it on to them.
+# What starts the ranks passes it on to them. It may be about to start.
 signal_nodes() {
-  pkill --signal "$1" --parent "$srun_pid" || kill -s "$1" "$srun_pid"
+  pkill --signal "$1" --parent "$!" && return
+  sleep 1
+  pkill --signal "$1" --parent "$!" || kill -s "$1" "$!"
 }
 
 # A signal cuts wait short while the command still runs.
@@ -65,7 +66,7 @@ wait_nodes() {
   while :; do
     interrupted=
     status=0
-    wait "$srun_pid" || status=$?
+    wait "$!" || status=$?
     [ -n "$interrupted" ] || break
   done
 }

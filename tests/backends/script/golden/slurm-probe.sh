@@ -82,16 +82,15 @@ export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 # srun takes no CPUs a task from the job by itself, since 22.05.
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
-# In the background, so that this shell can act on signals meanwhile.
+# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
 start_nodes() {
   srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
     bash -c "$on_node" on_node bash -c "$command" &
-  srun_pid=$!
 }
 
 # All processes of the step, on every node; by srun itself where the controller does not answer.
 signal_nodes() {
-  scancel --signal="$1" "$SLURM_JOB_ID.1" || kill -s "$1" "$srun_pid"
+  scancel --signal="$1" "$SLURM_JOB_ID.1" || kill -s "$1" "$!"
 }
 
 # A signal cuts wait short while the command still runs.
@@ -99,7 +98,7 @@ wait_nodes() {
   while :; do
     interrupted=
     status=0
-    wait "$srun_pid" || status=$?
+    wait "$!" || status=$?
     [ -n "$interrupted" ] || break
   done
 }

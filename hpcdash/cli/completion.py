@@ -1,0 +1,116 @@
+"""What a shell completes: job ids, clusters, queues and filters, from the configuration and earlier runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+from click.shell_completion import CompletionItem, get_completion_class
+
+from hpcdash.cli.build import chosen_clusters, snapshot_cache
+from hpcdash.cli.help import topics
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config.read import load_settings
+from hpcdash.domain.query import completions
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.private_files import atomic_write
+from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
+
+_VARIABLE = "_HPCDASH_COMPLETE"
+_JOBS = frozenset(("job", "jobs", "after", "inside"))
+_MOST_JOBS = 200
+# A shell inserts it as it is: what another user named must be no command there.
+_HARMLESS = re.compile(r"[A-Za-z0-9_.,:@%+=<>~^/-]+")
+
+
+def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completions of an argument or an option's value. Asks no cluster; what cannot be read completes to nothing."""
+    try:
+        found = list(_found(context, parameter.name or "", incomplete))
+    except HpcdashError:
+        return []
+    return [item for item in found if item.value.startswith(incomplete) and _HARMLESS.fullmatch(item.value)]
+
+
+def _found(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
+    common = _common(context)
+    settings = load_settings(common.config)
+    if name == "cluster":
+        return [CompletionItem(cluster) for cluster in settings.clusters]
+    if name == "topic":
+        cli = context.find_root().command
+        return [CompletionItem(topic) for topic in (*topics(), *sorted(getattr(cli, "commands", ())))]
+    if name not in _JOBS | {"queue", "expression"}:
+        return []
+    cache = snapshot_cache(chosen_clusters(common, settings)[0])
+    if name == "queue":
+        queues = cache.load(Kind.QUEUES)
+        return [] if queues is None else [CompletionItem(queue) for queue in queues.table["name"].to_pylist()]
+    if name == "expression":
+        kind = (
+            Kind.NODES if context.info_name == "nodes" else Kind.QUEUES if context.info_name == "queues" else Kind.MINE
+        )
+        known = cache.load(kind)
+        return [CompletionItem(text) for text in completions(incomplete, SCHEMAS[kind], known and known.table)]
+    before, comma, _ = incomplete.rpartition(",")
+    tables = [snapshot.table for kind in (Kind.MINE, Kind.HISTORY) if (snapshot := cache.load(kind)) is not None]
+    return [
+        CompletionItem(f"{before}{comma}{row['id']}", help=visible(f"{row['name']} {row['state']}"))
+        for table in tables
+        for row in _newest(table)
+    ]
+
+
+def _newest(table: pa.Table) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.select(["id", "name", "state"]).slice(0, _MOST_JOBS).to_pylist()
+    return rows
+
+
+def _common(context: click.Context) -> CommonOptions:
+    """The common options so far on the line, before or after the command."""
+    common = CommonOptions()
+    chain: list[click.Context] = []
+    at: click.Context | None = context
+    while at is not None:
+        chain.append(at)
+        at = at.parent
+    for one in reversed(chain):
+        given = {field.name: one.params.get(field.name) for field in fields(CommonOptions)}
+        common = CommonOptions(**{name: value for name, value in given.items() if value is not None}).over(common)
+    return common
+
+
+def completion_script(cli: click.Command, shell: str) -> str:
+    """What a shell reads to complete `hpcdash`."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(cli, {}, "hpcdash", _VARIABLE).source() + "\n"
+    # Else bash would complete state:run from the colon on.
+    return script + "COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}\n" if shell == "bash" else script
+
+
+def install(cli: click.Command, shell: str) -> tuple[Path, str]:
+    """Write it where the shell looks; the file, and what is left to do. Raises UsageError if it cannot be written."""
+    home = Path.home()
+    share = Path(os.environ.get("XDG_DATA_HOME") or home / ".local/share")
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    file, then = {
+        "bash": (
+            share / "bash-completion/completions/hpcdash",
+            "It counts in new shells, with the package bash-completion.",
+        ),
+        "zsh": (home / ".zfunc/_hpcdash", "In ~/.zshrc, before compinit: fpath=(~/.zfunc $fpath)"),
+        "fish": (config / "fish/completions/hpcdash.fish", "It counts in new shells."),
+    }[shell]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(file, completion_script(cli, shell).encode())
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}", f"hpcdash completion {shell} prints it.") from error
+    return file, then

@@ -1,0 +1,153 @@
+"""What `--help` and `hpcdash help` print: commands in groups, examples of each, and topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import click
+
+GROUPS = {
+    "Look": ("jobs", "show", "log", "metrics", "script", "nodes", "queues", "chain"),
+    "Usage": ("history", "efficiency", "report", "shares", "limits", "reservations"),
+    "Act": (
+        "cancel",
+        "hold",
+        "release",
+        "requeue",
+        "suspend",
+        "resume",
+        "signal",
+        "alter",
+        "kill-switch",
+        "save-switch",
+        "journal",
+    ),
+    "Submit": ("submit", "render", "stub", "alloc", "images", "check-nodes", "checkpoints"),
+    "Inside a running job": ("connect", "exec", "top", "stacks"),
+    "Watch": ("watch", "cron"),
+    "Set up": ("doctor", "clusters", "config", "completion", "sudoers", "serve", "demo", "replay", "help"),
+}
+EXAMPLES = {
+    "jobs": ("jobs --all --filter 'queue:gpu state:pending'", "jobs --format json"),
+    "show": ("show 4711", "show 4711 --steps", "show 4711 --sooner"),
+    "log": ("log 4711 -f", "log 88_3 --err -n 500"),
+    "metrics": ("metrics 4711 -f", "metrics 88 --metric loss --format csv --out loss.csv", "metrics --file train.log"),
+    "script": ("script 88_3 --explain",),
+    "nodes": ("nodes --filter 'state:idle gpus>=4'",),
+    "queues": ("queues --format json",),
+    "chain": ("chain 4711",),
+    "history": ("history --since 90d --state failed,timeout", "history --since 2026-01-01 --user ada --format csv"),
+    "efficiency": ("efficiency 4711 88", "efficiency --since 30d --by name"),
+    "report": ("report --since 90d", "report --all --since 30d --html usage.html"),
+    "shares": ("shares --all",),
+    "limits": ("limits",),
+    "reservations": ("reservations",),
+    "cancel": ("cancel 41 '88_[3-5]'", "cancel --filter 'name:sweep state:pending'"),
+    "hold": ("hold 41 42",),
+    "release": ("release 41 42",),
+    "requeue": ("requeue '88_[3-5]'",),
+    "suspend": ("suspend 41",),
+    "resume": ("resume 41",),
+    "signal": ("signal USR1 41 --to batch",),
+    "alter": ("alter 4711 --time 1-12:00:00",),
+    "kill-switch": ("kill-switch 4711", "kill-switch 4711 --status", "kill-switch 4711 --clear"),
+    "save-switch": ("save-switch 4711",),
+    "journal": ("journal",),
+    "submit": (
+        "submit train.sh --array 1-10%1 --after 4711 -- --partition=gpu",
+        "submit request.toml --dry-run",
+        "submit request.toml --chain 4",
+        "submit request.toml --in 4711",
+    ),
+    "render": ("render request.toml --for pbs",),
+    "stub": ("stub train.sh | hpcdash submit -",),
+    "alloc": ("alloc --gpus 8 --time 4h --keep",),
+    "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
+    "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
+    "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),
+    "connect": ("connect 4711", "connect 4711 --node 1 -- nvidia-smi"),
+    "exec": ("exec 4711 -- nvidia-smi", "exec 4711 --each-gpu -- df -h /dev/shm"),
+    "top": ("top 4711", "top 4711 --once --format json"),
+    "stacks": ("stacks 4711",),
+    "watch": ("watch", "watch --once"),
+    "cron": ("cron --install --watch --every 15m", "cron --status"),
+    "doctor": ("doctor", "doctor --cluster juno"),
+    "clusters": ("clusters", "clusters add juno --ssh me@login.example.org"),
+    "config": ("config example > ~/.config/hpcdash/config.toml", "config check"),
+    "completion": ("completion bash --install",),
+    "sudoers": ("sudoers --account launcher --group hpcusers --for slurm --storage-root /work/launches",),
+    "serve": ("serve", "serve --socket ~/hpcdash.sock"),
+    "replay": ("replay",),
+    "help": ("help filters", "help keys", "help submit"),
+}
+EXIT_STATUS = """\
+0  done
+1  refused by the scheduler, or not found; the scheduler's own words are on stderr
+2  wrong usage or configuration, with the file, line and key
+3  the cluster could not be reached: what was tried, and what to do
+"""
+FILTERS = """\
+A filter is words and conditions; all of them must hold. `or` and parentheses work.
+
+  word                   in the name, ID, user or queue
+  !word                  nowhere in the row
+  state:failed,timeout   one of these values
+  state!:failed          none of them
+  gpus>=4  limit>2h      numbers, with units as you write them
+  memory_bytes>16G
+  name~^exp              a regular expression
+  user:me                your own
+  name:"two words"       quotes keep spaces and commas
+"""
+
+
+class Commands(click.Group):
+    """Lists the commands in groups, with their whole summaries, and ends each command's help with examples."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        super().add_command(cmd, name)
+        examples = EXAMPLES.get(name or cmd.name or "", ())
+        shown = "\n".join(f"  hpcdash {line}" for line in examples)
+        common = "Options of hpcdash itself (--cluster, --ssh, --yes, …) work here too; hpcdash --help lists them."
+        cmd.epilog = (f"\b\nExamples:\n{shown}\n\n" if examples else "") + common
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, names in GROUPS.items():
+            found = [(name, command) for name in names if (command := self.get_command(ctx, name))]
+            with formatter.section(heading):
+                formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
+
+
+def topics() -> dict[str, Callable[[], str]]:
+    """Texts of `hpcdash help TOPIC`."""
+    return {"filters": _filters, "keys": _keys, "config": _config, "exit-status": lambda: EXIT_STATUS}
+
+
+def _filters() -> str:
+    from hpcdash.domain import schema
+    from hpcdash.domain.query import keys_of
+
+    columns = "\n".join(_wrapped(sorted(keys_of(schema.JOBS))))
+    return f"{FILTERS}\nKeys of jobs:\n{columns}\n"
+
+
+def _wrapped(words: list[str]) -> Iterator[str]:
+    line = " "
+    for word in words:
+        if len(line) + len(word) > 78:
+            yield line
+            line = " "
+        line += f" {word}"
+    yield line
+
+
+def _keys() -> str:
+    from hpcdash.ui.actions import ACTIONS, key_sign
+
+    return "".join(f"{key_sign(action.key):14} {action.name:20} {action.words}\n" for action in ACTIONS)
+
+
+def _config() -> str:
+    from hpcdash.config.example import default_config_text
+
+    return default_config_text()

@@ -1,0 +1,62 @@
+"""The jobs of some accounts, in the queue or ended lately, however they were submitted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hpcdash.backends.queries import JobScope, ParsedTable
+from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import HISTORY_SECONDS
+from hpcdash.services.jobs.rows import are_in
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.shared_answers import SharedAnswers
+
+STATES = {"waiting": WAITING, "running": ACTIVE, "ended": ENDED}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJobs:
+    """Rows of domain.schema.JOBS as they were at an epoch second, and how many could not be read."""
+
+    table: pa.Table
+    taken_at: float
+    rejected_rows: int
+
+
+class AccountJobs:
+    """Asks for each account no more often than the dashboard does, however many want to know."""
+
+    def __init__(self, session: ClusterSession) -> None:
+        self._store = session.store
+        pace = session.poller.pace.seconds
+        self._queued: SharedAnswers[str, FoundJobs] = SharedAnswers(pace[Kind.EVERYONE])
+        self._ended: SharedAnswers[str, FoundJobs] = SharedAnswers(pace[Kind.HISTORY])
+
+    async def fetch(self, accounts: Sequence[str], state: str | None) -> FoundJobs:
+        """Their jobs in a state of STATES; None: all that wait or run. Raises what keeps the cluster from answering."""
+        await self._store.open()
+        shared, ask = (self._ended, self._ask_history) if state == "ended" else (self._queued, self._ask_queue)
+        found = await asyncio.gather(*(shared.get(account, partial(ask, account)) for account in accounts))
+        table = pa.concat_tables([one.table for one in found]).unify_dictionaries()
+        wanted = STATES[state] if state else ACTIVE | WAITING
+        table = table.filter(are_in(table, wanted))
+        return FoundJobs(table, min(one.taken_at for one in found), sum(one.rejected_rows for one in found))
+
+    async def _ask_queue(self, account: str) -> FoundJobs:
+        return self._found(await self._store.poll(self._store.backend.queue.jobs(JobScope(user=account))), account)
+
+    async def _ask_history(self, account: str) -> FoundJobs:
+        query = self._store.backend.history.jobs(account, HISTORY_SECONDS)
+        return self._found(await self._store.poll(query), account)
+
+    def _found(self, parsed: ParsedTable, account: str) -> FoundJobs:
+        # A queue of one person's asks for no user.
+        table = parsed.table.filter(pc.fill_null(pc.equal(parsed.table["user"].cast(pa.string()), account), False))
+        return FoundJobs(table, self._store.clock.now(), len(parsed.rejected))

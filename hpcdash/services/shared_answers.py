@@ -1,0 +1,48 @@
+"""Answers that many wait for and one question gives."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class SharedAnswers(Generic[K, T]):
+    """What was answered within `seconds` is not asked again; those who ask at the same time share a question."""
+
+    def __init__(self, seconds: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._answers: dict[K, tuple[float, T]] = {}
+        self._asking: dict[K, asyncio.Task[T]] = {}
+
+    async def get(self, key: K, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer; raises what `ask` raises, to everyone who waits for it."""
+        known = self._answers.get(key)
+        if known is not None and self._monotonic() - known[0] < self._seconds:
+            return known[1]
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
+            # Nobody may be waiting any more when it fails.
+            asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(asking)
+
+    def forget(self, key: K) -> None:
+        """Have it asked again by whoever asks next, also where a question is on its way."""
+        self._answers.pop(key, None)
+        self._asking.pop(key, None)
+
+    async def _ask(self, key: K, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            answer = await ask()
+            if self._asking.get(key) is asyncio.current_task():
+                self._answers[key] = (self._monotonic(), answer)
+            return answer
+        finally:
+            if self._asking.get(key) is asyncio.current_task():
+                del self._asking[key]

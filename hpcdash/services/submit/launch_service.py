@@ -1,0 +1,512 @@
+"""Launches requests for programs that ask over HTTP: once for each key, as an account, and known again after a restart.
+
+Callers say which accounts they may see; a launch of another account does not exist for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import secrets
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.config.request import request_text
+from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.job_ids import number_of, with_tasks
+from hpcdash.domain.request import SITE_SAID, Request
+from hpcdash.domain.schema import JOBS
+from hpcdash.domain.states import ENDED
+from hpcdash.errors import HpcdashError, SchedulerRefused, UnreachableError, UsageError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
+from hpcdash.services.jobs.launch_status import LaunchStatus, status_of
+from hpcdash.services.jobs.lookup import telling_task
+from hpcdash.services.jobs.rows import rows_meant
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.shared_answers import SharedAnswers
+from hpcdash.services.state.database import StateUnusable
+from hpcdash.services.state.journal import JournalEntry
+from hpcdash.services.submit.cleanup import fetch_ended, remove_folder
+from hpcdash.services.submit.launches import Launches, LaunchPlan, record_of
+from hpcdash.services.submit.plan import SubmissionPlan
+from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile, reconcile_noted, searches_of
+from hpcdash.services.submit.served_launches import ServedLaunch, ServedLaunches, Stage
+
+Row = Mapping[str, Any]
+MOST_LISTED = 1000
+# Each takes several commands on the login node.
+_MOST_AT_ONCE = 4
+_JOURNAL_ENTRIES = 20_000
+# A job that no list and no history knows for so long after it was submitted is not asked for again.
+_FORGOTTEN_SECONDS = 86_400.0
+_SETTLE_EVERY_SECONDS = 60.0
+# The journal has a submission within moments.
+_UNNOTED_SECONDS = 180.0
+
+
+class NoSuchLaunch(HpcdashError):
+    """There is no such launch, or it is another account's."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such launch", "GET /launches lists those of your accounts.")
+
+
+class NoLog(HpcdashError):
+    """A log is not there, or cannot be read."""
+
+
+class NotAllowed(HpcdashError):
+    """A caller asked for what its token does not allow."""
+
+
+class KeyReused(UsageError):
+    """A caller used the key of one launch for another."""
+
+
+class NotEnded(HpcdashError):
+    """A launch is to be deleted whose jobs have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchState:
+    """A launch and its jobs: rows of domain.schema.JOBS as far as they are known, and how many are in each state."""
+
+    launch: ServedLaunch
+    rows: tuple[Row, ...] = ()
+    tasks: Mapping[str, int] | None = None
+
+    @property
+    def status(self) -> LaunchStatus:
+        """Of an array what most of it comes to: it runs while anything does, and failed where anything did."""
+        if self.tasks is None:
+            # What the scheduler has just taken waits.
+            return LaunchStatus.PENDING if self.launch.stage is Stage.SUBMITTED else LaunchStatus.UNKNOWN
+        if not self.tasks:
+            return LaunchStatus.MISSING
+        found = {status_of(state) for state in self.tasks}
+        return next(status for status in _MOST_TELLING if status in found)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.launch.stage is Stage.ENDED
+
+
+_MOST_TELLING = (
+    LaunchStatus.RUNNING,
+    LaunchStatus.TERMINATING,
+    LaunchStatus.PENDING,
+    LaunchStatus.UNKNOWN,
+    LaunchStatus.FAILED,
+    LaunchStatus.TERMINATED,
+    LaunchStatus.MISSING,
+    LaunchStatus.COMPLETED,
+)
+
+
+class LaunchService:
+    """The launches of one cluster that were asked for over HTTP."""
+
+    def __init__(self, session: ClusterSession) -> None:
+        launches = session.launches
+        if launches is None or launches.state_folder is None:
+            raise UsageError("requests are not launched here", "Name a cluster: --cluster NAME or --ssh HOST")
+        self._session = session
+        self._store = session.store
+        self._launches: Launches = launches
+        self._served = ServedLaunches(launches.state_folder, session.name)
+        self._submitting: dict[tuple[str, str], tuple[str, asyncio.Task[ServedLaunch]]] = {}
+        self._tasks: set[asyncio.Task[ServedLaunch]] = set()
+        # Those that this process submits now.
+        self._own: set[str] = set()
+        self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._states: SharedAnswers[str, Mapping[str, tuple[Row, ...]]] = SharedAnswers(
+            session.poller.pace.seconds[Kind.MINE]
+        )
+        self._settling: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    # -- from start to end
+
+    def start(self) -> None:
+        """Find out, now and then, what became of launches whose submission was cut, and remove folders that go."""
+        self._settling = asyncio.create_task(self._settle(), name=f"settle launches of {self._store.name}")
+
+    async def stop(self) -> None:
+        """Let submissions that were begun end; the journal knows of those that are cancelled."""
+        if self._settling is not None:
+            self._settling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._settling
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _settle(self) -> None:
+        while True:
+            try:
+                await self.reconcile()
+            except HpcdashError:
+                # It is tried again.
+                pass
+            await self._launches.tidy(every_seconds=_SETTLE_EVERY_SECONDS)
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SETTLE_EVERY_SECONDS):
+                    await self._changed.wait()
+
+    # -- launching
+
+    @property
+    def own_account(self) -> str:
+        """Who jobs are of that are submitted without run_as; '' before the cluster was asked."""
+        return self._store.probe.user if self._store.probe is not None else ""
+
+    async def submit(
+        self, client: str, accounts: Sequence[str], asked: Request, files: Mapping[str, bytes], key: str | None = None
+    ) -> ServedLaunch:
+        """Launch a request, as the account that it names in run_as, else the first of `accounts`.
+
+        With a `key` that the client has used before it is the launch of that time; nothing is submitted then. A launch
+        whose answer was lost is at the stage SUBMITTING. Goes on where the caller is cancelled. Raises NotAllowed,
+        KeyReused, UsageError, SchedulerRefused for what was surely not submitted, and what keeps the cluster from
+        answering.
+        """
+        await self._store.open()
+        request = self._as_allowed(asked, accounts)
+        digest = _digest(request, files)
+        if key is None:
+            return await asyncio.shield(self._begin(client, request, files, digest, None))
+        known = self._submitting.get((client, key))
+        if known is None:
+            found = await asyncio.to_thread(self._served.of_key, client, key)
+            # It may have been begun meanwhile.
+            known = self._submitting.get((client, key))
+            if found is not None and known is None:
+                return _same(found, digest)
+        if known is None:
+            task = self._begin(client, request, files, digest, key)
+            known = self._submitting[client, key] = (digest, task)
+            task.add_done_callback(lambda _: self._submitting.pop((client, key), None))
+        if known[0] != digest:
+            raise _reused()
+        return await asyncio.shield(known[1])
+
+    def _as_allowed(self, asked: Request, accounts: Sequence[str]) -> Request:
+        is_said = f"{SITE_SAID}run_as" in asked.said
+        account = asked.site.run_as if is_said else accounts[0]
+        if account not in accounts:
+            raise NotAllowed(f"this token may not run as {account}", f"It may run as {', '.join(accounts)}.")
+        return replace(asked, site=replace(asked.site, run_as="" if account == self.own_account else account))
+
+    def _begin(
+        self, client: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
+    ) -> asyncio.Task[ServedLaunch]:
+        task = asyncio.create_task(self._submit(client, request, files, digest, key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return task
+
+    async def _submit(
+        self, client: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
+    ) -> ServedLaunch:
+        async with self._turn:
+            text = request_text(request, site=self._launches.settings.site)
+            planned = await self._launches.plan(request, text, files)
+            notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
+            launch = self._launch_of(planned, client, key, digest, notes)
+            self._own.add(launch.launch_id)
+            try:
+                if not await asyncio.to_thread(self._served.add, launch):
+                    # Another server has the same state.
+                    found = await asyncio.to_thread(self._served.of_key, client, key or "")
+                    if found is None:
+                        raise HpcdashError("another server has taken this key just now", "Send it again.")
+                    return _same(found, digest)
+                report = await self._session.actions.run(planned.plan)
+                outcome = (await reconcile(self._store, planned, report))[-1]
+                said = await self._launches.conclude(planned, outcome)
+                return await self._settled(launch, outcome, said)
+            finally:
+                self._own.discard(launch.launch_id)
+
+    def _launch_of(
+        self, planned: LaunchPlan, client: str, key: str | None, digest: str, notes: Sequence[str]
+    ) -> ServedLaunch:
+        [search] = planned.searches.values()
+        unknown = Outcome("", None)
+        return ServedLaunch(
+            launch_id=secrets.token_hex(16),
+            client=client,
+            key=key,
+            account=planned.request.site.run_as or self.own_account,
+            at=self._store.clock.now(),
+            stage=Stage.SUBMITTING,
+            digest=digest,
+            mark=search.mark,
+            record=record_of(planned, unknown, self._store.clock.now()),
+            words="; ".join(notes),
+        )
+
+    async def _settled(self, launch: ServedLaunch, outcome: Outcome, said: str = "") -> ServedLaunch:
+        """Note how a submission ended; raises what to say of one that surely did not arrive."""
+        if outcome.done is False:
+            await asyncio.to_thread(self._served.forget, launch)
+            raise _refusal(outcome, said)
+        words = "; ".join(filter(None, (launch.words, said, "" if outcome.done else outcome.words)))
+        if outcome.done:
+            record = replace(launch.record, job_id=outcome.new_job)
+            launch = msgspec.structs.replace(launch, stage=Stage.SUBMITTED, record=record)
+        else:
+            self._changed.set()
+        launch = msgspec.structs.replace(launch, words=words)
+        await asyncio.to_thread(self._served.update, launch)
+        return launch
+
+    # -- what became of those whose submission was cut
+
+    async def reconcile(self) -> None:
+        """Find out what became of launches whose submission nobody saw the end of; submits nothing.
+
+        Raises StateUnusable and JournalUnreadable.
+        """
+        submitting = await asyncio.to_thread(self._served.of_stage, Stage.SUBMITTING)
+        cut = [one for one in submitting if one.launch_id not in self._own]
+        if not cut:
+            return
+        noted = await asyncio.to_thread(self._noted_by_mark)
+        for launch in cut:
+            entry = noted.get(launch.mark)
+            # Another process submits it now, or is about to.
+            is_young = self._store.clock.now() - launch.at < _UNNOTED_SECONDS
+            if entry.state != "running" if entry is not None else not is_young:
+                await self._reconcile(launch, entry)
+
+    def _noted_by_mark(self) -> Mapping[str, JournalEntry]:
+        entries, _ = self._session.actions.journal.read(_JOURNAL_ENTRIES)
+        here = [one for one in entries if one.cluster == self._store.name and one.verb == Verb.SUBMIT]
+        return {search.mark: entry for entry in here for search in searches_of(entry).values()}
+
+    async def _reconcile(self, launch: ServedLaunch, entry: JournalEntry | None) -> None:
+        if entry is not None:
+            outcomes: Sequence[Outcome] = entry.outcomes
+            if not outcomes or None in {one.done for one in outcomes}:
+                outcomes = await reconcile_noted(self._store, self._session.actions.journal, entry)
+        else:
+            name = launch.record.name
+            not_before = datetime.fromtimestamp(launch.at, UTC) - CLOCKS_APART
+            search = Search(launch.mark, name, not_before, launch.record.run_as)
+            plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), ())
+            report = Report(plan, (Outcome(name, None),))
+            outcomes = await reconcile(self._store, SubmissionPlan(plan, (), {name: search}), report)
+        outcome = outcomes[-1]
+        if outcome.done is None:
+            return
+        request = await asyncio.to_thread(self._served.request, launch)
+        record = replace(launch.record, job_id=outcome.new_job, request=request)
+        if outcome.done:
+            await asyncio.to_thread(self._launches.records.launched, record)
+        else:
+            await self._remove_folder(launch)
+        with contextlib.suppress(HpcdashError):
+            # That it was not known is no longer to be said.
+            await self._settled(msgspec.structs.replace(launch, words=""), outcome)
+
+    # -- what is known of them
+
+    async def find(self, launch_id: str, accounts: Collection[str]) -> ServedLaunch:
+        """Raises NoSuchLaunch where it is not one of theirs."""
+        launch = await asyncio.to_thread(self._served.find, launch_id)
+        if launch is None or launch.account not in accounts or launch.stage is Stage.DELETED:
+            raise NoSuchLaunch
+        return launch
+
+    async def of_accounts(self, accounts: Collection[str]) -> list[ServedLaunch]:
+        """The newest MOST_LISTED."""
+        return await asyncio.to_thread(self._served.of_accounts, accounts, MOST_LISTED)
+
+    async def states(self, launches: Sequence[ServedLaunch], *, now: bool = False) -> list[LaunchState]:
+        """Launches with their jobs. All launches that have not ended are asked for at once, as often as one's own jobs
+        are; `now` has them asked for again.
+
+        Raises what keeps the cluster from answering.
+        """
+        if now:
+            self._states.forget("")
+        alive = [one for one in launches if one.stage is Stage.SUBMITTED and one.job_id]
+        by_job = await self._states.get("", self._ask) if alive else {}
+        if any(one.job_id not in by_job for one in alive):
+            # It was submitted since.
+            self._states.forget("")
+            by_job = await self._states.get("", self._ask)
+        return [await self._state(launch, by_job) for launch in launches]
+
+    async def state(self, launch: ServedLaunch, *, now: bool = False) -> LaunchState:
+        """As `states`, of one."""
+        [found] = await self.states([launch], now=now)
+        return found
+
+    async def _ask(self) -> Mapping[str, tuple[Row, ...]]:
+        """The rows of all jobs of launches that have not ended, by the launch's job; () where nothing knows them."""
+        alive = await asyncio.to_thread(self._served.of_stage, Stage.SUBMITTED)
+        ids = [one.job_id for one in alive if one.job_id]
+        if not ids:
+            return {}
+        queued = await self._session.actions.rows_of(ids)
+        found = {job_id: _rows_of(job_id, queued) for job_id in ids}
+        # Of what has ended the queue forgets one task after the other.
+        tasks = {one.job_id: one.record.tasks for one in alive}
+        lost = [job_id for job_id, rows in found.items() if _has_ended(rows) and _count(rows) < tasks[job_id]]
+        if lost:
+            table = await fetch_ended(self._store, lost)
+            past = await asyncio.to_thread(rows_meant, table, lost)
+            for job_id in lost:
+                if _count(rows := _rows_of(job_id, past)) >= _count(found[job_id]):
+                    found[job_id] = rows
+        return found
+
+    async def _state(self, launch: ServedLaunch, by_job: Mapping[str, tuple[Row, ...]]) -> LaunchState:
+        if launch.stage is Stage.ENDED:
+            return LaunchState(launch, by_job.get(launch.job_id, ()), launch.tasks)
+        if launch.stage is not Stage.SUBMITTED or not launch.job_id:
+            return LaunchState(launch)
+        if launch.job_id not in by_job:
+            # Another caller has found out meanwhile that it ended.
+            found = await asyncio.to_thread(self._served.find, launch.launch_id)
+            is_known = found is not None and found.stage is Stage.ENDED
+            return LaunchState(found, (), found.tasks) if found is not None and is_known else LaunchState(launch)
+        rows = _own(by_job[launch.job_id], launch)
+        tasks = Counter[str]()
+        for row in rows:
+            tasks[str(row["state"])] += row["_tasks"] or 1
+        is_forgotten = not rows and self._store.clock.now() - launch.at > _FORGOTTEN_SECONDS
+        if is_forgotten or (rows and _has_ended(rows)):
+            exits = rows[0] if len(rows) == 1 else {"exit_code": None, "exit_signal": None}
+            launch = msgspec.structs.replace(
+                launch,
+                stage=Stage.ENDED,
+                tasks=dict(tasks),
+                exit_code=exits["exit_code"],
+                exit_signal=exits["exit_signal"],
+            )
+            await asyncio.to_thread(self._served.update, launch)
+        return LaunchState(launch, rows, tasks)
+
+    # -- what is done to them
+
+    async def terminate(self, launch: ServedLaunch) -> Outcome:
+        """Cancel its job, as its account. Raises UsageError where that cannot be asked."""
+        if not launch.job_id:
+            raise HpcdashError(
+                "whether its job was submitted is not known yet", f"Look for {launch.mark} in the queue, or try later."
+            )
+        rows = _own(await self._session.actions.rows_of([launch.job_id]), launch)
+        request = ActionRequest(Verb.CANCEL, (launch.job_id,))
+        plan = self._session.actions.plan(request, rows, run_as=launch.record.run_as)
+        report = await self._session.actions.run(plan)
+        self._states.forget("")
+        return report.outcomes[0]
+
+    async def delete(self, launch: ServedLaunch) -> None:
+        """Remove the folder of a launch that has ended, with all that is in it, and forget the launch; its key stays
+        used. Raises NotEnded, and HpcdashError where the folder cannot be removed."""
+        state = await self.state(launch, now=launch.stage is not Stage.ENDED)
+        if not state.has_ended:
+            raise NotEnded(
+                f"the launch is {state.status.lower()}", f"POST /launches/{launch.launch_id}/terminate ends it."
+            )
+        if left := await self._remove_folder(launch):
+            raise HpcdashError(f"its folder {launch.record.folder} cannot be removed: {left}")
+        with contextlib.suppress(StateUnusable):
+            await asyncio.to_thread(self._launches.records.removed, launch.record)
+        await asyncio.to_thread(self._served.mark_deleted, state.launch)
+
+    async def _remove_folder(self, launch: ServedLaunch) -> str:
+        record = launch.record
+        program = self._launches.settings.launch_program
+        return await remove_folder(self._store, record.folder, record.sums, record.run_as, program)
+
+    # -- what they print
+
+    async def log_file(self, launch: ServedLaunch, *, is_stderr: bool, task: int | None = None) -> LogFile:
+        """The file that its job, or a task of its array, writes to. Raises HpcdashError where that is not known.
+
+        What was submitted as another account is read as that account, and in its own folder alone: its owner may have
+        named any file as the job's output.
+        """
+        if not launch.job_id:
+            raise NoLog("it has no job yet, as far as is known", "Look at its status first.")
+        job_id = launch.job_id if task is None else with_tasks(launch.job_id, parse_tasks(str(task)))
+        if task is None and launch.record.tasks > 1:
+            [state] = await self.states([launch])
+            if state.rows:
+                job_id = telling_task([pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id) or job_id
+        place = await locate_logs(self._store, job_id)
+        if not _own([place.row], launch):
+            raise NoLog(f"job {job_id} is another account's by now", "The scheduler has given its number again.")
+        files = place.files
+        path = files.stderr if is_stderr and files.stderr is not None else files.stdout
+        if path is None:
+            raise NoLog(f"where job {job_id} writes is not known: {files.note or 'nothing tells'}")
+        if launch.record.run_as:
+            if files.host or path.rpartition("/")[0] != launch.record.folder or not self._store.reader_of(path):
+                raise NotAllowed("the job writes outside the launch's folder", "Only its account reads it.")
+            return self._store.log_file(path)
+        return self._store.log_file(path, files.host)
+
+
+def _digest(request: Request, files: Mapping[str, bytes]) -> str:
+    """What tells a request and its files from any other."""
+    digest = hashlib.sha256(request_text(request).encode("utf-8", "surrogateescape"))
+    for name in sorted(files):
+        digest.update(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0" + hashlib.sha256(files[name]).digest())
+    digest.update(request.site.run_as.encode())
+    return digest.hexdigest()
+
+
+def _same(launch: ServedLaunch, digest: str) -> ServedLaunch:
+    """The launch of a key, which is to be that of the same request."""
+    if launch.digest != digest:
+        raise _reused()
+    if launch.stage is Stage.DELETED:
+        raise KeyReused("the launch of this Idempotency-Key was deleted", "Use a new key to launch it again.")
+    return launch
+
+
+def _reused() -> KeyReused:
+    return KeyReused("this Idempotency-Key belongs to another request", "Use a new key for each launch.")
+
+
+def _refusal(outcome: Outcome, said: str) -> HpcdashError:
+    words = "; ".join(filter(None, (outcome.words, said)))
+    if outcome.is_unreachable or outcome.words.startswith(NEVER_ARRIVED):
+        return UnreachableError(f"not submitted: {words}", "Send it again; the same Idempotency-Key may be used.")
+    return SchedulerRefused(f"not submitted: {words}", words=outcome.words)
+
+
+def _rows_of(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
+    number = number_of(job_id)
+    return tuple(row for row in rows if job_id == row["id"] or (number and number == number_of(str(row["id"]))))
+
+
+def _own(rows: Sequence[Row], launch: ServedLaunch) -> tuple[Row, ...]:
+    """Without those of other accounts: a scheduler that was set up anew gives a number twice."""
+    return tuple(row for row in rows if row["user"] in (None, launch.account))
+
+
+def _has_ended(rows: Sequence[Row]) -> bool:
+    return all(row["state"] in ENDED for row in rows)
+
+
+def _count(rows: Sequence[Row]) -> int:
+    return sum(row["_tasks"] or 1 for row in rows)

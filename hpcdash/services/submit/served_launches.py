@@ -1,0 +1,122 @@
+"""Launches that programs asked for over HTTP, in the state database: each once by its key, whatever ends in between."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from hpcdash.services.state.database import StateDatabase, StateUnusable
+from hpcdash.services.state.records import LaunchRecord
+
+# Of all clusters; of the oldest neither the launch nor its key is known any more.
+MOST_SERVED = 5000
+
+
+class Stage(StrEnum):
+    """How far a launch has come, as far as it is settled here."""
+
+    # Nobody knows yet whether its job is there.
+    SUBMITTING = "submitting"
+    SUBMITTED = "submitted"
+    ENDED = "ended"
+    # Its key is still known.
+    DELETED = "deleted"
+
+
+class ServedLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch. `client` is the name of the token it came with, `key` that client's own (None: none was given).
+
+    `digest` tells the request from any other. `mark` is in the comment of its job. `tasks` counts its jobs by their
+    state once they have ended. `words` are what else was said of its submission.
+    """
+
+    launch_id: str
+    client: str
+    key: str | None
+    account: str
+    at: float
+    stage: Stage
+    digest: str
+    mark: str
+    record: LaunchRecord
+    words: str = ""
+    tasks: Mapping[str, int] = {}
+    exit_code: int | None = None
+    exit_signal: int | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self.record.job_id
+
+
+class ServedLaunches:
+    """Those of one cluster. Each method raises StateUnusable."""
+
+    def __init__(self, folder: Path, cluster: str) -> None:
+        self._database = StateDatabase(folder)
+        self._cluster = cluster
+
+    def add(self, launch: ServedLaunch) -> bool:
+        """Whether it is new: its client has used its key for no other."""
+        sql = "INSERT OR IGNORE INTO served_launches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        too_old = "DELETE FROM served_launches WHERE rowid <= (SELECT max(rowid) FROM served_launches) - ?"
+        values = (
+            *(launch.launch_id, self._cluster, launch.client, launch.key, launch.account, launch.at),
+            *(launch.stage.value, _content(launch), launch.record.request),
+        )
+        return self._database.write((too_old, (MOST_SERVED,)), (sql, values)) > 0
+
+    def update(self, launch: ServedLaunch) -> None:
+        """Note what has become of it."""
+        sql = "UPDATE served_launches SET stage = ?, content = ? WHERE id = ?"
+        self._database.write((sql, (launch.stage.value, _content(launch), launch.launch_id)))
+
+    def mark_deleted(self, launch: ServedLaunch) -> None:
+        """Its request is forgotten; its key is not."""
+        sql = "UPDATE served_launches SET stage = ?, content = ?, request = '' WHERE id = ?"
+        deleted = msgspec.structs.replace(launch, stage=Stage.DELETED)
+        self._database.write((sql, (deleted.stage.value, _content(deleted), launch.launch_id)))
+
+    def forget(self, launch: ServedLaunch) -> None:
+        """It was surely not submitted: its key may be used again."""
+        self._database.write(("DELETE FROM served_launches WHERE id = ?", (launch.launch_id,)))
+
+    def find(self, launch_id: str) -> ServedLaunch | None:
+        found = self._read("id = ?", launch_id)
+        return found[0] if found else None
+
+    def of_key(self, client: str, key: str) -> ServedLaunch | None:
+        found = self._read("client = ? AND key = ?", client, key)
+        return found[0] if found else None
+
+    def of_accounts(self, accounts: Collection[str], most: int) -> list[ServedLaunch]:
+        """The newest first, without those that were deleted."""
+        marks = ", ".join("?" * len(accounts))
+        return self._read(f"account IN ({marks}) AND stage != 'deleted'", *accounts, most=most)
+
+    def of_stage(self, stage: Stage) -> list[ServedLaunch]:
+        return self._read("stage = ?", stage.value)
+
+    def request(self, launch: ServedLaunch) -> str:
+        """The text of its request."""
+        rows = self._database.read("SELECT request FROM served_launches WHERE id = ?", launch.launch_id)
+        return "".join(text for (text,) in rows)
+
+    def _read(self, condition: str, *values: str, most: int = MOST_SERVED) -> list[ServedLaunch]:
+        sql = f"SELECT content FROM served_launches WHERE cluster = ? AND {condition} ORDER BY at DESC LIMIT ?"
+        try:
+            rows = self._database.read(sql, self._cluster, *values, most)
+        except StateUnusable:
+            # Written before there were any, it has no such table.
+            self._database.write()
+            rows = self._database.read(sql, self._cluster, *values, most)
+        return [msgspec.json.decode(content, type=ServedLaunch) for (content,) in rows]
+
+
+def _content(launch: ServedLaunch) -> str:
+    # The request has a column of its own: lists are read without it.
+    return msgspec.json.encode(msgspec.structs.replace(launch, record=replace(launch.record, request=""))).decode()

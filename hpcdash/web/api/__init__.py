@@ -1,0 +1,1 @@
+"""Launches, logs and jobs over HTTP, for programs."""

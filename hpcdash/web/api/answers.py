@@ -1,0 +1,284 @@
+"""What programs are answered, as JSON and as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
+from hpcdash.domain.schema import JOBS, NODES, public_names
+from hpcdash.domain.states import NodeState
+from hpcdash.errors import (
+    EXIT_UNREACHABLE,
+    CommandError,
+    ConfigError,
+    HpcdashError,
+    NoSuchJob,
+    RateLimited,
+    SchedulerRefused,
+    UsageError,
+    readable_command,
+)
+from hpcdash.services.jobs.launch_status import LaunchStatus
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.launch_service import KeyReused, LaunchState, NoLog, NoSuchLaunch, NotAllowed, NotEnded
+
+# A launch may be an array of a hundred thousand tasks; `tasks` counts them all.
+MOST_JOBS_OF_A_LAUNCH = 1000
+_USABLE = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    """What went wrong, as the command line says it: what was run, how it ended, its own words, what to do next."""
+
+    message: str
+    next_step: str | None = None
+    exit_status: int
+    command: str | None = None
+    status: int | None = None
+    words: str | None = None
+    file: str | None = None
+    line: int | None = None
+    key: str | None = None
+
+
+class Error(msgspec.Struct, kw_only=True):
+    schema: int = 1
+    error: ErrorDetail
+
+
+class Envelope(msgspec.Struct, kw_only=True):
+    """What begins each answer about a cluster."""
+
+    schema: int = 1
+    cluster: str
+    backend: str
+    taken_at: str
+
+
+class Launch(msgspec.Struct, kw_only=True):
+    """A launch. `tasks` counts its jobs by their state; null where that is not known yet."""
+
+    id: str
+    name: str | None
+    account: str
+    status: LaunchStatus
+    job_id: str | None
+    submitted_at: str
+    folder: str
+    tasks: dict[str, int] | None
+    exit_code: int | None
+    exit_signal: int | None
+    idempotency_key: str | None
+    words: str | None
+
+
+class LaunchAnswer(Envelope, kw_only=True):
+    """One launch, with the rows of its jobs as `hpcdash jobs` has them, as long as they are in the queue."""
+
+    launch: Launch
+    jobs: list[dict[str, Any]]
+
+
+class LaunchesAnswer(Envelope, kw_only=True):
+    launches: list[Launch]
+
+
+class TerminationAnswer(Envelope, kw_only=True):
+    """`done`: whether its job was cancelled; null where the scheduler's answer was lost. `words` are its own."""
+
+    id: str
+    done: bool | None
+    words: str
+
+
+class Slots(msgspec.Struct, kw_only=True):
+    """Slots of one type. `unavailable` are on nodes that are down, drained or reserved; null is not known."""
+
+    slot_type: str
+    gpu_type: str | None
+    total: int
+    used: int | None
+    free: int | None
+    unavailable: int
+
+
+class ResourcesAnswer(Envelope, kw_only=True):
+    """`node_states` counts nodes by their state; `nodes` are rows as `hpcdash nodes` has them."""
+
+    node_states: dict[str, int]
+    slots: list[Slots]
+    nodes: list[dict[str, Any]]
+
+
+class JobsAnswer(Envelope, kw_only=True):
+    """Rows as `hpcdash jobs` has them."""
+
+    rejected_rows: int
+    jobs: list[dict[str, Any]]
+
+
+class LogPage(msgspec.Struct, kw_only=True):
+    """Part of a log: the text of the bytes from `offset` to `next_offset`; what is no UTF-8 is U+FFFD."""
+
+    schema: int = 1
+    stream: str
+    path: str
+    offset: int
+    next_offset: int
+    size: int | None
+    text: str
+
+
+class Health(msgspec.Struct, kw_only=True):
+    """`status` is `ok`, or `degraded` where the cluster did not answer when it was asked last."""
+
+    schema: int = 1
+    status: str
+    version: str
+
+
+ANSWERS = (*(Error, LaunchAnswer, LaunchesAnswer, TerminationAnswer, ResourcesAnswer, JobsAnswer, LogPage, Health),)
+
+
+def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[str, Any]:
+    """The fields of an Envelope."""
+    store = session.store
+    taken_at = store.clock.now() if taken_at is None else taken_at
+    return {"cluster": session.name, "backend": store.backend.name, "taken_at": format_utc(taken_at)}
+
+
+def launch_of(state: LaunchState) -> Launch:
+    launch, row = state.launch, state.rows[0] if len(state.rows) == 1 else None
+    return Launch(
+        id=launch.launch_id,
+        name=launch.record.name or None,
+        account=launch.account,
+        status=state.status,
+        job_id=launch.job_id or None,
+        submitted_at=format_utc(launch.at),
+        folder=launch.record.folder,
+        tasks=None if state.tasks is None else dict(state.tasks),
+        exit_code=launch.exit_code if row is None else row["exit_code"],
+        exit_signal=launch.exit_signal if row is None else row["exit_signal"],
+        idempotency_key=launch.key,
+        words=launch.words or None,
+    )
+
+
+def job_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of domain.schema.JOBS as the contract has them."""
+    table = pa.Table.from_pylist(list(map(dict, rows[:MOST_JOBS_OF_A_LAUNCH])), JOBS)
+    return table_to_json_rows(table, public_names(JOBS))
+
+
+def node_rows(nodes: pa.Table) -> list[dict[str, Any]]:
+    return table_to_json_rows(nodes, public_names(NODES))
+
+
+def node_states(nodes: pa.Table) -> dict[str, int]:
+    return dict(sorted(Counter(map(str, nodes["state"].to_pylist())).items()))
+
+
+def slots_of(nodes: pa.Table) -> list[Slots]:
+    """The CPUs of all nodes, and their GPUs by type."""
+    columns = ["state", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type"]
+    rows = nodes.select(columns).to_pylist()
+    found = [_slots(rows, "cpus", "cpu", None)]
+    gpu_types = {row["gpu_type"] for row in rows if row["gpus"]}
+    for gpu_type in sorted(gpu_types, key=lambda name: name or ""):
+        found.append(_slots([row for row in rows if row["gpu_type"] == gpu_type], "gpus", "gpu", gpu_type))
+    return found
+
+
+def _slots(rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None) -> Slots:
+    total = sum(row[column] or 0 for row in rows)
+    usable = [row for row in rows if row["state"] in _USABLE]
+    in_use = [row for row in rows if row[column]]
+    is_known = all(row[f"{column}_used"] is not None for row in in_use)
+    free = sum((row[column] or 0) - (row[f"{column}_used"] or 0) for row in usable)
+    used = sum(row[f"{column}_used"] or 0 for row in rows)
+    return Slots(
+        slot_type=slot_type,
+        gpu_type=gpu_type,
+        total=total,
+        used=used if is_known else None,
+        free=free if is_known else None,
+        unavailable=sum(row[column] or 0 for row in rows if row["state"] not in _USABLE),
+    )
+
+
+# -- errors
+
+
+def error_of(error: HpcdashError) -> Error:
+    """An error with the fields that the command line shows."""
+    argv = error.argv if isinstance(error, CommandError) else ()
+    return Error(
+        error=ErrorDetail(
+            message=error.message,
+            next_step=error.next_step or None,
+            exit_status=error.exit_status,
+            command=readable_command(argv) if argv else None,
+            status=error.status if isinstance(error, CommandError) else None,
+            words=(error.words or None) if isinstance(error, CommandError) else None,
+            file=(error.file or None) if isinstance(error, ConfigError) else None,
+            line=error.line if isinstance(error, ConfigError) else None,
+            key=(error.key or None) if isinstance(error, ConfigError) else None,
+        )
+    )
+
+
+def http_status_of(error: HpcdashError) -> int:
+    """404 not there, 403 not allowed, 409 refused as things are, 422 cannot be asked, 429 too often, 503 no answer."""
+    match error:
+        case NoSuchLaunch() | NoSuchJob() | NoLog():
+            return 404
+        case NotAllowed():
+            return 403
+        case KeyReused() | NotEnded() | SchedulerRefused():
+            return 409
+        case RateLimited():
+            return 429
+        case UsageError() | ConfigError():
+            return 422
+        case _:
+            return 503 if error.exit_status == EXIT_UNREACHABLE else 409
+
+
+# -- metrics
+
+
+def format_metrics(
+    session: ClusterSession, states: Iterable[LaunchState] | None, requests: Mapping[tuple[str, str, int], int]
+) -> str:
+    """The text that Prometheus reads; `states` None: the cluster did not answer. `requests` are by method, route and
+    status."""
+    store = session.store
+    is_up = store.connection_error is None and states is not None
+    lines = _metric("hpcdash_cluster_up", "gauge", "1 where the cluster answered last.", {"": int(is_up)})
+    lines += _metric("hpcdash_commands_total", "counter", "Commands sent to the cluster.", {"": store.budget.sent})
+    of_last_minute = {"": store.budget.per_minute}
+    lines += _metric("hpcdash_commands_last_minute", "gauge", "Commands sent in the last minute.", of_last_minute)
+    if store.budget.last_seconds is not None:
+        seconds = {"": round(store.budget.last_seconds, 6)}
+        lines += _metric("hpcdash_command_seconds", "gauge", "How long the last command took to answer.", seconds)
+    if states is not None:
+        counted = Counter(state.status for state in states)
+        by_status = {f'{{status="{status}"}}': counted[status] for status in LaunchStatus}
+        lines += _metric("hpcdash_launches", "gauge", "Launches of this token's accounts, by status.", by_status)
+    by_route = {
+        f'{{method="{method}",route="{route}",status="{status}"}}': count
+        for (method, route, status), count in sorted(requests.items())
+    }
+    lines += _metric("hpcdash_http_requests_total", "counter", "Requests answered.", by_route)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _metric(name: str, kind: str, words: str, values: Mapping[str, float]) -> list[str]:
+    head = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+    return [*head, *(f"{name}{labels} {value}" for labels, value in values.items())]

@@ -1,0 +1,135 @@
+"""The tokens that programs come with, each with the accounts that it may run as and see; a TOML file of mode 0600."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdash.config.document import MAX_FILE_BYTES, decode, parse_document, shown_path
+from hpcdash.config.locate import key_lines, line_of
+from hpcdash.config.model import TableReader, ValidationError
+from hpcdash.config.problems import ConfigProblems, Problem, did_you_mean, dotted
+from hpcdash.config.request import text_list
+from hpcdash.errors import ConfigError
+
+# As `openssl rand -hex 32` or Python's secrets.token_urlsafe(32) print them.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
+_NEXT_STEP = 'Each table is a token: [ci], token = "…" (of `openssl rand -hex 32`), accounts = ["alice"].'
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Whose a token is: `name` is its table in the file."""
+
+    name: str
+    accounts: tuple[str, ...]
+
+
+class Tokens:
+    """The tokens of a file, which is read again once it has changed: one that is taken out lets nobody in any more."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._stamp: tuple[int, ...] = ()
+        # By the digest of the token: how long a comparison takes tells nothing of it.
+        self._clients: Mapping[bytes, Client] = {}
+
+    def find(self, token: str) -> Client | None:
+        """The client that comes with a token, None for nobody. Raises ConfigError where the file is not to be used."""
+        self.read()
+        given = _digest(token)
+        found = None
+        for digest, client in self._clients.items():
+            if hmac.compare_digest(digest, given):
+                found = client
+        return found
+
+    def read(self) -> None:
+        """Read the file where it has changed. Raises ConfigError, and then nobody is let in."""
+        named = shown_path(self._file)
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            self._forget()
+            step = f"{_NEXT_STEP} Then: chmod 600 {named}"
+            raise ConfigError(f"the tokens cannot be read: {error.strerror}", step, file=named) from error
+        try:
+            status = os.fstat(descriptor)
+            stamp = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+            if stamp == self._stamp:
+                return
+            self._forget()
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError("this is no file", _NEXT_STEP, file=named)
+            if status.st_uid != os.geteuid():
+                raise ConfigError("the file with the tokens is not yours", f"Run: ls -l {named}", file=named)
+            if status.st_mode & 0o077:
+                raise ConfigError("others can read the tokens", f"Run: chmod 600 {named}", file=named)
+            content = os.read(descriptor, MAX_FILE_BYTES + 1)
+        finally:
+            os.close(descriptor)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"larger than {MAX_FILE_BYTES >> 10} KiB", file=named)
+        self._clients = parse_tokens(decode(content, named), named)
+        self._stamp = stamp
+
+    def _forget(self) -> None:
+        self._clients, self._stamp = {}, ()
+
+
+def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
+    """Clients by the digest of their token. Raises ConfigProblems, which repeat no token."""
+    document = parse_document(text, named)
+    reader = TableReader(lambda key, path, known: did_you_mean(key, known))
+    found: dict[bytes, Client] = {}
+    for name in document:
+        if not _NAME.fullmatch(name):
+            reader.problem((name,), "a token's name is letters, digits, '.', '_' and '-', at most 64")
+        table = document[name]
+        if not isinstance(table, dict):
+            # It may be the token itself, which is not repeated.
+            reader.problem((name,), "expected a table, [NAME]")
+            continue
+        fit = reader.fields(table, (name,), {"token": _token, "accounts": _accounts})
+        if reader.has(table, (name,), fit, ("token", "accounts")):
+            digest = _digest(fit["token"])
+            if digest in found:
+                reader.problem((name, "token"), f"the same token as that of {found[digest].name}")
+            found[digest] = Client(name, fit["accounts"])
+    if not found and not reader.problems:
+        reader.problem((), "the file holds no token")
+    if reader.problems:
+        lines = key_lines(text)
+        problems = [Problem(line_of(lines, path), dotted(path), words) for path, words in reader.problems]
+        error = ConfigProblems(named, problems)
+        error.next_step = _NEXT_STEP
+        raise error
+    return found
+
+
+def _token(value: object) -> str:
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+        raise ValidationError("expected 32 to 512 letters, digits and ._~+/=-, such as `openssl rand -hex 32` prints")
+    return value
+
+
+def _accounts(value: object) -> tuple[str, ...]:
+    accounts = text_list(value)
+    if not accounts:
+        raise ValidationError('expected at least one account, as in ["alice"]')
+    for account in accounts:
+        if not _ACCOUNT.fullmatch(account):
+            raise ValidationError(f"{account!r} is not a login name")
+    return tuple(dict.fromkeys(accounts))
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

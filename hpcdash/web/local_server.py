@@ -1,0 +1,101 @@
+"""Serves HTTP to this machine alone: few connections, none for long, and no name of another site's that leads here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+HERE = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
+
+
+class LocalServer:
+    """Serves an application on a listening socket.
+
+    At most `most_connections` at once; one that has no whole request for `connection_seconds` is closed, unless it is
+    `busy`. Nothing is logged: a header may hold a token, and anyone can cause the rest.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        most_connections: int,
+        connection_seconds: float,
+        shutdown_seconds: float,
+    ) -> None:
+        self._most_connections = most_connections
+        self._connection_seconds = connection_seconds
+        self._busy: set[object] = set()
+        logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
+        self._runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=shutdown_seconds)
+        self._listening: asyncio.Server | None = None
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve whoever connects to a listening socket."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if listening.family == socket.AF_UNIX else loop.create_server
+        self._listening = await create(self._accept, sock=listening)
+
+    async def stop(self) -> None:
+        """End all connections."""
+        if self._listening is not None:
+            self._listening.close()
+        await self._runner.cleanup()
+
+    @contextmanager
+    def busy(self, request: web.Request) -> Iterator[None]:
+        """The request is whole, and its answer may take long: its connection stays open meanwhile."""
+        handler = request.protocol
+        self._busy.add(handler)
+        try:
+            yield
+        finally:
+            self._busy.discard(handler)
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        if len(server.connections) >= self._most_connections:
+            return _Refusal()
+        handler = server()
+        self._drop_later(handler)
+        return handler
+
+    def _drop_later(self, handler: RequestHandler) -> None:
+        asyncio.get_running_loop().call_later(self._connection_seconds, self._drop, handler)
+
+    def _drop(self, handler: RequestHandler) -> None:
+        if (transport := handler.transport) is None:
+            return
+        if handler in self._busy:
+            self._drop_later(handler)
+            return
+        # The handler forgets its transport.
+        handler.force_close()
+        transport.close()
+
+
+class _Refusal(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def refusal_of(request: web.Request, *, needs_origin: bool = False) -> str:
+    """Why a request is not answered: it came by a name of somebody else's, or from another site's page; else ''."""
+    hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
+    if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
+        # Somebody else's name that leads here: DNS rebinding.
+        return "hpcdash answers to the names 127.0.0.1 and localhost alone."
+    if origins != [f"http://{hosts[0]}"] and (origins or needs_origin):
+        return "Another site's page asked for this; hpcdash answers to its own page alone."
+    return ""

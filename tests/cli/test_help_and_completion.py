@@ -1,0 +1,96 @@
+"""Help in groups with examples, `hpcdash help TOPIC`, and what a shell completes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+
+from hpcdash.cli.help import EXAMPLES, GROUPS
+from hpcdash.cli.main import cli
+from tests.support.program import Program, home_with
+
+LOCAL = "--local --backend local"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """On an embedded queue of its own."""
+    return Program(
+        home_with(tmp_path / "home"),
+        variables={"HPCDASH_QUEUE": str(tmp_path / "queue"), "HPCDASH_STATE": str(tmp_path / "state")},
+    )
+
+
+def test_every_command_is_in_one_group_and_has_examples_that_it_takes() -> None:
+    context = click.Context(cli, info_name="hpcdash")
+    visible = {name for name in cli.list_commands(context) if not cli.get_command(context, name).hidden}  # type: ignore[union-attr]
+    assert Counter(name for names in GROUPS.values() for name in names) == Counter(visible)
+    assert set(EXAMPLES) == visible - {"demo"}
+    for name, lines in EXAMPLES.items():
+        options = {word for line in lines for word in line.split(" -- ")[0].split() if word.startswith("--")}
+        command = cli.get_command(context, name)
+        below = command.commands.values() if isinstance(command, click.Group) else ()
+        known = {
+            option
+            for one in (command, *below)
+            if one
+            for parameter in one.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        assert options <= known, name
+
+
+def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
+    whole = program("--help").text
+    assert "..." not in whole.split("Look:")[1]
+    assert "--ssh [USER@]HOST[:PORT]" in whole
+    cancel = program("help", "cancel").text
+    assert cancel == program("cancel", "--help").text
+    assert "  --ssh" not in cancel
+    assert "hpcdash cancel --filter 'name:sweep state:pending'" in cancel
+    assert "time_left" not in program("help", "filters").text
+    assert program("help", "exit-status").text.startswith("0  done\n")
+    assert program("help", "config").text == program("config", "example").text
+    assert any(line.split()[:2] == ["x", "cancel"] for line in program("help", "keys").text.splitlines())
+    assert "Topics: filters, keys" in program("help", "nonsense").refused(2)
+
+
+def completed(program: Program, line: str) -> list[str]:
+    words = line.split(" ")
+    said = program(_HPCDASH_COMPLETE="fish_complete", COMP_WORDS=line, COMP_CWORD=words[-1])
+    assert said.stderr == ""
+    return [line.split("\t")[0].removeprefix("plain,") for line in said.text.splitlines() if line]
+
+
+def test_a_shell_completes_ids_filters_and_clusters_without_asking(program: Program) -> None:
+    (program.home / "a.sh").write_text("#!/bin/bash\n#SBATCH --job-name=$(touch${IFS}owned)\n#SBATCH --hold\ntrue\n")
+    job = program("--local", "--backend", "local", "submit", "a.sh").text.strip()
+    # None before a table was seen.
+    assert completed(program, f"hpcdash {LOCAL} cancel {job[0]}") == []
+    assert program.before == ()
+    program(*LOCAL.split(), "jobs")
+    program(*LOCAL.split(), "queues")
+    program.config.parent.mkdir(parents=True)
+    program.config.write_text('[clusters.juno]\nssh = "juno.invalid"\n')
+    assert completed(program, f"hpcdash {LOCAL} cancel {job[0]}") == [job]
+    assert completed(program, f"hpcdash cancel {LOCAL} {job[0]}") == [job]
+    assert "state:held" in completed(program, f"hpcdash {LOCAL} jobs --filter state:h")
+    assert completed(program, f"hpcdash {LOCAL} jobs --filter name:") == []
+    assert completed(program, "hpcdash jobs --cluster j") == ["juno"]
+    # A cluster that was never asked has no tables, and is not asked for them.
+    assert completed(program, "hpcdash --cluster juno cancel 1") == []
+    assert completed(program, "hpcdash help exi") == ["exit-status"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_written_where_the_shell_looks(program: Program, shell: str) -> None:
+    file, then = program("completion", shell, "--install", XDG_CONFIG_HOME="", XDG_DATA_HOME="").text.splitlines()
+    assert then
+    assert Path(file).is_relative_to(program.home)
+    assert Path(file).read_text() == program("completion", shell).text
+    if shell == "bash":
+        subprocess.run(["bash", "-n", file], check=True, timeout=30)
