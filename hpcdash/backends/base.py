@@ -392,6 +392,10 @@ class DetailPart:
     """(row, native): what the job's program has the scheduler run within the job, such as tasks. None for one that has
     nothing of the kind."""
 
+    workers: Callable[[JobDetail], Query[ParsedTable] | None] = _none
+    """The workers of one job that each end by themselves: rows of domain.schema.JOBS as those of an array's tasks, each
+    with the path of its log. None of a job without."""
+
     shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
     """What runs a shell in a running job; None: there is no way onto its nodes."""
 

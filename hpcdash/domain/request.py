@@ -11,7 +11,10 @@ from hpcdash.domain.array_tasks import ArrayTasks
 
 SITE_SAID = "site."
 # What is said of runs on slices alone.
-SLICE_FIELDS = ("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure")
+SLICE_FIELDS = (
+    *("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure"),
+    *("grow_after", "grow_every"),
+)
 # Kinds that a person sits before: one node, whatever is asked for.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 # The kind of a function's launches from Python: each function has a folder, and each launch one in there.
@@ -148,7 +151,8 @@ class Request:
     written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
     `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are as qsub has them.
     `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
-    After a preemption and after a failure it is tried again so often.
+    After a preemption and after a failure it is tried again so often. Where fewer slices than the most were to be had,
+    more are looked for each `grow_every` seconds, at the earliest `grow_after` seconds after their number changed.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `begin` is when it may start at the earliest: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after it was
@@ -195,6 +199,8 @@ class Request:
     tpus_per_worker: int | None = None
     retries_preemption: int | None = None
     retries_failure: int | None = None
+    grow_after: int | None = None
+    grow_every: int | None = None
     launcher: Launcher = Launcher.PLAIN
     startup_hook: str = ""
     project: str = ""

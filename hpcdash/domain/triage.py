@@ -129,8 +129,10 @@ def groups_of(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
     return tuple(sorted(groups, key=_rank))
 
 
-def _rank(group: TaskGroup) -> tuple[bool, bool, int, int]:
-    return not group.failed, group.line is None, -group.count, group.tasks.first or 0
+def _rank(group: TaskGroup) -> tuple[bool, bool, bool, int, int]:
+    # What was cancelled did not fail by itself.
+    is_cancelled = group.state == JobState.CANCELLED
+    return not group.failed, is_cancelled, group.line is None, -group.count, group.tasks.first or 0
 
 
 def _key(task: EndedTask) -> str:

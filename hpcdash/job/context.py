@@ -1,4 +1,4 @@
-"""Where a process stands in its job, read from the environment that Slurm, PBS or the embedded queue gives it.
+"""Where a process stands in its job, read from the environment that Slurm, PBS, the embedded queue or Ray gives it.
 
 Asks no scheduler; what the environment does not say is None or empty.
 """
@@ -82,7 +82,7 @@ class JobContext:
         local_ranks = () if is_launched else (*MPI_LOCAL_RANKS, "SLURM_LOCALID")
         sizes = () if is_launched else (*MPI_SIZES, "SLURM_NTASKS", "SLURM_NPROCS")
         return cls(
-            job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID"),
+            job_id=_text(given, "SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "HPCDASH_JOB_ID"),
             step_id=_text(given, "SLURM_STEP_ID", "SLURM_STEPID", "PBS_TASKNUM"),
             node_rank=first_whole_number(given, "SLURM_NODEID", "PBS_NODENUM", "NODE_RANK"),
             rank=rank_of(given),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
+from threading import Lock
+from urllib.parse import unquote_to_bytes
 
 from hpcdash.errors import HpcdashError
 
@@ -16,6 +19,8 @@ _IDLE_SECONDS = 30.0
 # A stream that sent nothing for so long has sent all there is for now.
 _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
+# The last bytes that were read tell whether a copy is still of the same log.
+_MARK_BYTES = 64
 # Gives the HTTP status and the body of a request, piece by piece.
 OpenStream = Callable[[str], AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]]
 
@@ -27,12 +32,15 @@ class LogSpool:
         self._open_stream = open_stream
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._copies: dict[str, _Copy] = {}
+        self._parts: dict[str, _Part] = {}
 
     async def copy_of(self, request: str) -> Path:
         """The file with all that a log holds by now; none is there where the server knows no such log, or for ''.
 
-        Raises what keeps the server from answering.
+        A fragment of the request, `…#REGEX` with its special characters quoted, is not sent: it makes the file one of
+        those lines of the log that begin with a match, each without it. Raises what keeps the server from answering.
         """
+        request, _, quoted = request.partition("#")
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="hpcdash-logs-")
         if not request:
@@ -42,16 +50,61 @@ class LogSpool:
             copy = _Copy(request, Path(self._folder.name, str(len(self._copies))), self._open_stream)
             self._copies[request] = copy
         await copy.catch_up()
-        return copy.file
+        if not quoted:
+            return copy.file
+        part = self._parts.get(f"{request}#{quoted}")
+        if part is None:
+            file = Path(self._folder.name, f"part-{len(self._parts)}")
+            part = self._parts[f"{request}#{quoted}"] = _Part(copy.file, file, re.compile(unquote_to_bytes(quoted)))
+        await asyncio.to_thread(part.catch_up)
+        return part.file
 
     async def close(self) -> None:
         """End all streams and remove the copies."""
         for copy in self._copies.values():
             await copy.close()
         self._copies.clear()
+        self._parts.clear()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+class _Part:
+    """Those lines of a copy that begin with a match of a pattern, without it."""
+
+    def __init__(self, whole: Path, file: Path, pattern: re.Pattern[bytes]) -> None:
+        self.file = file
+        self._whole = whole
+        self._pattern = pattern
+        self._read_bytes = 0
+        self._mark = b""
+        self._lock = Lock()
+
+    def catch_up(self) -> None:
+        """Add what whole lines came; from the start where the copy is of another log by now."""
+        with self._lock:
+            try:
+                source = self._whole.open("rb")
+            except FileNotFoundError:
+                self.file.unlink(missing_ok=True)
+                self._read_bytes, self._mark = 0, b""
+                return
+            with source:
+                source.seek(self._read_bytes - len(self._mark))
+                if source.read(len(self._mark)) != self._mark:
+                    source.seek(0)
+                    self._read_bytes, self._mark = 0, b""
+                if self._read_bytes == 0:
+                    self.file.write_bytes(b"")
+                with self.file.open("ab") as target:
+                    for line in source:
+                        if not line.endswith(b"\n"):
+                            break
+                        self._read_bytes += len(line)
+                        self._mark = line[-_MARK_BYTES:]
+                        if found := self._pattern.match(line):
+                            target.write(line[found.end() :])
 
 
 class _Copy:

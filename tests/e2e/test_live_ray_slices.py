@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import secrets
 import stat
@@ -30,6 +31,37 @@ exec "$@"
 """
 
 
+TRAINER = """
+import os, time
+from hpcdash.job import Checkpoints, TrainingGuard, current_job_context
+
+def main(failing):
+    job, attempt = current_job_context(), os.environ["HPCDASH_ATTEMPT"]
+    print("attempt", attempt, "from", os.environ["HPCDASH_RESUME_FROM"] or "the beginning")
+    guard = TrainingGuard(memory=None)
+    checkpoints = Checkpoints(os.environ["HPCDASH_CHECKPOINTS"])
+    newest = checkpoints.newest()
+    step = newest.step if newest else 0
+    while not guard.should_stop(step):
+        step += 1
+        time.sleep(0.2)
+        guard.step(step)
+        print("step", step)
+        if job.rank == failing and attempt == "1":
+            # Once the other one has begun.
+            while not os.path.exists("begun"):
+                time.sleep(0.1)
+            raise ValueError("a bad day")
+        if job.rank == 0 and step == 1:
+            open("begun", "w").close()
+    if job.rank == 0:
+        with checkpoints.saving(step) as folder:
+            (folder / "weights").write_text("w")
+        print("saved", step)
+    return job.job_id
+"""
+
+
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     folder = tmp_path_factory.mktemp("docker")
@@ -55,8 +87,12 @@ def program(ray: RayCluster, tmp_path: Path) -> Program:
 
 
 def submit(program: Program, command: str, more: str = "", kind: str = "v4-16") -> str:
+    return submit_text(program, f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n")
+
+
+def submit_text(program: Program, text: str) -> str:
     file = program.home / "request.toml"
-    file.write_text(f"name = \"llm\"\nslice = \"{kind}\"\ncommand = '''\n{command}\n'''\n{more}\n")
+    file.write_text(text)
     done = program("submit", str(file), seconds=60)
     assert done.status == 0, done
     return done.text.split()[-1]
@@ -108,6 +144,8 @@ def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
         ["2", "29500", "1", "1"],
     ]
     assert "attempt 1: preempted 0×, failed 0×, on slice-a" in log(program, job_id)
+    [row] = [row for row in program.rows("history") if row["id"] == job_id]
+    assert (row["nodes"], row["node_list"], row["comment"]) == (2, "slice-a", "attempt 1: preempted 0×, failed 0×")
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
@@ -115,16 +153,44 @@ def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
 ) -> None:
     job_id = submit(program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0")
     assert ended(program, job_id) == ("failed", 7)
-    assert "attempt 1 failed: slice-a worker 1, exit 7" in log(program, job_id)
+    assert "attempt 1 failed: worker 1 on slice-a, exit 7" in log(program, job_id)
+    steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
+    assert [(step["id"], step["state"], step["exit_code"]) for step in steps] == [
+        ("0", "cancelled", None),
+        ("1", "failed", 7),
+    ]
     until("the other worker's command to end", lambda: not processes_with(marker), 30)
 
 
-def test_cancelling_leaves_no_process(program: Program, slice_a: list[int], marker: str) -> None:
-    job_id = submit(program, f"sh -c 'exec sleep {marker}' & exec sleep {marker}")
+def test_cancelling_leaves_no_process_that_does_not_heed_signals(
+    program: Program, slice_a: list[int], marker: str
+) -> None:
+    job_id = submit(program, f"trap '' TERM; sh -c 'exec sleep {marker}' & exec sleep {marker}")
     until("the command to run on both workers", lambda: len(processes_with(marker)) >= 4, SECONDS)
     assert program("cancel", "--yes", job_id).status == 0
     assert ended(program, job_id)[0] == "cancelled"
     until("all of it to end", lambda: not processes_with(marker), 60)
+
+
+def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
+    program: Program, slice_a: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    kill = tmp_path / "KILL"
+    job_id = submit_text(
+        program,
+        f'slice = "v4-16"\nwork_dir = "{tmp_path}"\ncheckpoints = "{tmp_path}/saved"\nkill_switch = "{kill}"\n'
+        'retries_failure = 1\n[call]\nfunction = "trainer:main"\nkwargs = { failing = 1 }\n',
+    )
+    words = until_said(program, job_id, "[attempt2.worker0]: step ")
+    # The worker that was cancelled saved in the seconds that it had.
+    [saved] = {int(found) for found in re.findall(r"attempt 2 from \S+/step-0*(\d+)", words)}
+    assert f"[attempt1.worker0]: saved {saved}" in words
+    assert "[attempt1.worker1]: ValueError: a bad day" in words
+    kill.touch()
+    assert ended(program, job_id) == ("completed", 0)
+    [result] = tmp_path.glob("result-*.pkl")
+    assert pickle.loads(result.read_bytes()) == job_id
 
 
 def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(
@@ -147,29 +213,65 @@ def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(
 
 def test_more_slices_than_there_are_is_said_and_waited_for(program: Program, slice_a: list[int]) -> None:
     job_id = submit(program, "true", kind="v4-512")
-    until_said(program, job_id, "hpcdash: waiting for 1 slice of v4-512: 0 there after 0 min")
+    until_said(
+        program,
+        job_id,
+        "hpcdash: waiting for 1 slice of v4-512: 0 there; the cluster has none, only v4-16, after 0 min",
+    )
     program("cancel", "--yes", job_id)
 
 
-def test_two_slices_are_one_run_and_a_lost_node_is_a_preemption_that_goes_on_with_its_replacement(
+def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
-    slice_b = ray.add_slice("v4-16", "slice-b", workers=2)
     job_id = submit(
         program,
-        f'echo "$MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/$HPCDASH_ATTEMPT-$RANK\n'
-        '[ "$HPCDASH_ATTEMPT" = 2 ] || exec sleep 600',
-        "num_slices = 2",
+        f'echo "$WORLD_SIZE $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n'
+        f"mv {tmp_path}/.$HPCDASH_ATTEMPT-$RANK {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
+        f"echo step $HPCDASH_ATTEMPT loss $((100 - HPCDASH_ATTEMPT))\n"
+        f"while [ ! -e {tmp_path}/over ]; do sleep 0.2; done",
+        'num_slices = [1, 2]\ngrow_after = "2s"\ngrow_every = "2s"',
     )
-    until("the first attempt", lambda: len(list(tmp_path.glob("1-*"))) == 4, SECONDS)
-    ray.kill_node(slice_b[1])
-    until_said(program, job_id, "attempt 1 preempted: slice-b worker")
-    ray.add_node(**{"slice-b": 1, "TPU": 4})
-    assert ended(program, job_id) == ("completed", 0)
-    assert "attempt 2 succeeded; preempted 1×, failed 0×" in log(program, job_id)
-    assert sorted((tmp_path / f"2-{rank}").read_text().split() for rank in range(4)) == [
+
+    def begun(workers: int, after: int) -> int:
+        """The number of the next attempt that all of so many workers have begun."""
+
+        def found() -> int:
+            attempts: dict[int, list[str]] = {}
+            for file in tmp_path.glob("[0-9]*-*"):
+                attempts.setdefault(int(file.name.partition("-")[0]), []).append(file.read_text().split()[0])
+            return max((one for one, sizes in attempts.items() if sizes == [str(workers)] * workers), default=0)
+
+        until(f"an attempt of {workers} workers after attempt {after}", lambda: found() > after, SECONDS)
+        return found()
+
+    first = begun(2, after=0)
+    slice_b = ray.add_slice("v4-16", "slice-b")
+    grown = begun(4, after=first)
+    assert sorted((tmp_path / f"{grown}-{rank}").read_text().split()[1:] for rank in range(4)) == [
         ["0", "2"],
         ["0", "2"],
         ["1", "2"],
         ["1", "2"],
     ]
+    ray.kill_node(slice_b[1])
+    smaller = begun(2, after=grown)
+    [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
+    assert (row["nodes"], row["node_list"]) == (2, "slice-a")
+    assert row["reason"].startswith(f"attempt {smaller}: preempted {smaller - 1}×, failed 0×")
+    ray.add_node(**{"slice-b": 1, "TPU": 4})
+    last = begun(4, after=smaller)
+    (tmp_path / "over").touch()
+    assert ended(program, job_id) == ("completed", 0)
+    words = log(program, job_id)
+    assert "preempted: slice-b, it goes on with more slices" in words
+    assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
+    # What was written on the node that was lost is still there, and each worker's lines can be read alone.
+    assert f"step {grown} loss {100 - grown}\n" in program("log", job_id, "--of", f"attempt{grown}.worker3").text
+    assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", "worker0").text
+    assert "step " not in program("log", job_id, "--of", f"attempt{smaller}.worker3").text
+    [series] = program("metrics", job_id, "--format", "json").json["series"]
+    assert {first, grown, smaller, last} <= set(series["x"])
+    assert series["y"] == [100 - step for step in series["x"]]
+    steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
+    assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]

@@ -194,7 +194,7 @@ class GrowingLog:
 
 
 def log_request(path: str) -> str:
-    return "/stream" if path == "/logs/a" else ""
+    return {"/logs/a": "/stream", "/logs/a#1": "/stream#1%3A%20"}.get(path, "")
 
 
 async def read(transport: HttpTransport, path: str = "/logs/a") -> tuple[bytes, str]:
@@ -211,6 +211,18 @@ async def test_a_log_is_read_like_a_file_and_followed_by_one_request() -> None:
         async with asyncio.timeout(30):
             while (await read(transport))[0] != b"first\nsecond\n":
                 pass
+        assert log.requests == 1
+
+
+async def test_a_part_of_a_log_has_the_lines_that_begin_so_and_takes_no_request_more() -> None:
+    log = GrowingLog(b"1: a\n2: b\n1: c\n1: not yet who")
+    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+        assert await read(transport, "/logs/a#1") == (b"a\nc\n", "")
+        log.grow(b"le\n2: d\n")
+        async with asyncio.timeout(30):
+            while (await read(transport, "/logs/a#1"))[0] != b"a\nc\nnot yet whole\n":
+                pass
+        assert (await read(transport))[0].endswith(b"2: d\n")
         assert log.requests == 1
 
 

@@ -14,6 +14,7 @@ from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.ray.jobs import JOBS_PATH, job_path
 from hpcdash.backends.ray.responses import read_responses, refusal
+from hpcdash.backends.ray.slices import METADATA_KEY
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.errors import HpcdashError, UsageError
@@ -94,6 +95,9 @@ def resubmission(
         raise UsageError("this driver connected by itself: Ray cannot start it again", "Run its program again.")
     body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
     body |= {key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native}
+    if isinstance(body.get("metadata"), dict):
+        # How the run before went is no part of the next one.
+        body["metadata"].pop(METADATA_KEY, None)
     row = detail.job.to_pylist()[0]
     return submit_command(body, row["id"], mark, row["name"] or "")
 

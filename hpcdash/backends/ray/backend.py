@@ -51,7 +51,12 @@ BACKEND = Backend(
         forgotten="Ray no longer knows it, as after a restart of its head node",
     ),
     detail=DetailPart(
-        native=jobs.native_query, join=jobs.job_detail, facts=jobs.job_facts, activity=tasks.activity_query
+        native=jobs.native_query,
+        join=jobs.job_detail,
+        steps=jobs.workers_query,
+        workers=jobs.ended_workers_query,
+        facts=jobs.job_facts,
+        activity=tasks.activity_query,
     ),
     inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
     logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),

@@ -14,6 +14,7 @@ import pyarrow as pa
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import decode, refusal, require_success, seconds, table, text, unreadable
+from hpcdash.backends.ray.slices import METADATA_KEY, PART, part_pattern, run_columns, run_of, task_rows, worker_rows
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -125,7 +126,7 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
     log = text(job.get("driver_node_id"))
     entrypoint = text(job.get("entrypoint")) or ""
     row = dict.fromkeys(schema.JOBS.names)
-    return row | {
+    row |= {
         "id": job_id,
         "name": text(metadata.get("job_name")) or text(metadata.get("name")) or entrypoint or "driver",
         "state": state.value,
@@ -142,6 +143,7 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "_number": begun or 0,
         "_tasks": 1,
     }
+    return row | run_columns(metadata, state)
 
 
 def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
@@ -152,11 +154,19 @@ def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
 
 
 def log_request(path: str) -> str:
-    """The request that streams a log by its path of LOGS, '' for any other path."""
+    """The request that streams a log by its path of LOGS, '' for any other path.
+
+    Behind the path of a driver's log may stand the part of it that is wanted, as of slices.log_parts.
+    """
     node, slash, name = path.removeprefix(LOGS).partition("/")
     if not path.startswith(LOGS) or not slash or not node or not name:
         return ""
-    return f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
+    name, of_part, part = name.partition(PART)
+    pattern = part_pattern(part) if of_part else ""
+    if of_part and not pattern:
+        return ""
+    request = f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
+    return f"{request}#{quote(pattern, safe='')}" if pattern else request
 
 
 def native_query(job_id: str) -> Query[Mapping[str, str]]:
@@ -176,6 +186,39 @@ def _parse_native(answer: Answer) -> Mapping[str, str]:
         for name, value in found.items()
         if value is not None
     }
+
+
+def workers_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    """The workers of a job on slices, as steps; None of a job without."""
+    if not row["comment"]:
+        return None
+    return Query(("GET", job_path(str(row["id"]))), _parse_workers, cap_bytes=TEXT_BYTES)
+
+
+def _parse_workers(answer: Answer) -> ParsedTable:
+    [response] = require_success(answer)
+    job = table(decode(answer, response))
+    run, state = run_of(table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
+    plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
+    return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
+
+
+def ended_workers_query(detail: JobDetail) -> Query[ParsedTable] | None:
+    """The workers of a job on slices as an array's tasks are; None of a job without."""
+    row = detail.job.to_pylist()[0]
+    if METADATA_KEY not in detail.native.get("metadata", ""):
+        return None
+    return Query(("GET", job_path(row["id"])), partial(_parse_ended_workers, row=row), cap_bytes=TEXT_BYTES)
+
+
+def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTable:
+    [response] = require_success(answer)
+    job = table(decode(answer, response))
+    run, state = run_of(table(job.get("metadata"))), _STATES.get(str(job.get("status")), JobState.UNKNOWN)
+    whole = job_row(job) or {}
+    rows = [] if run is None else [{**whole, **one} for one in task_rows(run, state, row["id"], row["stdout_path"])]
+    return ParsedTable(pa.Table.from_pylist(rows, schema=_PLAIN).cast(schema.JOBS))
 
 
 def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:

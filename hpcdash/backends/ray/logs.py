@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog
-from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.ray.jobs import LOGS
-from hpcdash.backends.ray.responses import number, require_success, state_rows, table, text
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.ray.jobs import LOGS, job_path
+from hpcdash.backends.ray.responses import decode, number, require_success, state_rows, table, text
+from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, run_of
 from hpcdash.backends.ray.tasks import format_state, of_job
 from hpcdash.domain.text import counted
 
@@ -36,13 +37,28 @@ class _Worker:
 
 
 def other_logs_query(detail: JobDetail) -> Query[tuple[OtherLog, ...]] | None:
-    """The logs of a job's workers; None for a program that has not connected to Ray."""
+    """The logs of a job's workers; None for a program that has not connected to Ray.
+
+    On slices these are the parts of the driver's log, which has what was written on nodes that are gone.
+    """
     ray_job = detail.native.get("job_id")
+    if METADATA_KEY in detail.native.get("metadata", ""):
+        job_id, driver_log = (str(detail.job[name][0].as_py()) for name in ("id", "stdout_path"))
+        return Query(("GET", job_path(job_id)), lambda answer: _parts(answer, driver_log), cap_bytes=TEXT_BYTES)
     if not ray_job:
         return None
     path = f"/api/v0/tasks?detail=1&limit={_MOST_TASKS}&{of_job(ray_job)}"
     setup = _setup_log(detail.native, ray_job)
     return Query(("GET", path), lambda answer: (*parse_worker_logs(answer, ray_job), *setup))
+
+
+def _parts(answer: Answer, driver_log: str) -> tuple[OtherLog, ...]:
+    [response] = require_success(answer)
+    run = run_of(table(table(decode(answer, response)).get("metadata")))
+    return tuple(
+        OtherLog(name, title, LogFiles(path, None))
+        for name, title, path in (() if run is None else log_parts(run, driver_log))
+    )
 
 
 def parse_worker_logs(answer: Answer, ray_job: str) -> tuple[OtherLog, ...]:

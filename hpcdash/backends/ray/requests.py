@@ -20,17 +20,21 @@ from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import slice_type
+from hpcdash.backends.script.call import ARGS_NAME, KWARGS_NAME, RESULT_NAME, call_files, call_python
 from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
-from hpcdash.domain.request import Launcher, Request, SlotType
+from hpcdash.domain.request import Call, Launcher, Request, SlotType
 from hpcdash.domain.text import counted
-from hpcdash.domain.units import format_memory
+from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.job.packaging import RunnerCall
 
 _PACKAGES = "/api/packages/gcs/"
 _DRIVER = "slice_driver"
 LIBRARY_NAME = "hpcdash-job.zip"
 _REQUEST_NAME = "request.json"
+# Stands for the folder of the package, which is another one on each node: the variable of this name has it.
+_PACKAGE = "/HPCDASH_PACKAGE"
 _RUN_NAME = "hpcdash-run.sh"
 # What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of ray/_private/ray_constants.py.
 _MOST_PACKAGE_BYTES = 100 << 20
@@ -39,9 +43,13 @@ _LEAST_BYTES_A_SECOND = 64 * 1024
 _WHEN = (1980, 1, 1, 0, 0, 0)
 _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
+_GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
+_LONGEST_SECONDS = 366 * 86400
+# Each worker writes its own lines, in a form that tells which attempt and worker wrote them.
+_ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
-    *("script", "call", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
+    *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
     *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
     *("begin", "project", "cpus_per_gpu"),
 )
@@ -68,6 +76,15 @@ def _retries(value: object) -> int:
     return value
 
 
+def _seconds(value: object) -> int:
+    if type(value) is int and 1 <= value <= _LONGEST_SECONDS:
+        return value
+    found = parse_duration(value) if isinstance(value, str) else None
+    if found is None or not 1 <= found <= _LONGEST_SECONDS:
+        raise ValueError('expected a duration, as in "12h"')
+    return found
+
+
 def _chips(value: object) -> int:
     if type(value) is not int or not 0 <= value <= 64:
         raise ValueError("expected how much of the resource TPU each worker takes, a whole number")
@@ -80,6 +97,8 @@ REQUEST_FIELDS = (
     RequestField("tpus_per_worker", _chips, is_text=False),
     RequestField("retries_preemption", _retries, is_text=False),
     RequestField("retries_failure", _retries, is_text=False),
+    RequestField("grow_after", _seconds, is_text=False),
+    RequestField("grow_every", _seconds, is_text=False),
 )
 
 
@@ -97,9 +116,11 @@ def submitted_request(
     if request.launcher is not Launcher.PLAIN:
         raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
     name = request.name or request.slice or "job"
-    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name)
+    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name, mark)
     if request.job_library:
         content[LIBRARY_NAME] = library
+    if request.call is not None:
+        content |= call_files(request.call)
     if taken := sorted(name for name in files if name.partition("/")[0] in {own.partition("/")[0] for own in content}):
         raise UsageError(f"files: {taken[0]} is a name of hpcdash's own there", "Rename it, or leave it out.")
     package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
@@ -142,7 +163,7 @@ def _metadata(request: Request) -> dict[str, str]:
     return {name: value for name, value in {**said, **switches}.items() if value}
 
 
-def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     kind = slice_type(request.slice)
     container = request.container
     environment = _environment(request)
@@ -154,17 +175,19 @@ def _on_slices(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapp
         "tpus": kind.chips if request.tpus_per_worker is None else request.tpus_per_worker,
         "retries_preemption": _or(request.retries_preemption, _RETRIES_PREEMPTION),
         "retries_failure": _or(request.retries_failure, _RETRIES_FAILURE),
-        "argv": ("bash", "-c", _script(request)),
+        "grow_after": _or(request.grow_after, _GROW_AFTER_SECONDS),
+        "grow_every": _or(request.grow_every, _GROW_EVERY_SECONDS),
+        "argv": ("bash", "-c", _script(request, mark)),
         "environment": environment,
         "container": container and {"image": container.image, "binds": container.binds, "name": f"hpcdash-{name}"},
     }
     text = json.dumps(wanted, indent=1, sort_keys=True)
     unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
     shown = json.dumps(unsaid, indent=1, sort_keys=True, ensure_ascii=False)
-    return {**_driver(), _REQUEST_NAME: text.encode()}, f"python -m {_DRIVER}", {}, shown
+    return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
-def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
+def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     """A command on one node, with its slots as resources of the entrypoint."""
     if request.container is not None:
         raise UsageError("container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".')
@@ -176,9 +199,10 @@ def _plain(request: Request, name: str) -> tuple[dict[str, bytes], str, Mapping[
         asked["entrypoint_memory"] = request.memory_bytes
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items())
     library = f'export PYTHONPATH="$PWD/{LIBRARY_NAME}${{PYTHONPATH:+:$PYTHONPATH}}"\n' if request.job_library else ""
-    script = f"#!/bin/bash\n{library}{exports}{_script(request)}"
+    library += f'export {_PACKAGE[1:]}="$PWD"\n' if request.call is not None else ""
+    script = f"#!/bin/bash\n{library}{exports}{_script(request, mark)}"
     shown = f"#!/bin/bash\n{library}{''.join(f'export {key}=…' + chr(10) for key in _environment(request))}"
-    return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request)
+    return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request, mark)
 
 
 def _environment(request: Request) -> dict[str, str]:
@@ -186,12 +210,40 @@ def _environment(request: Request) -> dict[str, str]:
     return {**request.environment, **{key: value for key, value in switches.items() if value}}
 
 
-def _script(request: Request) -> str:
+def _script(request: Request, mark: str) -> str:
     """Bash that one worker runs."""
     folder = f"cd -- {shlex.quote(request.work_dir)} || exit 1\n" if request.work_dir else ""
     resume = resume_lines(request.checkpoints, "RANK") if request.checkpoints else ""
     hook = f"{request.startup_hook.rstrip()}\n" if request.startup_hook else ""
-    return f"{folder}{hook}{resume}{request.command}\n"
+    command = request.command if request.call is None else _call(request, request.call, mark)
+    return f"{folder}{hook}{resume}{command}\n"
+
+
+def _call(request: Request, call: Call, mark: str) -> str:
+    """Bash that calls a function with arguments that are in the package; its result goes into the folder it works in.
+
+    Raises UsageError for what no Ray job can have of a call.
+    """
+    if not request.job_library:
+        raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
+    if call.package:
+        raise UsageError("call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path.")
+    # Runs in one folder leave each other's results alone.
+    uid, (stem, dot, ending) = mark.rpartition(":")[2], RESULT_NAME.rpartition(".")
+    runner = RunnerCall(
+        call.module,
+        call.function,
+        request.work_dir or _PACKAGE,
+        args_file=f"{_PACKAGE}/{ARGS_NAME}" if call.args else None,
+        kwargs_file=f"{_PACKAGE}/{KWARGS_NAME}" if call.kwargs else None,
+        pre_submission_id=mark,
+        output_file=f"{request.work_dir}/{stem}-{uid}{dot}{ending}" if request.work_dir else None,
+        callbacks=call.callbacks,
+        sys_path=(*call.sys_path, *((request.work_dir,) if request.work_dir else ())),
+    )
+    _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
+    words = " \\\n  ".join([call_python(call), *options])
+    return words.replace(f"={_PACKAGE}", f'="${_PACKAGE[1:]}"')
 
 
 def _or(value: int | None, usual: int) -> int:

@@ -1,4 +1,4 @@
-"""Types of TPU slices: how many workers one has, and how many chips a worker.
+"""TPU slices: how many workers a type has, and how a run on some of them stands.
 
 Source: Google's tables of TPU versions. v2 to v5p count TensorCores, two a chip and eight a worker; v5litepod and v6e
 count chips, up to eight on one worker and four on each of several.
@@ -6,10 +6,15 @@ count chips, up to eight on one worker and four on each of several.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
+
+from hpcdash.domain import schema
+from hpcdash.domain.states import ENDED, JobState
 
 _TYPE = re.compile(r"(v2|v3|v4|v5p|v5litepod|v6e)-([1-9][0-9]{0,4})")
 _BY_CHIPS = ("v5litepod", "v6e")
@@ -56,3 +61,207 @@ def slice_type(name: str, *, known: Iterable[str] = ()) -> SliceType:
 def types_among(resources: Iterable[str]) -> list[str]:
     """The slice types whose heads are among a cluster's resources."""
     return sorted({found[1] for name in resources if (found := _HEAD.fullmatch(name))})
+
+
+# The record of a run among its job's metadata, which the driver keeps.
+METADATA_KEY = "hpcdash_run"
+_MOST_WORKERS = 100_000
+# Between the path of a driver's log and the part of it that is wanted.
+PART = "#"
+_PART = re.compile(r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?", re.ASCII)
+_MOST_ATTEMPTS, _WHOLE_ATTEMPTS = 50, 3
+_RANGES = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?(?:,|$)", re.ASCII)
+_STATES = {
+    "succeeded": JobState.COMPLETED,
+    "cancelled": JobState.CANCELLED,
+    "preempted": JobState.PREEMPTED,
+    "failed": JobState.FAILED,
+}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How one worker of an attempt is; `why` is what is said of its end, `node` its address, '' where not known."""
+
+    number: int
+    slice: str
+    state: JobState
+    why: str = ""
+    exit_code: int | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class SliceRun:
+    """How a run on slices stands, as its driver wrote it last; `waiting` is what it waits for, '' in an attempt."""
+
+    attempt: int
+    preempted: int
+    failed: int
+    slices: tuple[str, ...]
+    workers_per_slice: int
+    tpus: int
+    waiting: str
+    began: int | None
+    past: tuple[str, ...]
+    _ended: Mapping[int, tuple[JobState, str, int | None, str]]
+
+    @property
+    def worker_count(self) -> int:
+        return len(self.slices) * self.workers_per_slice
+
+    @property
+    def counts(self) -> str:
+        """`attempt 3: preempted 2×, failed 0×`."""
+        return f"attempt {self.attempt}: preempted {self.preempted}×, failed {self.failed}×"
+
+    def workers(self, state: JobState) -> list[Worker]:
+        """Each worker of the attempt; those of a job in a `state` that has ended were ended with it."""
+        usual = JobState.RUNNING if state not in ENDED else JobState.CANCELLED
+        return [
+            Worker(number, self.slices[number // self.workers_per_slice], *self._ended.get(number, (usual,)))
+            for number in range(self.worker_count)
+        ]
+
+
+def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
+    """The run that a job's metadata tells of; None where they tell of none. Anyone can write such metadata."""
+    try:
+        found = json.loads(str(metadata.get(METADATA_KEY) or "null"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    attempt, preempted, failed, workers, tpus = (
+        _count(found.get(name)) for name in ("attempt", "preempted", "failed", "workers_per_slice", "tpus")
+    )
+    if attempt is None or preempted is None or failed is None or not workers:
+        return None
+    slices = _texts(found.get("slices"))
+    if len(slices) * workers > _MOST_WORKERS:
+        return None
+    ended: dict[int, tuple[JobState, str, int | None, str]] = {}
+    for kind in ("succeeded", "cancelled"):
+        for first, last in _RANGES.findall(str(found.get(kind) or "")):
+            numbers = range(int(first), min(int(last or first), _MOST_WORKERS) + 1)
+            ended.update(dict.fromkeys(numbers, (_STATES[kind], "", 0 if kind == "succeeded" else None, "")))
+    told = found.get("ended")
+    for row in told if isinstance(told, list) else ():
+        if isinstance(row, list) and len(row) == 5 and (number := _count(row[0])) is not None and row[1] in _STATES:
+            ended[number] = (_STATES[row[1]], str(row[2]), _count(row[3]), str(row[4]))
+    began = found.get("began")
+    waiting = found.get("waiting")
+    return SliceRun(
+        attempt,
+        preempted,
+        failed,
+        slices,
+        workers,
+        tpus or 0,
+        waiting if isinstance(waiting, str) else "",
+        int(began) if isinstance(began, int | float) and 0 < began < 1 << 40 else None,
+        _texts(found.get("past")),
+        ended,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < _MOST_WORKERS * 10 else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+
+
+def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, Any]:
+    """The columns of domain.schema.JOBS that a job on slices has of its own; {} of any other job."""
+    run = run_of(metadata)
+    kind = metadata.get("slice")
+    if run is None:
+        return {}
+    has_ended = state in ENDED
+    last = run.past[-1] if run.past else ""
+    told = {
+        "nodes": run.worker_count or None,
+        "gpus": run.worker_count * run.tpus or None,
+        "node_list": ",".join(run.slices) or None,
+        "comment": "; ".join(filter(None, (run.counts, last))),
+    }
+    if isinstance(kind, str) and _TYPE.fullmatch(kind):
+        told["queue"] = f"TPU-{kind}-head"
+    if not has_ended and (run.waiting or run.attempt > 1):
+        told["reason"] = run.waiting or run.counts
+    return told
+
+
+def worker_rows(run: SliceRun, state: JobState, now: float | None) -> list[dict[str, Any]]:
+    """Rows of domain.schema.STEPS: the workers of the last attempt."""
+    rows = []
+    for worker in run.workers(state):
+        is_running = worker.state == JobState.RUNNING
+        elapsed = int(now - run.began) if is_running and now is not None and run.began is not None else None
+        rows.append(
+            dict.fromkeys(schema.STEPS.names)
+            | {
+                "id": str(worker.number),
+                "name": f"attempt {run.attempt} on {worker.slice}"
+                + (f": {worker.why}" if worker.why and worker.exit_code is None else ""),
+                "state": worker.state.value,
+                "native_state": worker.state.value,
+                "nodes": 1,
+                "elapsed_seconds": None if elapsed is None else max(elapsed, 0),
+                "started_at": run.began,
+                "node_list": worker.node or None,
+                "exit_code": worker.exit_code,
+            }
+        )
+    return rows
+
+
+def task_rows(run: SliceRun, state: JobState, job_id: str, log: str | None) -> list[dict[str, Any]]:
+    """The columns of domain.schema.JOBS in which the workers of the last attempt differ, as an array's tasks do."""
+    return [
+        {
+            "id": f"{job_id}.worker{worker.number}",
+            "array_id": job_id,
+            "array_task": str(worker.number),
+            "state": worker.state.value,
+            "reason": worker.why or None,
+            "exit_code": worker.exit_code,
+            "node_list": worker.node or worker.slice,
+            "stdout_path": f"{log}{PART}attempt{run.attempt}.worker{worker.number}" if log else None,
+            "_task": worker.number,
+            "_tasks": 1,
+        }
+        for worker in run.workers(state)
+    ]
+
+
+def part_pattern(part: str) -> str:
+    """A regular expression of how the lines of a part begin in the log of a driver; '' for what is no part.
+
+    What it matches is left out of the line: the label, where it says nothing more.
+    """
+    found = _PART.fullmatch(part)
+    if found is None:
+        return ""
+    attempt, worker = found["attempt"], found["worker"]
+    if worker is None:
+        return rf"(?=\[attempt{attempt}\.|hpcdash: attempt {attempt}\b)"
+    return rf"\[attempt{attempt or '[0-9]+'}\.worker{worker}\]: "
+
+
+def log_parts(run: SliceRun, path: str) -> list[tuple[str, str, str]]:
+    """(name, title, path) of the parts of a driver's log: each of the last attempts, each worker of all attempts, and
+    each worker of each of the last few. A node that is gone takes none of them along."""
+    attempts = range(max(1, run.attempt - _MOST_ATTEMPTS + 1), run.attempt + 1)
+    # Between two attempts no slice is held, and there may have been more.
+    workers = range(run.worker_count or run.workers_per_slice)
+    names = [(f"attempt{attempt}", f"all workers of attempt {attempt}") for attempt in attempts]
+    names += [(f"worker{worker}", f"worker {worker}, all attempts") for worker in workers]
+    names += [
+        (f"attempt{attempt}.worker{worker}", f"worker {worker} of attempt {attempt}")
+        for attempt in attempts[-_WHOLE_ATTEMPTS:]
+        for worker in workers
+    ]
+    return [(name, title, f"{path}{PART}{name}") for name, title in names]

@@ -38,7 +38,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """An array's rows of domain.schema.JOBS: those that ended, and the others.
+    """An array's rows of domain.schema.JOBS: those that ended, and the others; or those of the workers of one job.
 
     `problem` says in words why some of the past may be missing, '' where nothing is.
     """
@@ -47,6 +47,7 @@ class Tasks:
     ended: tuple[Row, ...]
     living: tuple[Row, ...]
     problem: str = ""
+    are_workers: bool = False
 
     @property
     def name(self) -> str:
@@ -79,12 +80,20 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
         raise NoSuchJob(f"job {job_id} was not found in the queue or in its history", "It may have ended long ago.")
     first = next(table for table in tables if table.num_rows)
     number = in_full(number, first["id"][0].as_py(), first["array_id"][0].as_py())
-    rows = await asyncio.to_thread(_rows_of_array, tables, number)
+    rows, are_workers = await asyncio.to_thread(_rows_of_array, tables, number), False
+    if not rows:
+        rows, are_workers = await _fetch_workers(store, number), True
     if not rows:
         raise UsageError(f"job {number} is not an array", "l shows its log.")
     ended = tuple(row for row in rows if row["state"] in ENDED)
     living = tuple(row for row in rows if row["state"] not in ENDED)
-    return Tasks(number, ended, living, problem)
+    return Tasks(number, ended, living, problem, are_workers)
+
+
+async def _fetch_workers(store: ClusterStore, job_id: str) -> list[Row]:
+    """The workers of a job that is one, where each ends by itself; [] of any other job."""
+    query = store.backend.detail.workers(await store.fetch_detail(job_id))
+    return [] if query is None else (await store.ask(query)).table.to_pylist()
 
 
 def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:

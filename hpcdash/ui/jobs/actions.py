@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.base import Capability
 from hpcdash.backends.shell import in_folder
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_arrays
@@ -89,7 +90,9 @@ class JobActions:
     async def do_triage(self) -> None:
         job_id = self.screen.view.pointed_job()
         row = None if job_id is None else known_row(self.screen.session.store, job_id)
-        if row is not None and row["array_id"] is None:
+        # Of a job with parts those may have ended each by itself.
+        has_parts = Capability.OTHER_LOGS in self.screen.session.store.backend.capabilities
+        if row is not None and row["array_id"] is None and not has_parts:
             self.screen.notify(
                 f"job {visible(str(job_id))} is not an array; l shows its log", severity="warning", markup=False
             )

@@ -1,4 +1,4 @@
-"""An array's ended tasks by how they ended: groups of the same state, exit and last words; failures come first."""
+"""Ended tasks of an array, or workers of a job, by how they ended: same state, exit, last words; failures first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpcdash.domain.job_ids import array_of, with_tasks
 from hpcdash.domain.job_text import format_exit, signal_name, state_word
 from hpcdash.domain.schema import COUNT, TEXT, WORD
 from hpcdash.domain.states import JobState
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.triage import EndedTask, TaskGroup
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.triage import Row, Triage, TriageReader
@@ -104,6 +104,11 @@ class TriageView(ReadTableView):
     @property
     def array_id(self) -> str:
         return self.triage.tasks.array_id if self.triage is not None else array_of(self.job_id)
+
+    @property
+    def are_workers(self) -> bool:
+        """Whether the rows are workers of one job, and no jobs."""
+        return self.triage is not None and self.triage.tasks.are_workers
 
     @property
     def schema(self) -> pa.Schema:
@@ -210,7 +215,8 @@ class TriageView(ReadTableView):
     # -- words
 
     def placeholder(self) -> str:
-        return f"No task of array {visible(self.array_id)} has ended yet. ctrl+r asks again"
+        what = "worker of job" if self.are_workers else "task of array"
+        return f"No {what} {visible(self.array_id)} has ended yet. ctrl+r asks again"
 
     def _format_waiting(self) -> str:
         if self._error is None:
@@ -240,7 +246,8 @@ class TriageView(ReadTableView):
         if row["_fold"] == TASK:
             return "  ·  ".join(part for part in (f"{row['id']}: {words}", row["name"] or "") if part)
         group = self._group(row["_id"])
-        parts = [f"{group.count} task{'' if group.count == 1 else 's'}: {words}"] if group is not None else []
+        kind = "worker" if self.are_workers else "task"
+        parts = [f"{counted(group.count, kind)}: {words}"] if group is not None else []
         if group is not None and group.node:
             parts.insert(0, f"{group.on_node} of {group.count} on {group.node}: a bad node?")
         # The column may have cut it.
@@ -257,7 +264,7 @@ class TriageView(ReadTableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """A group's tasks are shown or hidden; a task is opened."""
         if row["_fold"] == TASK:
-            self.post_message(self.Wanted("job", job_id=row["id"]))
+            self.post_message(self.Wanted("job", job_id=self.array_id if self.are_workers else row["id"]))
             return
         self._open = self._open ^ {row_id}
         self.reload()
@@ -267,19 +274,25 @@ class TriageView(ReadTableView):
         row = self.rows.cursor_row if self.is_live else None
         if row is None:
             return self.job_id
+        if self.are_workers:
+            return self.array_id
         if row["_fold"] == TASK:
             return str(row["id"])
         group = self._group(row["_id"])
         return group.members[0].job_id if group is not None else self.job_id
 
     def targets(self) -> Targets:
-        """The tasks of the marked rows, else of the row under the cursor."""
+        """The tasks of the marked rows, else of the row under the cursor; of workers their job."""
+        if self.are_workers:
+            return Targets((self.array_id,))
         row_id = self.rows.cursor_id
         rows = self._rows_of(self.rows.marked or ({row_id} if row_id is not None else set()))
         return Targets(tuple(str(row["id"]) for row in rows), rows)
 
     def rows_to_submit(self) -> tuple[Row, ...]:
-        """The tasks of the marked rows; with none marked all that failed."""
+        """The tasks of the marked rows; with none marked all that failed. Workers are submitted by no one."""
+        if self.are_workers:
+            return ()
         if self.rows.marked:
             return self._rows_of(self.rows.marked)
         return self.triage.failed_rows if self.triage is not None else ()

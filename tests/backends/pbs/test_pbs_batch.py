@@ -59,6 +59,8 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "tpus_per_worker": (1, "W:tpus_per_worker: PBS has none"),
     "retries_preemption": (3, "W:retries_preemption: PBS has none"),
     "retries_failure": (0, "W:retries_failure: PBS has none"),
+    "grow_after": (60, "W:grow_after: PBS has none"),
+    "grow_every": (60, "W:grow_every: PBS has none"),
     "keep_files": ("oe", "k=oe"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p/q", "P=p_q"),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import JobScope
+from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.ray.driver.outcomes import (
     Attempts,
     Outcome,
@@ -17,14 +22,19 @@ from hpcdash.backends.ray.driver.outcomes import (
     outcome_of_exit,
     pause_seconds,
     size_to_take,
+    slice_of,
+    slice_problem,
     slice_variables,
     verdict,
 )
+from hpcdash.backends.ray.driver.status import RunStatus, labelled, near, ranges, task_name, waiting_words, with_record
+from hpcdash.backends.ray.jobs import job_row, log_request
 from hpcdash.backends.ray.requests import submitted_request
-from hpcdash.backends.ray.slices import slice_type, types_among
+from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, types_among, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.request import Request
+from hpcdash.domain.states import JobState
 from hpcdash.errors import UsageError
 
 HOUR = 3600.0
@@ -70,6 +80,7 @@ def test_what_is_no_slice_type_names_the_nearest_that_the_cluster_has() -> None:
         ('slice = "v4-8"\nnum_slices = 0', "num_slices", "[2, 4, 8]"),
         ('slice = "v4-8"\nnum_slices = []', "num_slices", "[2, 4, 8]"),
         ('slice = "v4-8"\nretries_failure = -1', "retries_failure", "whole number"),
+        ('slice = "v4-8"\ngrow_every = "0s"', "grow_every", "a duration"),
         ('slice = "v4-8"\ntpus_per_worker = true', "tpus_per_worker", "whole number"),
     ],
 )
@@ -102,7 +113,8 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     }
     assert asked["container"] == {"image": "img:1", "binds": ["/data"], "name": "hpcdash-llm"}
     assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
-    assert (body["entrypoint"], body["metadata"]) == ("python -m slice_driver", {"job_name": "llm", "slice": "v4-16"})
+    assert body["entrypoint"].endswith(" python -m slice_driver")
+    assert body["metadata"] == {"job_name": "llm", "slice": "v4-16"}
     # The dashboard shows a job's body to everyone.
     assert "s3cret" not in json.dumps(body)
     assert "s3cret" not in shown
@@ -116,6 +128,36 @@ def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
     assert body["entrypoint"] == "bash hpcdash-run.sh"
     assert b"export A='$(touch x)'\necho $A\n" in files["hpcdash-run.sh"]
     assert "touch" not in shown
+
+
+def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() -> None:
+    text = (
+        'slice = "v4-16"\nwork_dir = "/data/a b"\n[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n'
+    )
+    files, _, _ = submitted(text)
+    script = json.loads(files["request.json"])["argv"][2]
+    assert {"call-args.b64", "call-kwargs.b64"} <= files.keys()
+    assert script.startswith("cd -- '/data/a b' || exit 1\npython3 ")
+    for words in (
+        "--module=train",
+        "--function=main",
+        '--args-file="$HPCDASH_PACKAGE"/call-args.b64',
+        "--output-file='/data/a b/result-0123.pkl'",
+        "--job-dir='/data/a b'",
+    ):
+        assert words in script
+    files, _, _ = submitted(text.replace('work_dir = "/data/a b"\n', "").replace('slice = "v4-16"\n', ""))
+    assert b'export HPCDASH_PACKAGE="$PWD"\n' in files["hpcdash-run.sh"]
+    assert b'--job-dir="$HPCDASH_PACKAGE"' in files["hpcdash-run.sh"]
+    assert b"--output-file" not in files["hpcdash-run.sh"]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), [('wheel = "/a.whl"', "call: "), ('source = "/a"', "call: "), ("items = [1, 2]", "array: ")]
+)
+def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        submitted(f'slice = "v4-16"\n[call]\nfunction = "train:main"\n{call}\n')
 
 
 @pytest.mark.parametrize(
@@ -181,12 +223,16 @@ def test_preemptions_and_failures_are_counted_apart() -> None:
     assert [pause_seconds(count) for count in (0, 1, 2, 100)] == [0, 5, 10, 300]
 
 
-def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_for_half_a_day() -> None:
+def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_as_long_as_asked() -> None:
     assert [size_to_take((2, 4, 8), available) for available in (1, 2, 7, 9)] == [None, 2, 4, 8]
-    assert not may_grow((2, 4), 2, changed_at=0, looked_at=0, now=11 * HOUR)
-    assert may_grow((2, 4), 2, changed_at=0, looked_at=0, now=12 * HOUR)
-    assert not may_grow((2, 4), 2, changed_at=0, looked_at=10 * HOUR, now=12 * HOUR)
-    assert not may_grow((2, 4), 4, changed_at=0, looked_at=0, now=99 * HOUR)
+    often = {"after": 12 * HOUR, "every": 3 * HOUR}
+    assert not may_grow((2, 4), 2, changed_at=0, looked_at=0, now=11 * HOUR, **often)
+    assert may_grow((2, 4), 2, changed_at=0, looked_at=0, now=12 * HOUR, **often)
+    assert not may_grow((2, 4), 2, changed_at=0, looked_at=10 * HOUR, now=12 * HOUR, **often)
+    assert not may_grow((2, 4), 4, changed_at=0, looked_at=0, now=99 * HOUR, **often)
+    asked = request('command = "true"\nslice = "v4-8"\ngrow_after = "12h"\ngrow_every = 60\n')
+    assert (asked.grow_after, asked.grow_every) == (12 * 3600, 60)
+    assert read_request(request_text(asked), "again.toml") == asked
 
 
 def test_several_slices_find_the_first_one() -> None:
@@ -197,3 +243,177 @@ def test_several_slices_find_the_first_one() -> None:
         "MEGASCALE_PORT": "8081",
         "MEGASCALE_SLICE_ID": "1",
     }
+
+
+def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None:
+    def node(**resources: float) -> dict[str, Any]:
+        return {"NodeManagerAddress": "10.0.0.1", "NodeManagerPort": 7, "Resources": resources}
+
+    head = {"TPU-v4-16-head": 1.0}
+    whole = [node(a=1, **head), node(a=1), node(b=1, **head)]
+    told = slice_of(whole, "a")
+    assert (told["heads"], len(told["places"])) == (1, 2)
+    assert slice_problem("a", told["heads"], 2, 2, "TPU-v4-16-head") == ""
+    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 workers of 2"
+    wrong = slice_of([node(a=1, **head), node(a=1, **head)], "a")
+    words = slice_problem("a", wrong["heads"], 2, 2, "TPU-v4-16-head")
+    assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A command's answer: bodies behind their frames."""
+
+    stdout: bytes
+    status: int = 0
+    stderr: bytes = b""
+    argv: tuple[str, ...] = ("GET", "/api/jobs/")
+    truncated: bool = False
+
+
+def listed(*jobs: object) -> Told:
+    body = json.dumps(jobs).encode()
+    return Told(b"200 %d -\n" % len(body) + body)
+
+
+def published(status: RunStatus, state: str = "RUNNING") -> dict[str, Any]:
+    """A job of the Jobs API, in whose metadata a driver wrote how its run stands."""
+    job = {"status": "RUNNING", "metadata": {"job_name": "llm", "slice": "v4-16"}}
+    kept = json.loads(with_record(json.dumps(job).encode(), status.record()) or b"")
+    return {**kept, "status": state, "submission_id": "raysubmit_1", "start_time": 1_700_000_000_000}
+
+
+def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None:
+    status = RunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
+    status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
+    status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
+    status.ended[3] = ("preempted", "NodeDiedError: gone", None, "")
+    row = job_row(published(status))
+    assert row is not None
+    assert {name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")} == {
+        "nodes": 4,
+        "gpus": 16,
+        "queue": "TPU-v4-16-head",
+        "node_list": "slice-a,slice-b",
+        "reason": "attempt 3: preempted 2×, failed 0×",
+        "comment": "attempt 3: preempted 2×, failed 0×; attempt 2 preempted: slice-b, gone",
+    }
+    run = run_of(published(status)["metadata"])
+    assert run is not None
+    workers = worker_rows(run, JobState.RUNNING, 1_700_000_060.0)
+    assert [
+        (one["id"], one["state"], one["exit_code"], one["node_list"], one["elapsed_seconds"]) for one in workers
+    ] == [
+        ("0", "completed", 0, None, None),
+        ("1", "running", None, None, 60),
+        ("2", "failed", 7, "10.0.0.9", None),
+        ("3", "preempted", None, None, None),
+    ]
+    assert workers[3]["name"] == "attempt 3 on slice-b: NodeDiedError: gone"
+    assert [one["state"] for one in worker_rows(run, JobState.CANCELLED, None)][1] == "cancelled"
+
+
+def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_the_log() -> None:
+    status = RunStatus(2, 4, slices=("slice-a",))
+    status.ended = {0: ("cancelled", "", None, ""), 1: ("failed", "exit 7", 7, "10.0.0.9")}
+    job = {**published(status, "FAILED"), "driver_node_id": "n"}
+    answer = Told(stdout=b"200 %d -\n" % len(json.dumps(job)) + json.dumps(job).encode())
+    row = BACKEND.queue.jobs(JobScope(ended=True)).parse(listed(job)).table
+    query = BACKEND.detail.workers(JobDetail(row, {"metadata": json.dumps(job["metadata"])}))
+    assert query is not None
+    told = query.parse(answer).table.to_pylist()
+    assert [(one["array_task"], one["state"], one["exit_code"], one["node_list"]) for one in told] == [
+        ("0", "cancelled", None, "slice-a"),
+        ("1", "failed", 7, "10.0.0.9"),
+    ]
+    assert told[1]["stdout_path"] == "/ray-logs/n/job-driver-raysubmit_1.log#attempt1.worker1"
+    assert BACKEND.detail.workers(JobDetail(row, {"metadata": "{}"})) is None
+
+
+def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
+    near_kinds = near("v4-12", ["v5p-8", "v4-16"])
+    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, {"TPU-v4-16-head": 2.0}, near_kinds)
+    assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
+    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, {"TPU-v4-16-head": 2.0}, [])
+    assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
+    status = RunStatus(2, 4, waiting=too_many)
+    assert (job_row(published(status)) or {})["reason"] == too_many
+    assert (job_row(published(status, "STOPPED")) or {})["reason"] is None
+
+
+def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
+    for job in (b"", b"[1]", b"{", b'{"status": "STOPPED"}', b'{"status": "SUCCEEDED", "metadata": {}}'):
+        assert with_record(job, "{}") is None
+    assert json.loads(with_record(b'{"status": "RUNNING", "metadata": null, "x": 1}', "{}") or b"") == {
+        "status": "RUNNING",
+        "metadata": {"hpcdash_run": "{}"},
+        "x": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *("", "null", "[]", "[" * 100_000, '{"attempt": 1}', '{"attempt": true, "preempted": 0, "failed": 0}'),
+        '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":999999,"slices":["a"]}',
+        '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":0,"slices":["a"]}',
+    ],
+)
+def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
+    assert run_of({"hpcdash_run": record}) is None
+    row = job_row({"submission_id": "raysubmit_1", "status": "RUNNING", "metadata": {"hpcdash_run": record}})
+    assert row is not None
+    assert row["comment"] is None
+
+
+def test_odd_parts_of_a_record_are_left_out() -> None:
+    run = run_of(
+        {
+            "hpcdash_run": '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a",3],"began":-1,'
+            '"succeeded":"x,0-9999999","ended":[1,[0,"failed"],[7,"odd","",1,""]],"past":"x","waiting":4,"tpus":-2}'
+        }
+    )
+    assert run is not None
+    assert (run.slices, run.past, run.waiting, run.tpus, run.began) == (("a",), (), "", 0, None)
+    assert [worker.state for worker in run.workers(JobState.RUNNING)] == [JobState.RUNNING]
+
+
+def test_a_record_of_many_workers_stays_short() -> None:
+    status = RunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9)
+    status.ended = dict.fromkeys(range(4096), ("failed", "y" * 5000, 1, "10.0.0.1"))
+    assert len(status.record()) < 32_000
+    assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
+
+
+def test_a_line_says_which_worker_of_which_attempt_wrote_it() -> None:
+    ray = f"({task_name(2, 13)} pid=77, ip=10.0.0.9) loss 3"
+    assert (
+        labelled(ray) == labelled(f"\x1b[36m{ray.replace(')', ')' + chr(27) + '[0m')}") == "[attempt2.worker13]: loss 3"
+    )
+    assert labelled("(worker pid=7) x") == "(worker pid=7) x"
+    cases: tuple[tuple[str, dict[str, str]], ...] = (
+        (
+            "[attempt2.worker13]: loss 3",
+            {"attempt2.worker13": "loss 3", "worker13": "loss 3", "attempt2": "[attempt2.worker13]: loss 3"},
+        ),
+        ("hpcdash: attempt 2: preempted 1×", {"attempt2": "hpcdash: attempt 2: preempted 1×"}),
+        ("[attempt22.worker1]: x", {"worker1": "x"}),
+    )
+    for line, kept in cases:
+        for part in ("attempt2.worker13", "worker13", "attempt2", "worker1"):
+            found = re.match(part_pattern(part), line)
+            assert (line[found.end() :] if found else None) == kept.get(part)
+
+
+def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
+    run = run_of(published(RunStatus(2, 4, attempt=60, slices=("a",)))["metadata"])
+    assert run is not None
+    parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
+    assert len(parts) == 50 + 2 + 3 * 2
+    assert parts[-1][0] == "attempt60.worker1"
+    assert log_request(parts[-1][2]).endswith(
+        "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
+    )
+    # Of what is no part nothing is read, and no pattern of another's is used.
+    for path in ("#", "#worker", "#attempt1.", "#(a+)+b", "#attempt1.worker1#"):
+        assert log_request(f"/ray-logs/n/job-driver-x.log{path}") == ""

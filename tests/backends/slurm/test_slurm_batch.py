@@ -54,6 +54,8 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "tpus_per_worker": (1, "W:tpus_per_worker: Slurm has none"),
     "retries_preemption": (3, "W:retries_preemption: Slurm has none"),
     "retries_failure": (0, "W:retries_failure: Slurm has none"),
+    "grow_after": (60, "W:grow_after: Slurm has none"),
+    "grow_every": (60, "W:grow_every: Slurm has none"),
     "keep_files": ("oed", "W:keep_files: Slurm has none"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p q", "--wckey=p q"),

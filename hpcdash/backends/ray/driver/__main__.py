@@ -9,10 +9,11 @@ import contextlib
 import json
 import os
 import re
+import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -20,6 +21,7 @@ from slice_driver import command
 from slice_driver.outcomes import (
     CANCELLED,
     FAILED,
+    HEAD_RESOURCE,
     PREEMPTED,
     SUCCEEDED,
     Attempts,
@@ -29,9 +31,12 @@ from slice_driver.outcomes import (
     outcome_of_exit,
     pause_seconds,
     size_to_take,
+    slice_of,
+    slice_problem,
     slice_variables,
     verdict,
 )
+from slice_driver.status import LabelledStream, RunStatus, near, task_name, waiting_words, with_record
 
 # How long more slices than the least are waited for once the least are there.
 _GATHER_SECONDS = 30.0
@@ -42,8 +47,22 @@ _FIRST_LOOK_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
 _MASTER_PORT = "29500"
 _LIBRARY = "hpcdash-job.zip"
+# Names the folder of the package, for the command.
+PACKAGE = "HPCDASH_PACKAGE"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
+# Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
+_RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+# Successes that come one by one are published together.
+_PUBLISH_SECONDS = 10.0
+# A node that is going takes no connections any more after this.
+_NOTICE_SECONDS = 5.0
+_CONNECT_SECONDS = 2.0
+# Slices to grow by that are free are had within this.
+_GROW_SECONDS = 10.0
+# What workers wrote last comes a little after they have ended.
+_LAST_LINES_SECONDS = 1.0
 
 
 def say(words: str) -> None:
@@ -55,14 +74,11 @@ class SliceHead:
     """Holds the head resource of one slice: nobody else takes the slice meanwhile."""
 
     def describe(self) -> dict[str, Any]:
-        """The resource that the workers of this slice alone have, its nodes, and how many of them have the head's."""
+        """The resource that the workers of this slice alone have, where they are, and how many have the head's."""
         here = ray.get_runtime_context().get_node_id()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in nodes if node["NodeID"] == here)
-        pod = _pod_of(own["Resources"])
-        members = [node for node in nodes if pod in node["Resources"]]
-        heads = sum(any(re.fullmatch("TPU-.+-head", name) for name in node["Resources"]) for node in members)
-        return {"pod": pod, "address": own["NodeManagerAddress"], "workers": len(members), "heads": heads}
+        return {"address": own["NodeManagerAddress"], **slice_of(nodes, _pod_of(own["Resources"]))}
 
 
 def _pod_of(resources: Mapping[str, float]) -> str:
@@ -79,22 +95,17 @@ def _pod_of(resources: Mapping[str, float]) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=0, max_calls=1)
-def run_worker(argv: list[str], environment: dict[str, str], container: dict[str, Any] | None) -> tuple[int, bool]:
-    """(exit status of the command on this worker, whether its machine is being preempted)."""
+def run_worker(argv: list[str], environment: dict[str, str], container: dict[str, Any] | None) -> tuple[int, bool, str]:
+    """(exit status of the command on this worker, whether its machine is being preempted, its address)."""
     # The package is unpacked on each node, in a place of that node's.
     library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
     path = os.pathsep.join(filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))))
-    environment = {**environment, "PYTHONPATH": path}
-    if container is None:
-        code = command.run(argv, environment)
-    else:
-        command.remove_container(container["name"])
-        try:
-            before = command.container_argv(container["image"], container["name"], container["binds"], environment)
-            code = command.run([*before, *argv], environment)
-        finally:
-            command.remove_container(container["name"])
-    return code, code != 0 and command.is_preempted()
+    environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
+    name = container["name"] if container else ""
+    if container:
+        argv = [*command.container_argv(container["image"], name, container["binds"], environment), *argv]
+    code = command.run(argv, environment, node=ray.get_runtime_context().get_node_id(), container=name)
+    return code, code != 0 and command.is_preempted(), ray.util.get_node_ip_address()
 
 
 @dataclass
@@ -109,56 +120,91 @@ class Slice:
 class SliceRun:
     """One request from its first attempt to its last."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
+    def __init__(self, request: Mapping[str, Any], publish: Callable[[RunStatus], None]) -> None:
         self.request = request
         self.sizes: Sequence[int] = request["num_slices"]
         self.workers: int = request["workers"]
         self.attempts = Attempts(request["retries_preemption"], request["retries_failure"])
         self.size = 0
         self.changed_at = self.looked_at = time.monotonic()
+        self.grows_after: float = request["grow_after"]
+        self.grows_every: float = request["grow_every"]
+        self.status = RunStatus(self.workers, request["tpus"])
+        self.publish = publish
+        # What an attempt that makes way for a larger one took for that.
+        self.more: list[Slice] = []
 
     def run(self) -> int:
         """The exit status of the whole."""
         failures_in_a_row = 0
+        kept: list[Slice] = []
         while True:
-            slices = self.acquire()
+            slices = self.acquire(kept)
             names = ", ".join(held.pod for held in slices)
+            self.status.slices, self.status.waiting = [held.pod for held in slices], ""
+            self.status.began, self.status.ended = time.time(), {}
+            self.publish(self.status)
             say(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
             try:
                 outcome = self.attempt(slices)
             finally:
-                for held in slices:
+                # With those that it grows by it keeps those that it has.
+                kept = [*slices, *self.more] if self.more else []
+                self.more = []
+                for held in () if kept else slices:
                     ray.kill(held.head)
+            time.sleep(_LAST_LINES_SECONDS)
             if outcome.kind == SUCCEEDED:
+                self.publish(self.status)
                 say(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
-            say(f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}")
+            words = f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
+            say(words)
             self.attempts = self.attempts.after(outcome)
+            self.status.past.append(words)
+            self.status.preempted, self.status.failed = self.attempts.preempted, self.attempts.failed
             if self.attempts.is_over:
+                self.publish(self.status)
                 say(f"no further attempt: {self.attempts.counts}")
                 return outcome.code or 1
             failures_in_a_row = failures_in_a_row + 1 if outcome.kind == FAILED else 0
-            time.sleep(pause_seconds(failures_in_a_row))
+            pause = pause_seconds(failures_in_a_row)
+            self.status.attempt, self.status.slices, self.status.ended = self.attempts.number, [], {}
+            self.wait_for(f"attempt {self.attempts.number} begins in {pause:.0f} s" if pause else "waiting for slices")
+            time.sleep(pause)
 
-    def acquire(self) -> list[Slice]:
-        """As many slices as can be had of the sizes that are wanted; waits for the least, and says so."""
-        pending = self._ask_for(max(self.sizes))
-        found: list[Slice] = []
+    def wait_for(self, words: str) -> None:
+        self.status.waiting = words
+        self.publish(self.status)
+
+    def acquire(self, kept: Sequence[Slice]) -> list[Slice]:
+        """As many slices as can be had of the sizes that are wanted, or those that are held already.
+
+        Waits for the least, and says so.
+        """
+        found = list(kept)
+        pending = {} if kept else self._ask_for(max(self.sizes))
         began, pause = time.monotonic(), _FIRST_LOOK_SECONDS
+        # What grows soon need not be waited for.
+        gather = min(_GATHER_SECONDS, self.grows_every)
         while pending:
-            limit = pause if size_to_take(self.sizes, len(found)) is None else _GATHER_SECONDS
+            limit = pause if size_to_take(self.sizes, len(found)) is None else gather
             ready, _ = ray.wait(list(pending), timeout=limit)
+            unusable = ""
             for reference in ready:
                 held = self._described(pending.pop(reference), reference)
-                if held is not None:
+                if isinstance(held, Slice):
                     found.append(held)
-            if not ready and size_to_take(self.sizes, len(found)) is not None:
+                else:
+                    say(held)
+                    unusable = held
+            is_enough = size_to_take(self.sizes, len(found)) is not None
+            if not ready and is_enough:
                 break
-            if not ready or (not pending and size_to_take(self.sizes, len(found)) is None):
-                waited = (time.monotonic() - began) / 60
-                least = min(self.sizes)
-                wanted = f"{least} slice{'' if least == 1 else 's'} of {self.request['slice']}"
-                say(f"waiting for {wanted}: {len(found)} there after {waited:.0f} min")
+            if not is_enough and (not ready or not pending or unusable):
+                words = self._waiting(len(found), time.monotonic() - began)
+                self.wait_for(f"{unusable}; {words}" if unusable else words)
+                say(words)
                 pause = min(2 * pause, _WAIT_SECONDS)
                 if not pending:
                     time.sleep(pause)
@@ -170,6 +216,13 @@ class SliceRun:
             self.size, self.changed_at = size, time.monotonic()
         return found[:size]
 
+    def _waiting(self, found: int, seconds: float) -> str:
+        cluster = ray.cluster_resources()
+        kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
+        kind, head = self.request["slice"], self.request["head_resource"]
+        words = waiting_words(min(self.sizes), kind, head, found, cluster, near(kind, kinds))
+        return f"{words}, after {seconds / 60:.0f} min"
+
     def _ask_for(self, count: int) -> dict[Any, Any]:
         """Heads of slices that are waited for, by what they will tell."""
         actor: Any = SliceHead
@@ -177,70 +230,142 @@ class SliceRun:
         heads = [actor.options(resources=resources).remote() for _ in range(count)]
         return {head.describe.remote(): head for head in heads}
 
-    def _described(self, head: Any, reference: Any) -> Slice | None:
-        """A slice that is whole; None, with a word, for one that is not."""
+    def _described(self, head: Any, reference: Any) -> Slice | str:
+        """A slice that is whole, or what is wrong with it: then it is let go."""
         try:
             told = ray.get(reference)
         except ray.exceptions.RayError as error:
-            say(f"a slice cannot be used: {_first_line(error)}")
             ray.kill(head)
-            return None
-        if told["heads"] > 1:
-            say(f"{told['heads']} workers of {told['pod']} say that they are its first: a fault of Ray's")
-        elif told["workers"] != self.workers:
-            say(f"{told['pod']} has {told['workers']} workers of {self.workers}")
-        else:
+            return f"a slice cannot be used: {_first_line(error)}"
+        # A node that is gone is listed for a while.
+        workers = sum(_takes_connections(*place) for place in told["places"])
+        problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
+        if not problem:
             return Slice(head, told["pod"], told["address"])
         ray.kill(head)
-        return None
+        return problem
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
         addresses = [held.address for held in slices]
-        running: dict[Any, str] = {}
+        waiting: dict[Any, int] = {}
         for index, held in enumerate(slices):
             resources = {held.pod: 1, **({"TPU": self.request["tpus"]} if self.request["tpus"] else {})}
-            for worker in range(self.workers):
-                name = f"{held.pod} worker {worker}"
-                rank = index * self.workers + worker
+            for rank in range(index * self.workers, (index + 1) * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
                 container = self.request.get("container")
-                started = run_worker.options(resources=resources, name=name).remote(
+                started = run_worker.options(resources=resources, name=task_name(self.attempts.number, rank)).remote(
                     self.request["argv"],
                     variables,
                     container and {**container, "name": f"{container['name']}-{rank}"},
                 )
-                running[started] = name
+                waiting[started] = rank
         outcomes: list[Outcome] = []
-        waiting = dict(running)
+        published = time.monotonic()
+
+        def take(reference: Any, timeout: float | None = None) -> None:
+            rank = waiting.pop(reference)
+            outcome, node = _outcome(reference, f"worker {rank} on {slices[rank // self.workers].pod}", timeout)
+            if timeout is not None and outcome.kind == FAILED:
+                # Its command was killed first, and then its task.
+                outcome = replace(outcome, kind=CANCELLED)
+            self.status.ended[rank] = (outcome.kind, outcome.words, outcome.code, node)
+            if outcome.kind in (FAILED, PREEMPTED):
+                say(f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: {outcome.words}")
+            outcomes.append(outcome)
+
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=_LOOK_SECONDS)
-            outcomes += [_outcome(reference, waiting.pop(reference)) for reference in ready]
-            is_ending = any(one.kind != SUCCEEDED for one in outcomes)
-            if not is_ending and not ready and self.should_grow():
-                outcomes.append(Outcome(PREEMPTED, slices[0].pod, "more slices are there: it goes on with them"))
-                is_ending = True
-            if is_ending:
+            ready, _ = ray.wait(list(waiting), timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look)
+            if ready:
+                ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+            for reference in ready:
+                take(reference)
+            if not ready:
+                if lost := self.lost(slices):
+                    outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
+                elif self.should_grow() and self.grow():
+                    more = ", ".join(held.pod for held in self.more)
+                    outcomes.append(Outcome(PREEMPTED, more, "it goes on with more slices"))
+            if any(one.kind != SUCCEEDED for one in outcomes):
                 for reference in waiting:
                     ray.cancel(reference, force=True)
                 if waiting:
                     ray.wait(list(waiting), num_returns=len(waiting), timeout=_WAIT_SECONDS)
-                outcomes += [_outcome(reference, name, timeout=1) for reference, name in waiting.items()]
+                for reference in list(waiting):
+                    take(reference, timeout=1)
                 break
-        return verdict(outcomes)
+            if time.monotonic() - published >= _PUBLISH_SECONDS:
+                published = time.monotonic()
+                self.publish(self.status)
+        found = verdict(outcomes)
+        return self.preempted_at_once(slices) or found if found.kind == FAILED else found
+
+    def preempted_at_once(self, slices: Sequence[Slice]) -> Outcome | None:
+        """Of an attempt that failed, the preemption that it failed of: peers fail before Ray knows a node is dead."""
+        until = time.monotonic() + _NOTICE_SECONDS
+        while not (lost := self.lost(slices, is_probed=True)):
+            if time.monotonic() >= until:
+                return None
+            time.sleep(1)
+        return Outcome(PREEMPTED, lost, "it has lost workers, whose peers failed")
+
+    @property
+    def look(self) -> float:
+        """Seconds from one look for more slices to the next."""
+        return min(_LOOK_SECONDS, self.grows_every)
+
+    def lost(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
+        """A slice that has fewer workers than it had, whose tasks may wait for ever; '' where there is none.
+
+        `is_probed`: a node counts only where it takes connections.
+        """
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        for held in slices:
+            members = [node for node in nodes if held.pod in node["Resources"]]
+            places = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members]
+            if len(members) < self.workers or (is_probed and not all(_takes_connections(*place) for place in places)):
+                return held.pod
+        return ""
 
     def should_grow(self) -> bool:
         """Whether a larger size is free."""
         now = time.monotonic()
-        if not may_grow(self.sizes, self.size, self.changed_at, self.looked_at, now):
+        if not may_grow(
+            self.sizes,
+            self.size,
+            self.changed_at,
+            self.looked_at,
+            now,
+            after=self.grows_after,
+            every=self.grows_every,
+        ):
             return False
         self.looked_at = now
         free = ray.available_resources().get(self.request["head_resource"], 0)
         return (size_to_take(self.sizes, self.size + int(free)) or 0) > self.size
 
+    def grow(self) -> bool:
+        """Take what makes the next larger size whole, into `more`; whether that could be had."""
+        wanted = max(self.sizes) - self.size
+        pending = self._ask_for(wanted)
+        found: list[Slice] = []
+        until = time.monotonic() + _GROW_SECONDS
+        while pending and (left := until - time.monotonic()) > 0:
+            ready, _ = ray.wait(list(pending), timeout=left)
+            for reference in ready:
+                held = self._described(pending.pop(reference), reference)
+                if isinstance(held, Slice):
+                    found.append(held)
+        self.more = found[: (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size]
+        for head in [*pending.values(), *(held.head for held in found[len(self.more) :])]:
+            ray.kill(head)
+        return bool(self.more)
+
     def variables(self, rank: int, slices: int, addresses: Sequence[str], index: int) -> dict[str, str]:
         """What a worker's command finds in its environment."""
         return {
+            # Lines are seen as they are written.
+            "PYTHONUNBUFFERED": "1",
             **self.request["environment"],
             **dict(slice_variables(index, addresses)),
             "RANK": str(rank),
@@ -252,17 +377,27 @@ class SliceRun:
             "MASTER_ADDR": addresses[0],
             "MASTER_PORT": _MASTER_PORT,
             "HPCDASH_ATTEMPT": str(self.attempts.number),
+            "HPCDASH_JOB_ID": submission_id(),
         }
 
 
-def _outcome(reference: Any, worker: str, timeout: float | None = None) -> Outcome:
+def _takes_connections(address: str, port: int) -> bool:
     try:
-        code, is_preempted = ray.get(reference, timeout=timeout)
+        socket.create_connection((address, port), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple[Outcome, str]:
+    """How a worker ended, and its node's address, '' where that is not known."""
+    try:
+        code, is_preempted, node = ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
-        return Outcome(CANCELLED, worker, "it did not end in time")
+        return Outcome(CANCELLED, worker, "it did not end in time"), ""
     except ray.exceptions.RayError as error:
-        return outcome_of_error(worker, [kind.__name__ for kind in type(error).__mro__], _first_line(error))
-    return outcome_of_exit(worker, code, is_preempted=is_preempted)
+        return outcome_of_error(worker, [kind.__name__ for kind in type(error).__mro__], _first_line(error)), ""
+    return outcome_of_exit(worker, code, is_preempted=is_preempted), node
 
 
 def _first_line(error: Exception) -> str:
@@ -270,11 +405,41 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"
 
 
+def submission_id() -> str:
+    """The id that this driver's job was submitted with; '' where it was not."""
+    try:
+        return str(json.loads(os.environ.get(_JOB_CONFIG, "{}"))["metadata"]["job_submission_id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+class Publisher:
+    """Keeps the run's record in the metadata of its job, for as long as that is possible."""
+
+    def __init__(self, job: str) -> None:
+        self._key = f"{_RECORD_KEY}{job}".encode() if job else b""
+
+    def __call__(self, status: RunStatus) -> None:
+        if not self._key:
+            return
+        try:
+            from ray.experimental import internal_kv
+
+            found = internal_kv._internal_kv_get(self._key, namespace=_RECORD_NAMESPACE)
+            record = None if found is None else with_record(found, status.record())
+            if record is not None:
+                internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
+        except (ray.exceptions.RayError, ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+            say(f"lists of jobs do not show how this run stands: {_first_line(error)}")
+            self._key = b""
+
+
 def main() -> int:
     with open("request.json", encoding="utf-8") as source:
         request = json.load(source)
+    sys.stdout, sys.stderr = LabelledStream(sys.stdout), LabelledStream(sys.stderr)
     ray.init(logging_level="ERROR")
-    return SliceRun(request).run()
+    return SliceRun(request, Publisher(submission_id())).run()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """Runs the command of one worker, and leaves nothing behind: neither processes, nor libtpu's lockfile, nor a container.
 
-As a program, `command.py SECONDS WORD…`, it ends the command, with all that it started, when its parent is gone: Ray
-kills the workers that it cancels.
+As a program, `command.py SECONDS LOCK CONTAINER WORD…`, it waits until the command before it on this node has ended,
+and ends its own, with all that it started, when its parent is gone: Ray kills the workers that it cancels.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +21,7 @@ LOCKFILE = "/tmp/libtpu_lockfile"
 _PREEMPTED = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"
 _METADATA_SECONDS = 2.0
 _PR_SET_PDEATHSIG = 1
+_PARENT = "HPCDASH_PARENT"
 _GRACE_SECONDS = 10.0
 
 
@@ -53,36 +56,44 @@ def container_argv(image: str, name: str, binds: Sequence[str], environment: Map
 
 
 def remove_container(name: str) -> None:
-    """One that an earlier attempt left."""
+    """Of this attempt, or one that an earlier one left."""
     subprocess.run(["docker", "rm", "-f", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit status of a command with these variables over this process's own; 128 + signal as a shell has it."""
-    remove_lockfile()
-    try:
-        # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
-        words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__), str(_GRACE_SECONDS)]
-        words += argv
-        ended = subprocess.run(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=False)
-    finally:
-        remove_lockfile()
+def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, container: str = "") -> int:
+    """The exit status of a command with these variables over this process's own; 128 + signal as a shell has it.
+
+    `node` tells the nodes of a machine apart; `container` is the name of the one that the command starts, '' for none.
+    """
+    lock = os.path.join(tempfile.gettempdir(), f"hpcdash-{os.getuid()}-{node}.lock")
+    # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
+    words = ["sh", "-c", f'{_PARENT}=$$ "$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
+    words += [str(_GRACE_SECONDS), lock, container, *argv]
+    ended = subprocess.run(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=False)
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 
 
-def _supervise(grace_seconds: float, argv: Sequence[str]) -> int:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    command = subprocess.Popen(list(argv), start_new_session=True)
+def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[str]) -> int:
+    # Its own look may come when the parent has gone.
+    parent = int(os.environ.pop(_PARENT))
+    # Ray may kill the whole process group of a worker, and the command is to be ended in good order.
+    os.setsid()
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        return 128 + signal.SIGTERM
+    # What the last attempt started here may still be saving: the chips are its own until it has ended.
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    remove_lockfile()
+    if container:
+        remove_container(container)
+    command = subprocess.Popen(list(argv), start_new_session=True)
     try:
-        # The parent may have gone before it could be waited for.
-        if os.getppid() != parent:
-            raise SystemExit(128 + signal.SIGTERM)
         code = command.wait()
         return code if code >= 0 else 128 - code
     finally:
@@ -92,7 +103,10 @@ def _supervise(grace_seconds: float, argv: Sequence[str]) -> int:
                 os.killpg(command.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(grace_seconds)
+        if container:
+            remove_container(container)
+        remove_lockfile()
 
 
 if __name__ == "__main__":
-    sys.exit(_supervise(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(_supervise(float(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

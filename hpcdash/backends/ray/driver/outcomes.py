@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+HEAD_RESOURCE = re.compile("TPU-(.+)-head")
 SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
 # What Ray raises when a node, a worker's process or its actor is lost, by the names of its exceptions.
 _LOST = frozenset(
@@ -23,9 +26,6 @@ _LOST = frozenset(
 )
 _CANCELLED = frozenset(("TaskCancelledError",))
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
-# A larger size is looked for so often, and at the earliest so long after the size last changed.
-GROWS_EVERY_SECONDS = 3 * 3600.0
-GROWS_AFTER_SECONDS = 12 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,11 @@ def size_to_take(sizes: Sequence[int], available: int) -> int | None:
     return max((size for size in sizes if size <= available), default=None)
 
 
-def may_grow(sizes: Sequence[int], size: int, changed_at: float, looked_at: float, now: float) -> bool:
-    """Whether to look for a larger size now."""
-    is_settled = now - changed_at >= GROWS_AFTER_SECONDS
-    return size < max(sizes) and is_settled and now - looked_at >= GROWS_EVERY_SECONDS
+def may_grow(
+    sizes: Sequence[int], size: int, changed_at: float, looked_at: float, now: float, *, after: float, every: float
+) -> bool:
+    """Whether to look for a larger size now: each `every` seconds, at the earliest `after` the last change."""
+    return size < max(sizes) and now - changed_at >= after and now - looked_at >= every
 
 
 def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -127,3 +128,23 @@ def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[s
         ("MEGASCALE_PORT", "8081"),
         ("MEGASCALE_SLICE_ID", str(slice_index)),
     )
+
+
+def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str) -> dict[str, Any]:
+    """A slice by the resource that its workers share: where they are, and how many have the head's resource."""
+    members = [node for node in nodes if pod in node["Resources"]]
+    return {
+        "pod": pod,
+        "places": [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members],
+        "heads": sum(any(HEAD_RESOURCE.fullmatch(name) for name in node["Resources"]) for node in members),
+    }
+
+
+def slice_problem(pod: str, heads: int, workers: int, wanted: int, head_resource: str) -> str:
+    """Why a slice is not whole; '' where it is."""
+    if heads > 1:
+        return (
+            f"{heads} workers of {pod} have {head_resource}, which only the first one should: a bug of Ray in "
+            "containers, which would let several jobs have one slice. Upgrade Ray"
+        )
+    return f"{pod} has {workers} workers of {wanted}" if workers != wanted else ""
