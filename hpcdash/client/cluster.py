@@ -313,7 +313,8 @@ class Cluster(AbstractContextManager["Cluster"]):
         await session.store.open(force=True)
         plan: SubmissionPlan
         if session.store.backend.submit.request is not None:
-            plan, launch = plan_request(session.store, request), None
+            most_bytes = self._launches.settings.files_limit
+            plan, launch = await plan_request(session.store, request, folder, most_bytes=most_bytes), None
         else:
             launch = await self.patiently(lambda: self._launches.plan(request, text, base=folder))
             plan = launch

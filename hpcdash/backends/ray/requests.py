@@ -20,7 +20,7 @@ from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import slice_type
-from hpcdash.backends.script.call import ARGS_NAME, KWARGS_NAME, RESULT_NAME, call_files, call_python
+from hpcdash.backends.script.call import ARGS_NAME, KWARGS_NAME, RESULT_NAMES, call_files, call_python
 from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.request import Call, Launcher, Request, SlotType
@@ -229,7 +229,7 @@ def _call(request: Request, call: Call, mark: str) -> str:
     if call.package:
         raise UsageError("call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path.")
     # Runs in one folder leave each other's results alone.
-    uid, (stem, dot, ending) = mark.rpartition(":")[2], RESULT_NAME.rpartition(".")
+    uid, (stem, dot, ending) = mark.rpartition(":")[2], RESULT_NAMES[call.result_format].rpartition(".")
     runner = RunnerCall(
         call.module,
         call.function,
@@ -240,6 +240,7 @@ def _call(request: Request, call: Call, mark: str) -> str:
         output_file=f"{request.work_dir}/{stem}-{uid}{dot}{ending}" if request.work_dir else None,
         callbacks=call.callbacks,
         sys_path=(*call.sys_path, *((request.work_dir,) if request.work_dir else ())),
+        result_format=call.result_format if call.result_format != "pickle" else None,
     )
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
     words = " \\\n  ".join([call_python(call), *options])
