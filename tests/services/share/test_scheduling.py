@@ -124,6 +124,13 @@ def test_a_task_is_not_interrupted_for_another_of_its_user_and_priority() -> Non
     # The first comes back, ahead of the other in the queue: it waits all the same, and another user's does not pass it.
     pool.waiting[early] = Task(early, "ann", 2, NORMAL, (0.0, 1))
     assert pool.runs() == [late]
+    # It holds the place of its user's first, also against those that came between the two.
+    pool = Pool(1)
+    first, between, last = pool.submit("ann"), pool.submit("bob"), pool.submit("ann")
+    held = {name: pool.waiting.pop(name) for name in (first, between)}
+    assert pool.runs() == [last]
+    pool.waiting |= held
+    assert pool.runs() == [last]
     # Of another user the one that came first takes its nodes back.
     pool = Pool(1)
     mine, theirs = pool.submit("ann"), pool.submit("bob")
@@ -202,6 +209,8 @@ EVENTS = st.lists(
         st.tuples(st.just("end"), st.integers(0, 5)),
         st.tuples(st.just("pass"), st.integers(1, 6)),
         st.tuples(st.just("nodes"), st.integers(0, 6)),
+        st.tuples(st.just("hold"), st.integers(0, 5)),
+        st.tuples(st.just("release")),
     ),
     max_size=30,
 )
@@ -236,6 +245,7 @@ def check(pool: Pool, decisions: list[Decision]) -> None:
 @given(pools(), EVENTS, st.lists(st.integers(1, 5), min_size=30, max_size=30))
 def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, ...]], work: list[int]) -> None:
     most, rules = pool.nodes, PoolRules(pool.quotas)
+    held: dict[str, Task] = {}
     for kind, *given_values in events:
         if kind == "submit":
             user, nodes, priority = given_values
@@ -250,6 +260,12 @@ def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, 
             pool.demote()
         elif kind == "nodes":
             pool.nodes = min(most, given_values[0])
+        elif kind == "hold" and (names := sorted((*pool.waiting, *pool.running))):
+            name = names[given_values[0] % len(names)]
+            held[name] = pool.waiting.pop(name, None) or pool.stop(name)
+        elif kind == "release":
+            pool.waiting |= held
+            held = {}
         order = {task.id: task.place for task in pool.waiting.values()}
         decisions = pool.settle()
         check(pool, decisions)
@@ -259,6 +275,7 @@ def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, 
                 assert all(one.place > task.place or one.id not in order for one in ahead)
     # Nothing comes any more: all that was not refused runs to its end.
     pool.nodes = most
+    pool.waiting |= held
     left = {name: work[int(name.lstrip("abcnoy")) - 1] for name in (*pool.waiting, *pool.running)}
     for _ in range(sum(left.values()) + 5 * len(left)):
         check(pool, pool.settle())
