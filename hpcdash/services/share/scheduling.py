@@ -219,16 +219,16 @@ def _with_levels(
     for one in runs:
         level, place = one.task.level, one.task.place
         if level == Priority.AUTO:
-            level = _level_with_quota(one.task, used, quotas) or one.level
-            place = next(places)
+            found = _level_with_quota(one.task, used, quotas)
+            level, place = one.level if found is None else found, next(places)
         used[level] += one.task.nodes
         yield one.task, level, place, True
     for task in automatic:
-        found = _level_with_quota(task, used, quotas)
-        if found is None:
+        with_quota = _level_with_quota(task, used, quotas)
+        if with_quota is None:
             return
-        used[found] += task.nodes
-        yield task, found, next(places), False
+        used[with_quota] += task.nodes
+        yield task, with_quota, next(places), False
 
 
 def _level_with_quota(task: Task, used: Mapping[Priority, int], quotas: Quotas) -> Priority | None:
