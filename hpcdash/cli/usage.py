@@ -67,7 +67,7 @@ _STYLES = {
 }
 
 
-class _Screen:
+class Screen:
     """Lines with roles on stdout, in colours where it is a terminal that wants them."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ def _print_efficiency(table: pa.Table, advice: Sequence[Advice]) -> None:
         for one in advice:
             out.append([(visible(f"{one.name} ({one.user})"), "value")])
             out += [[(f"  {words}", "")] for words in one.words]
-    _Screen().write(out)
+    Screen().write(out)
 
 
 def _efficiency_cell(row: Mapping[str, Any], head: str) -> tuple[str, str]:
@@ -349,7 +349,7 @@ def _report_json(report: Any) -> dict[str, Any]:
 def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
     from hpcdash.services.usage.charts import as_ascii, draw_report, format_span_of
 
-    screen = _Screen()
+    screen = Screen()
     title = f"{visible(session.store.title)}, {format_span_of(report)}"
     lines = [
         ((title, "title"),),
@@ -383,6 +383,6 @@ def _print_group(report: Any, by: str) -> None:
     total = [(text, "value") for text, _ in cells("total", report.total)]
     for note in report.notes:
         print(f"hpcdash: {visible(note)}", file=sys.stderr)
-    _Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
+    Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
     if report.is_empty and sys.stderr.isatty():
         print(f"nothing ran in this span ({counted(len(rows), 'row')})", file=sys.stderr)

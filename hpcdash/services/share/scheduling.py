@@ -38,6 +38,16 @@ class Priority(IntEnum):
 LEVELS = tuple(sorted((priority for priority in Priority if priority != Priority.AUTO), reverse=True))
 
 
+def parse_priority(text: str) -> Priority:
+    """A priority by its name in upper or lower case; raises ValueError."""
+    try:
+        return Priority[text.strip().upper().replace("-", "_")]
+    except KeyError:
+        raise ValueError(
+            f"{text!r} is no priority: {', '.join(one.name for one in (*LEVELS, Priority.AUTO))}"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One task of a pool, for `nodes` whole nodes.
@@ -128,7 +138,7 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
     being suspended are in neither `running` nor `waiting`.
     """
     lines = _lines(running, waiting, quotas)
-    heap = [(first.rank, number, first) for number, line in enumerate(lines) if (first := next(line, None)) is not None]
+    heap = [(first, number) for number, line in enumerate(lines) if (first := next(line, None)) is not None]
     heapify(heap)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
     suspend: list[Task] = []
@@ -138,31 +148,29 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
     blocker: tuple[Task, Priority] | None = None
     is_blocked = False
     while heap:
-        _, number, member = heap[0]
-        task, key = member.task, (member.task.user, member.level)
+        (_, _, task, level, is_running), number = heap[0]
+        key = (task.user, level)
         has_quota = used[key] + task.nodes <= quotas.of(*key)
-        fits = task.nodes <= capacity
         if not has_quota:
             out_of_quota.add(key)
-        if has_quota and fits and (member.runs or not is_blocked):
+        if has_quota and task.nodes <= capacity and (is_running or not is_blocked):
             capacity -= task.nodes
             used[key] += task.nodes
-            if member.runs:
-                levels[task.id] = member.level
+            if is_running:
+                levels[task.id] = level
             else:
-                chosen.append((task, member.level))
-        elif member.runs:
+                chosen.append((task, level))
+        elif is_running:
             suspend.append(task)
             is_blocked = is_blocked or has_quota
         elif has_quota and not is_blocked:
-            is_blocked, blocker = True, (task, member.level)
-        # Of one line those that wait come last, and none of them starts before the one in front of it.
+            is_blocked, blocker = True, (task, level)
         following = next(lines[number], None)
-        may_start = not is_blocked and key not in out_of_quota
-        if following is None or not (following.runs or may_start):
+        # Of a line those that wait come last, and none of them starts before the one in front of it.
+        if following is None or not (following[-1] or (not is_blocked and key not in out_of_quota)):
             heappop(heap)
         else:
-            heapreplace(heap, (following.rank, number, following))
+            heapreplace(heap, (following, number))
     ready = 0
     for task, _ in chosen:
         if task.nodes > free:
@@ -174,44 +182,54 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A task at its rank: level, then place."""
-
-    task: Task
-    level: Priority
-    rank: tuple[int, Place]
-    runs: bool
-
-    def __lt__(self, other: _Member) -> bool:
-        return self.rank < other.rank
+# The rank, level below level and then place by place; the task, its level, and whether it runs.
+_Member = tuple[int, Place, Task, Priority, bool]
+_Placed = tuple[Task, Place]
 
 
 def _lines(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas) -> list[Iterator[_Member]]:
-    """The tasks of each user and level, in the order in which they get nodes.
+    """The tasks by user and level, each line in the order in which it gets nodes.
 
     Those that run are in front, at the first places of their line: none of them is interrupted for another of it, and
-    none loses a place when it is suspended for someone else.
+    none loses a place when it is suspended for someone else. All lines in which nothing waits are one.
     """
-    runs_of: dict[str, list[RunningTask]] = defaultdict(list)
-    for one in running:
-        runs_of[one.task.user].append(one)
-    lines: dict[tuple[str, Priority], tuple[list[tuple[Task, Place]], list[tuple[Task, Place]]]] = {}
-    for user in {*runs_of, *(user for user, _ in waiting)}:
-        runs = sorted(runs_of.get(user, ()), key=lambda one: (one.since, one.task.place))
-        automatic = waiting.get((user, Priority.AUTO), ())
-        for task, level, place, is_running in _with_levels(runs, automatic, user, quotas):
-            lines.setdefault((user, level), ([], []))[0 if is_running else 1].append((task, place))
-    for key in waiting:
-        if key[1] != Priority.AUTO:
-            lines.setdefault(key, ([], []))
-    return [_line(level, runs, rest, waiting.get((user, level), ())) for (user, level), (runs, rest) in lines.items()]
+    runs: dict[tuple[str, Priority], list[_Placed]] = {}
+    waits: dict[tuple[str, Priority], list[_Placed]] = {key: [] for key in waiting if key[1] != Priority.AUTO}
+    automatic: dict[str, list[RunningTask]] = {user: [] for user, level in waiting if level == Priority.AUTO}
+    in_order = sorted(running, key=_since)
+    for one in in_order:
+        if one.task.priority == Priority.AUTO:
+            automatic.setdefault(one.task.user, [])
+    for one in in_order:
+        if one.task.user in automatic:
+            automatic[one.task.user].append(one)
+        else:
+            runs.setdefault((one.task.user, one.task.level), []).append((one.task, one.task.place))
+    for user, theirs in automatic.items():
+        for task, level, place, is_running in _with_levels(theirs, waiting.get((user, Priority.AUTO), ()), quotas):
+            (runs if is_running else waits).setdefault((user, level), []).append((task, place))
+    alone: list[_Member] = []
+    for key, members in runs.items():
+        if key not in waits:
+            places = sorted(place for _, place in members) if len(members) > 1 else [members[0][1]]
+            level = key[1]
+            alone += [(-level, place, task, level, True) for (task, _), place in zip(members, places, strict=True)]
+    # No two places are alike: what follows them is never compared.
+    alone.sort()
+    return [iter(alone), *(_line(key[1], runs.get(key, ()), some, waiting.get(key, ())) for key, some in waits.items())]
+
+
+def _since(one: RunningTask) -> tuple[float, Place]:
+    return one.since, one.task.place
 
 
 def _with_levels(
-    runs: Sequence[RunningTask], automatic: Sequence[Task], user: str, quotas: Quotas
+    runs: Sequence[RunningTask], automatic: Sequence[Task], quotas: Quotas
 ) -> Iterator[tuple[Task, Priority, Place, bool]]:
-    """(task, its level, its place, whether it runs) of what runs, and of what waits with AUTO and has quota."""
+    """(task, its level, its place, whether it runs) of what runs of a user, and of what waits with AUTO and has quota.
+
+    The places of AUTO tasks are as those of a line: whichever of them runs has the first.
+    """
     places = merge(
         sorted(one.task.place for one in runs if one.task.level == Priority.AUTO), (task.place for task in automatic)
     )
@@ -238,15 +256,20 @@ def _level_with_quota(task: Task, used: Mapping[Priority, int], quotas: Quotas) 
 
 
 def _line(
-    level: Priority, runs: Sequence[tuple[Task, Place]], automatic: Sequence[tuple[Task, Place]], rest: Sequence[Task]
+    level: Priority, runs: Sequence[_Placed], automatic: Sequence[_Placed], rest: Sequence[Task]
 ) -> Iterator[_Member]:
-    waits = merge(automatic, ((task, task.place) for task in rest), key=lambda one: one[1])
-    # The places are read ahead of those that wait: both are lazy, as a line may be very long.
-    ahead = merge((place for _, place in automatic), (task.place for task in rest))
-    places = merge(sorted(place for _, place in runs), ahead)
-    tagged = chain(((task, True) for task, _ in runs), ((task, False) for task, _ in waits))
-    for (task, is_running), place in zip(tagged, places, strict=True):
-        yield _Member(task, level, (-level, place), is_running)
+    """One line; lazy, as it may be very long."""
+
+    def waits() -> Iterator[_Placed]:
+        placed = ((task, task.place) for task in rest)
+        return merge(automatic, placed, key=lambda one: one[1]) if automatic else placed
+
+    if not runs:
+        return ((-level, place, task, level, False) for task, place in waits())
+    # The places are read ahead of those that wait.
+    places = merge(sorted(place for _, place in runs), (place for _, place in waits()))
+    tagged = chain(((task, True) for task, _ in runs), ((task, False) for task, _ in waits()))
+    return ((-level, place, task, level, is_running) for (task, is_running), place in zip(tagged, places, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
