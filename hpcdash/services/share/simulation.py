@@ -147,7 +147,7 @@ class _Simulation:
             one.runs = False
             self.free += one.task.nodes
             self.outcome.worked += one.task.nodes * (one.traced.work_seconds - one.done)
-            self.outcome.idled += one.task.nodes * (now - one.since - (one.traced.work_seconds - one.done))
+            self.outcome.idled += one.task.nodes * (self.model.load_seconds if one.run > 1 else 0.0)
             self.outcome.interrupted_tasks += bool(one.interrupted)
             self.outcome.ended_at = max(self.outcome.ended_at, now)
         else:
