@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-
-if TYPE_CHECKING:
-    from hpcdash.services.share.scheduling import Priority
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
@@ -24,7 +21,7 @@ def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
 def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float, load: float, form: str) -> None:
     """Print what a trace comes to under the rules, first come first served, and on nodes of each user's own."""
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
-    from hpcdash.services.share.scheduling import EVERYONE, LEVELS, Quotas
+    from hpcdash.services.share.scheduling import Quotas
     from hpcdash.services.share.simulation import (
         BadTrace,
         PoolModel,
@@ -63,8 +60,6 @@ def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float,
 
 def _quota(text: str) -> dict[tuple[str, Priority], int]:
     """`alice:HIGH=8`; without a user it is every user's."""
-    from hpcdash.services.share.scheduling import EVERYONE, parse_priority
-
     name, _, amount = text.rpartition("=")
     user, _, level = name.rpartition(":")
     try:

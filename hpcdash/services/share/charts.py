@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from hpcdash.domain.share import LEVELS, Priority
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_count
-from hpcdash.services.share.scheduling import LEVELS, Priority
 from hpcdash.services.share.simulation import Outcome
 from hpcdash.services.usage.charts import Line, draw_bars, draw_plot, format_hours, format_wait, percent
 

@@ -10,42 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain
 
-# Every user who has no quota under a name of their own.
-EVERYONE = "*"
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority
+
 DEMOTE_AFTER_SECONDS = 1800.0
 # When a task came, and its number among those that came then.
 Place = tuple[float, int]
-
-
-class Priority(IntEnum):
-    """AUTO is the highest of the others that has quota left."""
-
-    AUTO = -1
-    LOW = 0
-    BELOW_NORMAL = 5
-    UNDER_NORMAL = 8
-    NORMAL = 10
-    ABOVE_NORMAL = 20
-    HIGH = 30
-    VERY_HIGH = 40
-    EXTREME_HIGH = 50
-
-
-LEVELS = tuple(sorted((priority for priority in Priority if priority != Priority.AUTO), reverse=True))
-
-
-def parse_priority(text: str) -> Priority:
-    """A priority by its name in upper or lower case; raises ValueError."""
-    try:
-        return Priority[text.strip().upper().replace("-", "_")]
-    except KeyError:
-        raise ValueError(
-            f"{text!r} is no priority: {', '.join(one.name for one in (*LEVELS, Priority.AUTO))}"
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdash.services.share.scheduling import (
-    DEMOTE_AFTER_SECONDS,
-    EVERYONE,
-    LEVELS,
-    PoolRules,
-    Priority,
-    Quotas,
-    RunningTask,
-    Task,
-    decide,
-    parse_priority,
-)
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
+from hpcdash.services.share.scheduling import DEMOTE_AFTER_SECONDS, PoolRules, Quotas, RunningTask, Task, decide
 
 _ARRIVES, _ENDS, _FREED, _DEMOTED = range(4)
 

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority
 from hpcdash.services.share.scheduling import (
-    EVERYONE,
-    LEVELS,
     Decision,
     PoolRules,
-    Priority,
     Quotas,
     RunningTask,
     Task,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.services.share.scheduling import EVERYONE, LEVELS, Priority, Quotas
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority
+from hpcdash.services.share.scheduling import Quotas
 from hpcdash.services.share.simulation import (
     BadTrace,
     PoolModel,
