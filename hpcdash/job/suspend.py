@@ -23,6 +23,8 @@ from hpcdash.job.said_once import SaidOnce
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
 # What is beside the command's file once a process has seen the command.
 SEEN_SUFFIX = ".seen"
+# What is beside it once the task has saved, and waits to be ended.
+READY_SUFFIX = ".ready"
 # A look opens a file, on a network file system as a rule: a loop of short steps asks the process instead.
 _EVERY_SECONDS = 0.2
 _WAIT_SECONDS = 2.0

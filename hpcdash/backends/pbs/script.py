@@ -78,6 +78,8 @@ def batch_script(
     cpu_share: CpuShare | None = None,
 ) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
+    if request.share:
+        raise UsageError("share: no pool is shared on PBS yet", "Remove share from the request.")
     request = in_code_folder(request, place)
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
