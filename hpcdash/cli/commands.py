@@ -664,6 +664,31 @@ def share() -> None:
     """Share a pool of nodes in slices of time, by priority and quota."""
 
 
+@share.command("run")
+@click.argument("pool")
+@click.option("--once", is_flag=True, help="Decide once, for cron.")
+@common_options
+def share_run(common: CommonOptions, pool: str, once: bool) -> None:
+    """Coordinate a pool of the configuration: start, suspend and resume its tasks until interrupted.
+
+    One coordinator runs at a time, on the embedded queue so far. It may end at any moment: the next one goes on.
+    """
+    from hpcdash.cli.share import run_coordinator
+
+    run_coordinator(common, pool, once=once)
+
+
+@share.command("show")
+@click.argument("pool")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def share_show(common: CommonOptions, pool: str, form: str) -> None:
+    """Show a pool's tasks: states, how often each was suspended, and with JSON each run's start and end."""
+    from hpcdash.cli.share import run_show
+
+    run_show(common, pool, form)
+
+
 @share.command("simulate")
 @click.argument("trace", metavar="TRACE")
 @click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="Nodes of the pool.")
