@@ -1,4 +1,4 @@
-"""A pool shared on a real embedded queue: tasks are suspended, saved and resumed, whatever becomes of the coordinator."""
+"""A pool shared on a real embedded queue: tasks are suspended, saved and resumed, though its coordinator is killed."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ class Lab:
         (folder / "train.py").write_text(code.replace("\\\\n", "\\n"))
         request = self.program.home / f"{name}.toml"
         lines = {"name": name, "command": command or f"python3 {folder}/train.py", "share": priority, "slots": slots}
+        lines |= {"slots_per_node": slots}
         request.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
         submitted = self.program("submit", str(request), "--yes")
         assert submitted.status == 0, submitted
@@ -106,7 +107,8 @@ class Lab:
         return self.tasks()
 
     def steps(self, name: str) -> list[int]:
-        return [int(line) for line in (self.folder / name / "steps").read_text().split()]
+        file = self.folder / name / "steps"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
 
     def starts(self, name: str) -> int:
         return len((self.folder / name / "starts").read_text().split())
