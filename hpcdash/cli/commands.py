@@ -669,6 +669,69 @@ WATCH_COMMANDS: tuple[click.Command, ...] = (
 
 
 @click.group()
+def share() -> None:
+    """Share a pool of nodes in slices of time, by priority and quota."""
+
+
+@share.command("run")
+@click.argument("pool")
+@click.option("--once", is_flag=True, help="Decide once, for cron.")
+@common_options
+def share_run(common: CommonOptions, pool: str, once: bool) -> None:
+    """Coordinate a pool of the configuration: start, suspend and resume its tasks until interrupted.
+
+    One coordinator runs at a time, on the embedded queue so far. It may end at any moment: the next one goes on.
+    """
+    from hpcdash.cli.share import run_coordinator
+
+    run_coordinator(common, pool, once=once)
+
+
+@share.command("show")
+@click.argument("pool")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def share_show(common: CommonOptions, pool: str, form: str) -> None:
+    """Show a pool's tasks: states, how often each was suspended, and with JSON each run's start and end."""
+    from hpcdash.cli.share import run_show
+
+    run_show(common, pool, form)
+
+
+@share.command("simulate")
+@click.argument("trace", metavar="TRACE")
+@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="Nodes of the pool.")
+@click.option(
+    "--quota", "quotas", multiple=True, metavar="USER:PRIORITY=N", help="Most nodes at once; all of them by default."
+)
+@click.option("--grace", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to save in.")
+@click.option("--load", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds to resume.")
+@click.option("--format", "form", type=click.Choice(["chart", "json"]), default="chart", show_default=True)
+@common_options
+def share_simulate(common: CommonOptions, **given: Any) -> None:
+    """Replay a trace of tasks under the rules, beside first come, first served and nodes of each user's own.
+
+    TRACE is a CSV file (- is stdin) with the columns submitted_at, user, nodes, seconds, and where they are known
+    priority, save_seconds, checkpoint_seconds.
+    """
+    from hpcdash.cli.share import run_simulate
+
+    run_simulate(**given)
+
+
+@share.command("generate")
+@click.option("--tasks", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
+@click.option("--nodes", type=click.IntRange(min=1), default=1000, show_default=True, help="Nodes that it is for.")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+@common_options
+def share_generate(common: CommonOptions, **given: Any) -> None:
+    """Print a made-up trace for `hpcdash share simulate`. The same seed gives the same trace."""
+    from hpcdash.cli.share import run_generate
+
+    run_generate(**given)
+
+
+@click.group()
 def images() -> None:
     """Manage container images on a cluster: pull, import, list, and log in to a registry."""
 
@@ -886,6 +949,7 @@ COMMANDS = (
     *SUBMIT_COMMANDS,
     _OLD_CHAIN,
     *WATCH_COMMANDS,
+    share,
     serve,
     images,
     *SETUP_COMMANDS,

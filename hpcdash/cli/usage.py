@@ -74,7 +74,7 @@ _STYLES = {
 }
 
 
-class _Screen:
+class Screen:
     """Lines with roles on stdout, in colours where it is a terminal that wants them."""
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ def _print_efficiency(
         out += [[], [("Commands (nothing was submitted)", "title")]]
         asked = [option for start in starts.values() for option in (start.as_it_was, start.changed)]
         out += [[(f"  {visible(option.command)}", "")] for option in asked]
-    _Screen().write(out)
+    Screen().write(out)
 
 
 def _efficiency_cell(row: Mapping[str, Any], head: str) -> tuple[str, str]:
@@ -409,7 +409,7 @@ def _report_json(report: Any) -> dict[str, Any]:
 def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
     from hpcdash.services.usage.charts import as_ascii, draw_report, format_span_of
 
-    screen = _Screen()
+    screen = Screen()
     title = f"{visible(session.store.title)}, {format_span_of(report)}"
     lines = [
         ((title, "title"),),
@@ -448,6 +448,6 @@ def _print_group(report: Any, by: str) -> None:
     rows = [cells(row["key"], row) for row in report.groups[by].to_pylist()]
     total = [(text, "value") for text, _ in cells("total", report.total)]
     _print_notes(report.notes)
-    _Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
+    Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
     if report.is_empty and sys.stderr.isatty():
         print(f"nothing ran in this span ({counted(len(rows), 'row')})", file=sys.stderr)

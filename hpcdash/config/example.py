@@ -158,6 +158,22 @@ _EXAMPLE = """\
 #gpus = 2
 #grace_seconds = 10
 
+# A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`; on the embedded queue). A
+# request with share = "NORMAL" is a task of it. Whoever is not among the choosers gets the highest priority with quota
+# left.
+#[share.lab]
+#nodes = 4
+#cpus_per_node = 8
+#gpus_per_node = 1
+#choosers = ["ada"]
+#least_gpus = 1
+#grace_seconds = 5
+#demote_after_seconds = 1800
+#[[share.lab.quotas]]
+#users = ["*"]
+#priority = "NORMAL"
+#nodes = 2
+
 # Your own regular expressions for lines of training logs, tried before the formats that are known. The named groups
 # step, epoch and tokens say where in the training a line stands, each other name is a metric's.
 #[metrics]

@@ -27,6 +27,7 @@ from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import parse_job_id, split_ids
 from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.share import parse_priority
 from hpcdash.errors import ConfigError
 
 _Parsed = TypeVar("_Parsed")
@@ -288,6 +289,10 @@ def _checkpoints(value: object) -> str:
     return text
 
 
+def _share(value: object) -> str:
+    return _parsed(line_of_text(value), parse_priority).name
+
+
 def _slot_type(value: object) -> SlotType:
     if isinstance(value, str) and (meant := _GPU_WORDS.get(value.casefold())):
         raise ValidationError(
@@ -390,6 +395,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         "signal": _signal,
         "startup_hook": lines_of_text,
         "checkpoints": _checkpoints,
+        "share": _share,
         "exclude_nodes": partial(text_list, read=_nodes),
         "launcher": _launcher,
         **_OWN_KEYS,

@@ -17,6 +17,7 @@ from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
 from hpcdash.config.values import Flag, Text, in_range, whole_in_range
 from hpcdash.config.watch_settings import WatchSettings, read_watch
 from hpcdash.domain.request import Site
+from hpcdash.domain.share import EVERYONE, Priority, parse_priority
 
 DEFAULT_THEME = "hpcdash-dark"
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
@@ -157,6 +158,44 @@ class MetricsSettings:
     patterns: Annotated[tuple[str, ...], Key.APART] = ()
 
 
+def _priority(value: object) -> Priority:
+    try:
+        return parse_priority(values.line_of_text(value))
+    except ValueError as error:
+        raise ValidationError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """One [[share.POOL.quotas]]: the most nodes that each of `users` ("*": everyone) has at once at a priority."""
+
+    priority: Annotated[Priority, _priority]
+    nodes: Annotated[int, whole_in_range(0, _MAX_SLOTS, "nodes")]
+    users: Annotated[tuple[str, ...], values.texts] = (EVERYONE,)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """One [share.POOL]: a pool of `nodes` nodes that tasks have in turns.
+
+    cpus_per_node, gpus_per_node: what a node is where the scheduler does not count nodes, as the embedded queue.
+    choosers: the users who may choose a priority ("*": everyone); the others get AUTO. least_gpus: of each task.
+    grace_seconds: how long a task has to save. demote_after_seconds: of running, until ABOVE_NORMAL becomes NORMAL.
+    poll_seconds: how often the queue is looked at.
+    """
+
+    name: str
+    nodes: Annotated[int, whole_in_range(1, _MAX_SLOTS, "nodes")]
+    cpus_per_node: Annotated[int, whole_in_range(1, _MAX_SLOTS, "CPUs")] = 1
+    gpus_per_node: Annotated[int, whole_in_range(0, _MAX_SLOTS, "GPUs")] = 0
+    choosers: Annotated[tuple[str, ...], values.texts] = ()
+    least_gpus: Annotated[int, whole_in_range(0, _MAX_SLOTS, "GPUs")] = 0
+    grace_seconds: Annotated[float, in_range(0, 3600, "seconds")] = 5.0
+    demote_after_seconds: Annotated[float, in_range(1, 30 * 86_400, "seconds")] = 1800.0
+    poll_seconds: Annotated[float, in_range(0.05, 3600, "seconds")] = 1.0
+    quotas: Annotated[tuple[QuotaSettings, ...], Key.APART] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All of a configuration.
@@ -184,6 +223,7 @@ class Settings:
     embedded: Annotated[EmbeddedSettings, Key.TABLE] = field(default_factory=EmbeddedSettings)
     launch: Annotated[LaunchSettings, Key.APART] = field(default_factory=LaunchSettings)
     watch: Annotated[WatchSettings, Key.APART] = field(default_factory=WatchSettings)
+    share: Annotated[Mapping[str, PoolSettings], Key.APART] = field(default_factory=dict)
 
 
 def read_settings(
@@ -213,6 +253,7 @@ def read_settings(
         ui=_ui(reader, document),
         metrics=metrics,
         launch=_of_user(launch, None),
+        share=_pools(reader, document),
         watch=replace(read_watch(reader, document, clusters), metric_patterns=metrics.patterns),
     )
     _check_default_cluster(reader, document, settings.default_cluster)
@@ -335,6 +376,21 @@ def _over_http(
         return None
     given = {**found, "transport": "http", "backend": backend, "url": url, "poll": poll}
     return ClusterSettings(**{"name": name, "title": name, **given})
+
+
+def _pools(reader: TableReader, document: Mapping[str, object]) -> dict[str, PoolSettings]:
+    pools = {}
+    table = reader.table(document, (), "share")
+    for name in table:
+        path: KeyPath = ("share", name)
+        if not _CLUSTER_NAME.fullmatch(name):
+            reader.problem(path, "a pool's name is letters, digits, '.', '_' and '-', at most 64")
+        pool = reader.table(table, ("share",), name)
+        quotas = [reader.record(QuotaSettings, one, at) for one, at in reader.tables(pool, path, "quotas")]
+        fit = reader.fit(PoolSettings, pool, path)
+        if reader.has(pool, path, fit, record_keys(PoolSettings).required):
+            pools[name] = build(PoolSettings, fit, name=name, quotas=tuple(filter(None, quotas)))
+    return pools
 
 
 def _check_default_cluster(reader: TableReader, document: Mapping[str, object], name: str | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hpcdash.embedded.job import ACTIVE, Job
+from hpcdash.embedded.job import ACTIVE, HOLD, Job
 from hpcdash.embedded.query_commands import find_jobs, write
 from hpcdash.embedded.script import read_change_of_time, read_throttle, signal_number
 from hpcdash.embedded.start import ensure_supervisor
@@ -54,7 +54,7 @@ def _ask(store: QueueStore, text: str, verb: str, argument: str) -> tuple[list[i
                 else:
                     calls.append(store.call(job.id, verb, argument))
                 continue
-            words = _act_on_resting(store, job, verb)
+            words = _act_on_resting(store, job, verb, argument)
             if not words:
                 changed.add(job.number)
             elif job.state == "pending":
@@ -77,18 +77,18 @@ def _found(store: QueueStore, text: str) -> tuple[list[Job], list[str]]:
     return jobs, [] if jobs else [_NO_JOB]
 
 
-def _act_on_resting(store: QueueStore, job: Job, verb: str) -> str:
+def _act_on_resting(store: QueueStore, job: Job, verb: str, argument: str) -> str:
     """Inside `writing`, to a job that does not run; the complaint where it cannot be done."""
     if job.state != "pending":
-        if verb != "requeue":
+        if verb != "requeue" or argument == HOLD:
             return f"it has already ended ({job.state})"
         if not store.submission(job.number).request.requeue:
             return "it was submitted with --no-requeue"
         store.run_again(job)
     elif verb == "cancel":
         store.end(job.id, "cancelled", now=time.time(), elapsed=0.0, exit_code=0, exit_signal=0)
-    elif verb in ("hold", "release"):
-        store.set_held(job.id, verb == "hold")
+    elif verb in ("hold", "release") or argument == HOLD:
+        store.set_held(job.id, verb != "release")
     else:
         return f"it is not running: nothing to {verb}"
     return ""
@@ -107,6 +107,13 @@ def _answers(store: QueueStore, calls: list[int]) -> dict[int, str]:
         if missing:
             time.sleep(_LOOK_SECONDS)
     return answers
+
+
+def _requeue(folder: Path, words: list[str]) -> int:
+    """[--hold] ID…; held it waits for its release, and one that has ended is left alone."""
+    if words[:1] == ["--hold"]:
+        return _act(folder, words[1:], "requeue", HOLD)
+    return _act(folder, words, "requeue")
 
 
 def _acting(verb: str) -> Callable[[Path, list[str]], int]:
@@ -177,7 +184,8 @@ def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
 
 
 COMMANDS: dict[str, Callable[[Path, list[str]], int]] = {
-    **{verb: _acting(verb) for verb in ("cancel", "hold", "release", "requeue", "suspend", "resume")},
+    **{verb: _acting(verb) for verb in ("cancel", "hold", "release", "suspend", "resume")},
+    "requeue": _requeue,
     "signal": _signal,
     "alter": _alter,
 }

@@ -11,6 +11,9 @@ ACTIVE = ("running", "suspended", "completing")
 # Its values are those of ACTIVE.
 IS_ACTIVE = "state IN (?, ?, ?)"
 
+# Of a requeue: the job waits for its release.
+HOLD = "hold"
+
 
 @dataclass(frozen=True, slots=True)
 class JobDependency:

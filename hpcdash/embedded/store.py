@@ -311,13 +311,14 @@ class QueueStore(Database):
             boot=boot,
         )
 
-    def put_back(self, job_id: int, *, restarted: bool) -> None:
-        """Note that a job waits again: it never began (same restarts), or is to run once more."""
+    def put_back(self, job_id: int, *, restarted: bool, held: bool = False) -> None:
+        """Note that a job waits again: it never began (same restarts), or is to run once more, when released."""
         self.change(
             "UPDATE jobs SET state = 'pending', gpu_ids = '', started_at = NULL, started_clock = NULL, boot = NULL,"
             " wanted = NULL, ended_at = NULL, elapsed = NULL, exit_code = NULL, exit_signal = NULL, reason = NULL,"
-            " cpu_seconds = NULL, peak_bytes = NULL, restarts = restarts + ? WHERE id = ?",
-            (int(restarted), job_id),
+            " cpu_seconds = NULL, peak_bytes = NULL, restarts = restarts + ?, held = max(held, ?)"
+            " WHERE id = ?",
+            (int(restarted), int(held), job_id),
         )
 
     def end(

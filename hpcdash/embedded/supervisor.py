@@ -15,7 +15,7 @@ from pathlib import Path
 from hpcdash.embedded import processes
 from hpcdash.embedded.database import StoreUnusable
 from hpcdash.embedded.environment import job_environment, mark
-from hpcdash.embedded.job import ACTIVE, Job
+from hpcdash.embedded.job import ACTIVE, HOLD, Job
 from hpcdash.embedded.keeper import NOTICED, Work, exit_of, keep
 from hpcdash.embedded.machine import Machine, boot_id, slots_stamp, this_machine, user_name
 from hpcdash.embedded.record import Begun, Ended, Record, records
@@ -26,6 +26,8 @@ from hpcdash.embedded.store import QueueStore, output_paths, script_path
 from hpcdash.errors import ConfigError, HpcdashError
 
 _STATES = {"suspend": "suspended", "resume": "running"}
+# One that ended by itself before it heard of that has ended.
+_REQUEUE_HELD = "requeue held"
 _UNKNOWN = "its end was not observed: exit unknown"
 # A person who goes on in a moment finds it warm.
 _IDLE_SECONDS = 20.0
@@ -159,7 +161,7 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
     for call_id, job_id, verb, argument in store.open_calls():
         attempt = attempts.get(job_id)
         if attempt is None:
-            words = _of_resting(store, job_id, verb)
+            words = _of_resting(store, job_id, verb, argument)
         else:
             begun, _ = attempt.record.read()
             if begun is None:
@@ -173,7 +175,7 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
     return again
 
 
-def _of_resting(store: QueueStore, job_id: int, verb: str) -> str:
+def _of_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
     """To a job that ran when it was asked, and waits again or ended since; the complaint where it cannot be done."""
     job = store.job(job_id)
     if job is not None and job.state == "pending" and verb == "cancel":
@@ -181,6 +183,9 @@ def _of_resting(store: QueueStore, job_id: int, verb: str) -> str:
             store.end(job_id, "cancelled", now=time.time(), elapsed=0.0, exit_code=0, exit_signal=0)
             store.judge_dependents(job.number)
         return ""
+    if job is not None and job.state == "pending" and argument == HOLD:
+        with store.writing():
+            store.set_held(job_id, True)
     if job is not None and (verb, job.state) in (("cancel", "cancelled"), ("requeue", "pending")):
         return ""
     return "it is no longer running"
@@ -199,7 +204,7 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
         if verb == "requeue" and not store.submission(job.number).request.requeue:
             return "it was submitted with --no-requeue"
         with store.writing():
-            store.set_state(job.id, "completing", verb)
+            store.set_state(job.id, "completing", _REQUEUE_HELD if argument == HOLD else verb)
         processes.send([begun.keeper], signal.SIGTERM)
     elif verb == "suspend":
         # Suspended once more, whoever was resumed by a signal stands still again.
@@ -241,7 +246,7 @@ def take_in(store: QueueStore, job: Job, record: Record, *, was_kept: bool) -> N
         if current is not None and current.attempt == job.attempt and current.state in ACTIVE:
             if never_began and current.wanted != "cancel":
                 # The supervisor ended between the store and the script.
-                store.put_back(job.id, restarted=False)
+                store.put_back(job.id, restarted=False, held=current.wanted == _REQUEUE_HELD)
             else:
                 _note_end(store, current, ended)
                 store.judge_dependents(job.number)
@@ -249,7 +254,9 @@ def take_in(store: QueueStore, job: Job, record: Record, *, was_kept: bool) -> N
 
 
 def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
-    if job.wanted == "requeue":
+    if job.wanted == _REQUEUE_HELD and (ended is None or ended.why == "told"):
+        store.put_back(job.id, restarted=True, held=True)
+    elif job.wanted == "requeue":
         store.put_back(job.id, restarted=True)
     elif ended is None:
         state = "cancelled" if job.wanted == "cancel" else "gone"

@@ -25,7 +25,7 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
     if request.force:
         raise UsageError("force: not needed on this queue")
     if request.verb in _PLAIN:
-        words = (str(request.verb),)
+        words = (str(request.verb), *(("--hold",) if request.hold else ()))
     elif request.verb is Verb.SIGNAL:
         if request.recipient not in ("", "batch", "full"):
             raise UsageError(f"{request.recipient!r}: this queue's jobs have no numbered steps", "Write batch or full.")

@@ -79,9 +79,12 @@ def batch_script(
     cpu_share: CpuShare | None = None,
 ) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
-    request = in_code_folder(request, place)
+    # A task that no coordinator resumes would wait for ever once it has saved.
+    shared, request = request.share, replace(in_code_folder(request, place), share="")
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
+    if shared:
+        warnings = ("share: PBS has no shared pools yet: this is a job like any other", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
     project = accounted_to(
         request.site.job_project_source, project=request.project, workspace=request.workspace, labels=request.labels

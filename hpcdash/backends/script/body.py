@@ -29,7 +29,9 @@ from hpcdash.domain.request import (
     format_slots,
     slots_of,
 )
+from hpcdash.domain.share import SUSPEND_NAME, TaskMark, parse_priority
 from hpcdash.errors import ConfigError, UsageError
+from hpcdash.job.suspend import READY_SUFFIX, SUSPEND, SUSPEND_READY
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
@@ -355,7 +357,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
         said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
     read = f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')} || exit\n" if secrets else ""
-    command = _text("command", f"{_UNTIL_ITS_END}{read}{start.line}", said)
+    command = _text("command", f"{_UNTIL_ITS_END}{_share_lines(request, place)}{read}{start.line}", said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in variables.items() if value}
@@ -406,6 +408,24 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         start,
         dict(made.environment),
         (*start.notes, *made.notes),
+    )
+
+
+def share_mark(request: Request, place: Place) -> TaskMark:
+    """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
+    if request.array is not None or place.waiting is not None:
+        raise UsageError("share: an array and an allocation are no tasks of a shared pool", "Submit one job a task.")
+    return TaskMark(parse_priority(request.share), place.folder)
+
+
+def _share_lines(request: Request, place: Place) -> str:
+    """The shell's lines by which a task of a shared pool hears that it is to suspend: on its first node alone."""
+    if not request.share or not place.folder:
+        return ""
+    file = f"{place.folder}/{SUSPEND_NAME}"
+    return (
+        f"export {SUSPEND_READY}={shlex.quote(file + READY_SUFFIX)}\n"
+        f'[ "${{SLURM_NODEID:-${{NODE_RANK:-0}}}}" != 0 ] || export {SUSPEND}={shlex.quote(file)}\n'
     )
 
 

@@ -383,7 +383,7 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         case Verb.ALTER:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
-            word = _SCONTROL_WORDS[request.verb]
+            word = "requeuehold" if request.hold else _SCONTROL_WORDS[request.verb]
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
             return tuple(_scontrol(_scontrol_targets(jobs), lambda ids: ("scontrol", word, ids), read))
         case _:

@@ -27,6 +27,7 @@ from hpcdash.backends.script.body import (
     quote_arguments,
     resume_part,
     script_text,
+    share_mark,
 )
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
@@ -121,13 +122,14 @@ def batch_script(
         *([f"--chdir={directive_word('work_dir', request.work_dir)}"] if request.work_dir else []),
         *([f"--array={request.array}"] if request.array else []),
         *([f"--dependency={format_after(request.after)}"] if request.after else []),
-        *(["--hold"] if request.hold else []),
+        *(["--hold"] if request.hold or request.share else []),
+        *([f"--comment={share_mark(request, place)}"] if request.share else []),
         *([f"--begin={_begin(request.begin)}"] if request.begin else []),
         *(early.options if early else ()),
-        "--requeue" if request.requeue else "--no-requeue",
+        "--requeue" if request.requeue or request.share else "--no-requeue",
     ]
     extra = extra_options(request.extra_args)
-    if request.requeue and "open-mode" not in _given(extra):
+    if (request.requeue or request.share) and "open-mode" not in _given(extra):
         # Slurm empties a requeued job's logs, and a training's curve would begin anew.
         generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)

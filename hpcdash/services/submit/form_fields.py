@@ -7,12 +7,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from hpcdash.domain.request import Launcher, Runtime, SlotType
+from hpcdash.domain.share import LEVELS, Priority
 
 if TYPE_CHECKING:
     from hpcdash.backends.base import Backend
 
 HERE, THERE = "here", "cluster"
 YES, NO = "yes", "no"
+_PRIORITIES = tuple(one.name for one in (Priority.AUTO, *LEVELS))
 # Fields that no request has.
 OF_THE_FORM = frozenset({"file", "file_where", "arguments", "chain", "saves_every", "save_takes"})
 
@@ -152,6 +154,12 @@ _WHEN = FormGroup(
         ),
         FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
+        FormField(
+            "share",
+            "share",
+            "priority in a shared pool; empty: no task of one",
+            choices=tuple(one.name for one in (Priority.AUTO, *LEVELS)),
+        ),
     ),
 )
 _SLICES = FormGroup(

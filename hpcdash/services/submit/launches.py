@@ -19,6 +19,7 @@ from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.request import TASK_KIND, Request
+from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.snapshots import Kind
@@ -582,6 +583,8 @@ def launch_files(
         own[MARKER_NAME] = b"waits for runs\n"
     elif has_library(request, place):
         own[LIBRARY_NAME] = _library()
+    if request.share:
+        own[SUSPEND_NAME] = b""
     if request.call is not None:
         own |= call_files(request.call)
     if secret_variables(request):

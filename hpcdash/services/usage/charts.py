@@ -195,7 +195,7 @@ def _over_time(report: Report, width: int, rows: int) -> list[Line]:
         plot.xticks([])
         plot.yticks([0, (rows - 1) / 2, rows - 1], [label.rjust(margin) for label in labels])
 
-    drawn = _drawn(build, canvas + margin, rows, {1: "bar", 2: "bad-bar"})
+    drawn = draw_plot(build, canvas + margin, rows, {1: "bar", 2: "bad-bar"})
     axis = _date_ticks(keys, starts.tolist(), margin, width)
     what = f"{_UNIT_TITLES[report.unit]} a {grouping}"
     legend = ((f"  {_WELL}", "bar"), (" ended well  ", "dim"), (_BADLY, "bad-bar"), (" failed", "dim"))
@@ -248,7 +248,7 @@ def _groups(report: Report, width: int, by: str, most: int) -> list[Line]:
         kept.remove(next(place for place in (1, 5, 4, 3, 2, 0) if place in kept))
     bar_cells = max(_LEAST_BAR, bar_cells)
     held = np.array([row[f"{unit}_seconds"] for row in shown], dtype=float)
-    bars = _bars(held, bar_cells)
+    bars = draw_bars(held, bar_cells)
     head = f"{by.upper():<{name_cells}}" + " " * (bar_cells + 2)
     head += "".join(f"  {heads[place]:>{size}}" for place, size in zip(kept, widths, strict=True))
     lines: list[Line] = [((f"By {by}", "title"),), ((head, "dim"),)]
@@ -269,7 +269,7 @@ def _use_of(row: dict[str, Any], unit: str) -> str:
     return percent(measured - row[f"unused_{unit}_seconds"], measured) if measured else ""
 
 
-def _bars(values: np.ndarray, cells: int, role: str = "bar") -> list[Line]:
+def draw_bars(values: np.ndarray, cells: int, role: str = "bar") -> list[Line]:
     """A bar a value, one below the other, of the largest's length; each line has `cells`."""
     most = float(values.max(initial=0))
     if not most or not isfinite(most):
@@ -285,7 +285,7 @@ def _bars(values: np.ndarray, cells: int, role: str = "bar") -> list[Line]:
         plot.xticks([])
         plot.yticks([])
 
-    return _drawn(build, cells, len(values), {1: role})
+    return draw_plot(build, cells, len(values), {1: role})
 
 
 def _load(report: Report, width: int) -> list[Line]:
@@ -310,7 +310,7 @@ def _load(report: Report, width: int) -> list[Line]:
         plot.xticks([])
         plot.yticks(list(range(7)), [f"{day} " for day in reversed(WEEKDAYS)])
 
-    drawn = _drawn(build, 24 * cell + 4, 7, {number + 1: role for number, role in enumerate(HEAT)})
+    drawn = draw_plot(build, 24 * cell + 4, 7, {number + 1: role for number, role in enumerate(HEAT)})
     hours = "".join(f"{hour:<{6 * cell}}" for hour in range(0, 24, 6))
     what = f"{report.unit}s held at once, by hour"
     legend: list[Piece] = [("    ", "")]
@@ -337,7 +337,7 @@ def _waits(report: Report, width: int) -> list[Line]:
     label_cells = max(map(len, WAIT_LABELS))
     bar_cells = max(6, min(48, width - label_cells - 2 - 16))
     lines: list[Line] = [(("Waiting, from being eligible to the start", "title"),)]
-    for label, count, bar in zip(WAIT_LABELS, counts, _bars(counts, bar_cells), strict=True):
+    for label, count, bar in zip(WAIT_LABELS, counts, draw_bars(counts, bar_cells), strict=True):
         shares = f"  {format_count(int(count)):>6}  {percent(count, all_runs):>5}"
         lines.append(((f"{label:>{label_cells}}  ", ""), *bar, (shares, "" if count else "dim")))
     rows = sorted(table.to_pylist(), key=lambda row: -row["started"])[:_SHOWN_WAITS]
@@ -405,7 +405,7 @@ def _wrapped(words: str, width: int) -> list[tuple[bool, str]]:
     return [(False, line) for line in lines]
 
 
-def _drawn(build: Callable[[Any], None], width: int, height: int, roles: dict[int, str]) -> list[Line]:
+def draw_plot(build: Callable[[Any], None], width: int, height: int, roles: dict[int, str]) -> list[Line]:
     """What plotext draws, of exactly so many lines; its colours are the numbers of roles.
 
     Nothing that a person wrote is handed to plotext, and nothing that is not finite.

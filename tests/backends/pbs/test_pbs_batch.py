@@ -47,6 +47,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "signal": (EarlySignal("USR1", 600), '\n  sleep "$((6600 > SECONDS ? 6600 - SECONDS : 0))" &\n'),
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
+    "share": ("HIGH", "W:PBS has no shared pools yet"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),

@@ -42,6 +42,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "signal": (USR1, "--signal=USR1@600"),
     "requeue": (True, "--requeue"),
     "kill_switch": ("/k k", "\nexport HPCDASH_KILL_SWITCH='/k k'\n"),
+    "share": ("HIGH", "--comment=hpcdash-share:HIGH:" + PLACE.folder),
     "checkpoints": ("/c c/100%%", "\nexport HPCDASH_CHECKPOINTS='/c c/100'% HPCDASH_RESUME_FROM\n"),
     "save_switch": ("/s", "\nexport HPCDASH_SAVE_SWITCH=/s\n"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),

@@ -1,0 +1,60 @@
+"""Priorities of a shared pool's tasks, and the mark by which a job asks its coordinator for one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+# Every user who has no quota under a name of their own.
+EVERYONE = "*"
+# The file in a task's launch folder that the coordinator writes the suspend command to.
+SUSPEND_NAME = "suspend"
+_MARK_START = "hpcdash-share:"
+_MARK = re.compile(re.escape(_MARK_START) + r"([A-Z_]+)(?::(/[A-Za-z0-9._/@+-]+))?")
+
+
+class Priority(IntEnum):
+    """AUTO is the highest of the others that has quota left."""
+
+    AUTO = -1
+    LOW = 0
+    BELOW_NORMAL = 5
+    UNDER_NORMAL = 8
+    NORMAL = 10
+    ABOVE_NORMAL = 20
+    HIGH = 30
+    VERY_HIGH = 40
+    EXTREME_HIGH = 50
+
+
+LEVELS = tuple(sorted((priority for priority in Priority if priority != Priority.AUTO), reverse=True))
+
+
+def parse_priority(text: str) -> Priority:
+    """A priority by its name in upper or lower case; raises ValueError."""
+    try:
+        return Priority[text.strip().upper().replace("-", "_")]
+    except KeyError:
+        raise ValueError(
+            f"{text!r} is no priority: {', '.join(one.name for one in (*LEVELS, Priority.AUTO))}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMark:
+    """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none)."""
+
+    priority: Priority
+    folder: str = ""
+
+    def __str__(self) -> str:
+        return f"{_MARK_START}{self.priority.name}" + (f":{self.folder}" if self.folder else "")
+
+
+def parse_mark(comment: str | None) -> TaskMark | None:
+    """The mark in a comment, which any user may have written; None for any other comment."""
+    found = _MARK.fullmatch(comment or "")
+    if found is None or found[1] not in Priority.__members__:
+        return None
+    return TaskMark(Priority[found[1]], found[2] or "")

@@ -1,0 +1,118 @@
+"""Suspends a task of a shared pool when its coordinator asks, or when the task itself is ready.
+
+    from hpcdash.job.suspend import go_suspend, receive_suspend_command
+
+    for step in range(start, steps):
+        train(step)
+        if rank == 0 and receive_suspend_command():
+            save(step)
+            go_suspend()
+
+The command is a file that the coordinator writes to; node 0 alone has its path, in HPCDASH_SUSPEND. Outside a shared
+pool there is no such path, and both functions do nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic, sleep
+
+from hpcdash.job.aside import Aside
+from hpcdash.job.said_once import SaidOnce
+
+SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
+# What is beside the command's file once a process has seen the command.
+SEEN_SUFFIX = ".seen"
+# What is beside it once the task has saved, and waits to be ended.
+READY_SUFFIX = ".ready"
+# A look opens a file, on a network file system as a rule: a loop of short steps asks the process instead.
+_EVERY_SECONDS = 0.2
+_WAIT_SECONDS = 2.0
+_log = SaidOnce()
+
+
+class _Command:
+    """What this process knows of the command; once seen it stays."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.process = os.getpid()
+        self.is_seen = False
+        self._next_look = 0.0
+        self._aside = Aside()
+
+    def look(self) -> bool:
+        now = monotonic()
+        if not self.is_seen and now >= self._next_look:
+            self._next_look = now + _EVERY_SECONDS
+            found = self._aside.answer(self._is_given, _WAIT_SECONDS, None)
+            if found is None:
+                _log.say(self.path, "the suspend command cannot be looked for: its file system does not respond")
+            self.is_seen = bool(found)
+        return self.is_seen
+
+    def _is_given(self) -> bool:
+        try:
+            # Opened anew at each look: a network file system shows what is new to whoever opens.
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                is_given = bool(os.read(file, 1))
+            finally:
+                os.close(file)
+        except OSError as error:
+            _log.say(self.path, f"the suspend command cannot be looked for: {error}")
+            return False
+        if is_given:
+            _make(self.path + SEEN_SUFFIX)
+        return is_given
+
+
+_command: _Command | None = None
+
+
+def receive_suspend_command() -> bool:
+    """Whether the coordinator has asked this task to suspend; asking tells it that the task answers.
+
+    True on node 0 alone, in each of its processes, and from then on: save, then call `go_suspend`. Looks at most every
+    0.2 s, so that it may be asked at each step.
+    """
+    global _command
+    path = os.environ.get(SUSPEND, "")
+    if not path:
+        return False
+    if _command is None or _command.path != path or _command.process != os.getpid():
+        _command = _Command(path)
+    return _command.look()
+
+
+def go_suspend() -> None:
+    """Says that all is saved, and waits to be ended; on any node, asked or not. Outside a shared pool it returns.
+
+    The task starts again from its beginning when it is its turn.
+    """
+    path = os.environ.get(SUSPEND_READY, "")
+    if not path:
+        return
+    import signal
+    import threading
+
+    from hpcdash.job.said_once import say
+
+    # What catches TERM to save has saved by now.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while not _make(path):
+        sleep(_EVERY_SECONDS)
+    say("suspended: waiting for the pool's coordinator to free the nodes")
+    while True:
+        sleep(60.0)
+
+
+def _make(path: str) -> bool:
+    """Makes an empty file; whether it is there."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError as error:
+        _log.say(path, f"{path} cannot be made: {error}")
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Sharing a pool of nodes in slices of time: who runs next, simulated and for real."""

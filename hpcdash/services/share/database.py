@@ -1,0 +1,185 @@
+"""share.db: the tasks and runs of one shared pool, which only its coordinator's account can open."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcdash.domain.share import Priority
+from hpcdash.errors import HpcdashError
+from hpcdash.private_files import make_private
+
+NAME = "share.db"
+LEASE_SECONDS = 60.0
+_BUSY_SECONDS = 20.0
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,"
+    " holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS tasks (id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT NULL,"
+    " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT NULL,"
+    " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
+    " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
+    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL)",
+    "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
+    " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
+)
+COLUMNS = (
+    "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
+    " demoted, suspended, asked_at"
+)
+
+
+class PoolHeld(HpcdashError):
+    """Another coordinator has the pool, or has taken it over."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """One row of `tasks`. `state`: waiting, starting, running, suspending, succeeded, failed, stopped or refused.
+
+    `level` and `since` are of the present run, `asked_at` is when it was told to suspend; epoch seconds.
+    """
+
+    id: str
+    number: int
+    user: str
+    name: str
+    nodes: int
+    priority: int
+    submitted_at: float
+    folder: str
+    state: str
+    words: str
+    level: int | None
+    since: float | None
+    above_normal_seconds: float
+    demoted: int
+    suspended: int
+    asked_at: float | None
+
+
+class ShareDatabase:
+    """The pool's file in a folder of its own. Reads need no lease; `writing` does."""
+
+    def __init__(self, folder: Path) -> None:
+        make_private(folder, "HPCDASH_STATE")
+        self.path = folder / NAME
+        self._token = ""
+        self._lock: int | None = None
+        old_mask = os.umask(0o077)
+        try:
+            self._connection = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._connection.execute("PRAGMA synchronous = FULL")
+            for statement in _SCHEMA:
+                self._connection.execute(statement)
+        except sqlite3.Error as error:
+            raise HpcdashError(f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?") from error
+        finally:
+            os.umask(old_mask)
+
+    def acquire(self, now: float) -> None:
+        """Take the pool's lease; raises PoolHeld, which says who has it.
+
+        A coordinator of this host that is gone has left its lock: its lease is taken over at once, another host's when
+        it is over.
+        """
+        lock = os.open(self.path.with_name("share.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        host = socket.gethostname()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = True
+        except BlockingIOError:
+            is_free = False
+        holder, of_host, expires_at = self.holder() or ("another process", host, 0.0)
+        if not is_free or (of_host != host and expires_at > now):
+            os.close(lock)
+            raise PoolHeld(
+                f"this pool has a coordinator: {holder}", "One at a time coordinates a pool; it goes on when that ends."
+            )
+        self._lock, self._token = lock, secrets.token_hex(8)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO lease VALUES (1, ?, ?, ?, ?)",
+            (self._token, f"process {os.getpid()} on {host}", host, now + LEASE_SECONDS),
+        )
+
+    def holder(self) -> tuple[str, str, float] | None:
+        """(who, on which host, until when) has the lease; None where nobody ever had it."""
+        rows = self._connection.execute("SELECT holder, host, expires_at FROM lease").fetchall()
+        return rows[0] if rows else None
+
+    def close(self) -> None:
+        if self._token:
+            self._connection.execute("UPDATE lease SET expires_at = 0 WHERE token = ?", (self._token,))
+        self._connection.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    @contextmanager
+    def writing(self, now: float) -> Iterator[None]:
+        """A transaction that is all done or not at all, and renews the lease; raises PoolHeld where that was taken."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            renewed = self.change("UPDATE lease SET expires_at = ? WHERE token = ?", now + LEASE_SECONDS, self._token)
+            if not renewed:
+                raise PoolHeld(f"this pool was taken over: {(self.holder() or ('',))[0]}", "This one has ended.")
+            yield
+            self._connection.execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def change(self, sql: str, *values: Any) -> int:
+        return self._connection.execute(sql, values).rowcount
+
+    def tasks(self, where: str = "1", *values: Any) -> list[StoredTask]:
+        rows = self._connection.execute(
+            f"SELECT {COLUMNS} FROM tasks WHERE {where} ORDER BY submitted_at, number", values
+        )
+        return [StoredTask(*row) for row in rows]
+
+    def runs(self, task: str) -> list[tuple[int, Priority, float | None, float | None, str]]:
+        """(number, level, start, end, how it ended) of each run of a task."""
+        rows = self._connection.execute(
+            "SELECT run, level, started_at, ended_at, how FROM runs WHERE task = ? ORDER BY run", (task,)
+        )
+        return [(run, Priority(level), start, end, how) for run, level, start, end, how in rows]
+
+    # -- inside `writing`
+
+    def add(self, task: StoredTask) -> None:
+        marks = ",".join("?" * len(StoredTask.__slots__))
+        values: Sequence[Any] = [getattr(task, name) for name in StoredTask.__slots__]
+        self.change(f"INSERT INTO tasks ({COLUMNS}) VALUES ({marks})", *values)
+
+    def begin(self, task: str, level: Priority, now: float) -> None:
+        """Note that a task is to be started."""
+        self.change(
+            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL WHERE id = ?", level, now, task
+        )
+        self.change(
+            "INSERT INTO runs (task, run, level) SELECT ?, coalesce(max(run), 0) + 1, ? FROM runs WHERE task = ?",
+            task,
+            level,
+            task,
+        )
+
+    def end_run(self, task: StoredTask, state: str, now: float, how: str) -> None:
+        """Note that a task has no nodes any more: it waits again, or has ended."""
+        ran = max(0.0, now - (task.since or now)) if task.level == Priority.ABOVE_NORMAL else 0.0
+        self.change(
+            "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = suspended + ?,"
+            " above_normal_seconds = above_normal_seconds + ? WHERE id = ?",
+            state,
+            int(state == "waiting"),
+            ran,
+            task.id,
+        )
+        self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)

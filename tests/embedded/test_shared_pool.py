@@ -1,0 +1,197 @@
+"""A pool shared on a real embedded queue: tasks are suspended, saved and resumed, though its coordinator is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcdash.embedded.start import supervisor_pid
+from tests.embedded.queue_lab import until
+from tests.support.program import Program, home_with
+
+CONFIG = """
+[embedded]
+cpus = 4
+grace_seconds = 0.5
+[share.lab]
+nodes = 2
+poll_seconds = 0.1
+grace_seconds = {grace}
+choosers = ["*"]
+least_gpus = 0
+[[share.lab.quotas]]
+priority = "NORMAL"
+nodes = 2
+[[share.lab.quotas]]
+priority = "HIGH"
+nodes = 1
+"""
+# Writes each step it takes to a log of all its runs, and where it is when it is told to suspend.
+TRAINING = """
+import os, time
+from hpcdash.job.suspend import go_suspend, receive_suspend_command
+folder = "FOLDER"
+step = int(open(folder + "/saved").read()) if os.path.exists(folder + "/saved") else 0
+open(folder + "/starts", "a").write("start\\\\n")
+while step < STEPS and not os.path.exists(folder + "/enough"):
+    step += 1
+    open(folder + "/steps", "a").write("%d\\\\n" % step)
+    time.sleep(0.02)
+    if receive_suspend_command():
+        open(folder + "/saved", "w").write(str(step))
+        go_suspend()
+"""
+
+
+class Lab:
+    def __init__(self, folder: Path, grace: float) -> None:
+        self.folder = folder
+        queue = folder / "queue"
+        self.queue = queue
+        self.program = Program(
+            home_with(folder / "home"),
+            ("--local", "--backend", "local"),
+            {"HPCDASH_QUEUE": str(queue), "HPCDASH_STATE": str(folder / "state"), "TZ": "UTC"},
+        )
+        self.program.config.parent.mkdir(parents=True)
+        self.program.config.write_text(CONFIG.format(grace=grace))
+        self.coordinator: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "coordinator.log").open("ab") as log:
+            self.coordinator = subprocess.Popen(
+                self.program.argv("share", "run", "lab"),
+                env=self.program.environment,
+                cwd=self.program.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        assert self.coordinator is not None
+        self.coordinator.kill()
+        self.coordinator.wait(60)
+
+    def submit(self, name: str, priority: str, *, command: str = "", steps: int = 100_000, slots: int = 1) -> str:
+        folder = self.folder / name
+        folder.mkdir()
+        code = TRAINING.replace("FOLDER", str(folder)).replace("STEPS", str(steps))
+        (folder / "train.py").write_text(code.replace("\\\\n", "\\n"))
+        request = self.program.home / f"{name}.toml"
+        lines = {"name": name, "command": command or f"python3 {folder}/train.py", "share": priority, "slots": slots}
+        lines |= {"slots_per_node": slots}
+        request.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
+        submitted = self.program("submit", str(request), "--yes")
+        assert submitted.status == 0, submitted
+        return submitted.text.strip()
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        answer = self.program("share", "show", "lab", "--format", "json")
+        return {one["name"]: one for one in answer.json["tasks"]} if answer.status == 0 else {}
+
+    def states(self) -> dict[str, str]:
+        return {name: one["state"] for name, one in self.tasks().items()}
+
+    def until_states(self, **wanted: str) -> dict[str, dict[str, Any]]:
+        until(lambda: wanted.items() <= self.states().items(), f"{wanted}, not {self.states()}", 120.0)
+        return self.tasks()
+
+    def steps(self, name: str) -> list[int]:
+        file = self.folder / name / "steps"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def starts(self, name: str) -> int:
+        return len((self.folder / name / "starts").read_text().split())
+
+
+@pytest.fixture
+def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    lab = Lab(tmp_path, getattr(request, "param", 60.0))
+    try:
+        yield lab
+    finally:
+        if lab.coordinator is not None and lab.coordinator.poll() is None:
+            lab.kill()
+        for row in lab.program.rows("jobs"):
+            lab.program("cancel", row["id"], "--yes")
+        until(lambda: not lab.program.rows("jobs"), "no job is left")
+        if (supervisor := supervisor_pid(lab.queue)) is not None:
+            os.kill(supervisor, signal.SIGTERM)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("lab", [2.0], indirect=True)
+def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
+    lab.submit("good", "normal")
+    lab.submit("deaf", "normal", command="sleep 600")
+    lab.start()
+    lab.until_states(good="running", deaf="running")
+    # One at a time: the second says who has the pool.
+    assert "this pool has a coordinator: process " in lab.program("share", "run", "lab", "--once").refused(1)
+    # More than the quota ever gives is refused, and so is a name that is taken.
+    lab.submit("large", "high", command="true", slots=2)
+    until(lambda: lab.states().get("large") == "refused", "large is refused", 120.0)
+    assert lab.tasks()["large"]["words"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
+        "root", lab.tasks()["good"]["user"]
+    )
+    # The later of the two gives way: it does not answer, and is ended when its seconds are over.
+    lab.submit("hot", "high")
+    tasks = lab.until_states(hot="running", deaf="waiting", good="running")
+    assert (tasks["deaf"]["suspended"], tasks["good"]["suspended"]) == (1, 0)
+    (lab.folder / "hot" / "enough").touch()
+    tasks = lab.until_states(hot="succeeded", deaf="running")
+    assert [run["how"] for run in tasks["deaf"]["runs"]] == ["suspended", ""]
+    assert all(run["started_at"] for run in tasks["deaf"]["runs"])
+    # A person's stop is for good.
+    assert lab.program("cancel", tasks["deaf"]["id"], "--yes").status == 0
+    (lab.folder / "good" / "enough").touch()
+    lab.until_states(deaf="stopped", good="succeeded")
+
+
+def kill_often(lab: Lab, kills: int) -> None:
+    """A coordinator that is killed again and again, while a task of higher priority comes and goes."""
+    chance = random.Random(kills)
+    names = ["one", "two", "three"]
+    for name in names:
+        lab.submit(name, "normal")
+    lab.start()
+    lab.until_states(one="running", two="running", three="waiting")
+    hot = 0
+    for number in range(kills):
+        if number % 2 == 0:
+            hot += 1
+            lab.submit(f"hot{hot}", "high", steps=15)
+        time.sleep(chance.uniform(0.2, 1.5))
+        lab.kill()
+        lab.start()
+    lab.until_states(**{f"hot{number}": "succeeded" for number in range(1, hot + 1)})
+    for name in names:
+        (lab.folder / name / "enough").touch()
+    tasks = lab.until_states(**dict.fromkeys(names, "succeeded"))
+    for name, task in tasks.items():
+        # Each step was taken once, however often the task was interrupted, and each run was noted.
+        assert lab.steps(name) == list(range(1, len(lab.steps(name)) + 1)), name
+        assert len(task["runs"]) == lab.starts(name) == task["suspended"] + 1, task
+        assert [run["how"] for run in task["runs"]] == [*["suspended"] * task["suspended"], "succeeded"]
+    assert sum(task["suspended"] for task in tasks.values()) >= 1
+
+
+@pytest.mark.system
+def test_a_coordinator_that_is_killed_goes_on(lab: Lab) -> None:
+    kill_often(lab, 4)
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(lab: Lab) -> None:
+    kill_often(lab, 50)
