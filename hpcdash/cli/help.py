@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 
@@ -23,7 +23,7 @@ GROUPS = {
         "delete",
         "journal",
     ),
-    "Submit": ("submit", "render", "stub", "alloc", "images", "check-nodes", "checkpoints"),
+    "Submit": ("submit", "render", "stub", "alloc", "share", "images", "check-nodes", "checkpoints"),
     "Inside a running job": ("connect", "exec", "top", "stacks"),
     "Watch": ("watch", "cron"),
     "Set up": ("doctor", "clusters", "config", "completion", "sudoers", "serve", "demo", "replay", "help"),
@@ -64,6 +64,7 @@ EXAMPLES = {
     "render": ("render request.toml --for pbs",),
     "stub": ("stub train.sh | hpcdash submit -",),
     "alloc": ("alloc --gpus 8 --time 4h --keep",),
+    "share": ("share run lab", "share show lab", "share simulate trace.csv"),
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
     "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
     "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),
@@ -103,8 +104,22 @@ A filter is words and conditions; all of them must hold. `or` and parentheses wo
 """
 
 
-class Commands(click.Group):
-    """Lists the commands in groups, with their whole summaries, and ends each command's help with examples."""
+class Group(click.Group):
+    """Lists its commands with whole summaries."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.write_section(ctx, formatter, "Commands", self.list_commands(ctx))
+
+    def write_section(
+        self, ctx: click.Context, formatter: click.HelpFormatter, heading: str, names: Iterable[str]
+    ) -> None:
+        found = [(name, command) for name in names if (command := self.get_command(ctx, name)) and not command.hidden]
+        with formatter.section(heading):
+            formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
+
+
+class Commands(Group):
+    """Lists the commands in groups, and ends each command's help with examples."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         super().add_command(cmd, name)
@@ -115,9 +130,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, names in GROUPS.items():
-            found = [(name, command) for name in names if (command := self.get_command(ctx, name))]
-            with formatter.section(heading):
-                formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
+            self.write_section(ctx, formatter, heading, names)
 
 
 def topics() -> dict[str, Callable[[], str]]:
