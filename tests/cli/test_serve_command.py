@@ -75,7 +75,7 @@ async def browser(link: str, socket: Path | None = None) -> AsyncIterator[aiohtt
     async with aiohttp.ClientSession(cookie_jar=jar, connector=connector) as session:
         async with session.get(found[0]) as answer:
             assert answer.status == 200
-        async with session.ws_connect(f"{answer.url}socket?width=120&height=30", origin=origin) as page:
+        async with session.ws_connect(f"{answer.url}socket?width=120&height=45", origin=origin) as page:
             yield page
 
 

@@ -52,7 +52,12 @@ _NO_HISTORY = {
     Dialect.SLURM_WRAPPERS: "not kept here",
 }
 # Only its managers may ask for fair shares.
-_ALL = frozenset(Capability) - {Capability.KEEPS_SCRIPTS, Capability.SHARES}
+_ALL = frozenset(Capability) - {
+    Capability.KEEPS_SCRIPTS,
+    Capability.SHARES,
+    Capability.DELETE,
+    Capability.OTHER_LOGS,
+}
 _CAPABILITIES = {
     Dialect.OPENPBS: _ALL,
     # qsub's -k takes no d before 18.1, nor does Torque's.
