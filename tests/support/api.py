@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +103,12 @@ class Api:
         found: dict[str, Any] = answer.json["launch"]
         assert answer.headers["Location"] == f"/launches/{found['id']}"
         return found
+
+    def until(self, is_so: Callable[[], bool], seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
     def ended(self, launch_id: str) -> dict[str, Any]:
         """A launch once it has ended."""
