@@ -44,7 +44,7 @@ test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
 	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
-	$(BIN)/python -m pytest -n 6
+	$(BIN)/python -m pytest -n 4
 
 # Property tests with many examples, then what is marked long: fuzzed answers, kill series, soaks.
 long: $(STAMP)

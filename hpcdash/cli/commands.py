@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdash.backends import registry
-from hpcdash.cli.help import Group
+from hpcdash.cli.help import CommandGroup
 from hpcdash.cli.options import ROW_FORMATS, CommonOptions, common_options
 
 if TYPE_CHECKING:
@@ -669,7 +669,7 @@ WATCH_COMMANDS: tuple[click.Command, ...] = (
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def share() -> None:
     """Share a pool of nodes in slices of time, by priority and quota."""
 
@@ -732,7 +732,7 @@ def share_generate(common: CommonOptions, **given: Any) -> None:
     run_generate(**given)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def images() -> None:
     """Manage container images on a cluster: pull, import, list, and log in to a registry."""
 
@@ -853,7 +853,7 @@ def doctor(common: CommonOptions, form: str) -> None:
     run_doctor(common, form)
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 @click.pass_context
@@ -879,7 +879,7 @@ def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | N
     run_add(common, name, {key: value for key, value in given.items() if value}, force=force)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Check the configuration file, or print an example."""
 

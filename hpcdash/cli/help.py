@@ -104,7 +104,7 @@ A filter is words and conditions; all of them must hold. `or` and parentheses wo
 """
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Lists its commands with whole summaries."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -118,7 +118,7 @@ class Group(click.Group):
             formatter.write_dl([(name, command.get_short_help_str(limit=1000)) for name, command in found])
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """Lists the commands in groups, and ends each command's help with examples."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:

@@ -20,7 +20,7 @@ from hpcdash.backends.script.body import SCRIPT_NAME
 from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
-from hpcdash.client.job import Job, JobArray, Launched, Unit
+from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.results import find_form
 from hpcdash.client.task import Prepared, merged, prepare
@@ -243,16 +243,16 @@ class Cluster(AbstractContextManager["Cluster"]):
         else:
             launched, array = await self._found_there(row), None
         if row["array_id"] is None and row["array_task"] is None:
-            return Job(Unit(self, number, launched, None))
+            return Job(SubmittedJob(self, number, launched, None))
         task = task_of(job_id)
         last = max((tasks[-1] for tasks in array.ranges), default=0) if array is not None else int(row["_task"] or 0)
         if task.isdigit():
-            unit = Unit(self, array_of(str(row["id"])), launched, None, (int(task),))
+            unit = SubmittedJob(self, array_of(str(row["id"])), launched, None, (int(task),))
             return Job(unit, int(task))
         if array is None:
             rows = await self.session.actions.rows_of((number,))
             last = max((int(one["_task"] or 0) + int(one["_tasks"] or 1) - 1 for one in rows), default=last)
-        return JobArray(Unit(self, number, launched, last + 1))
+        return JobArray(SubmittedJob(self, number, launched, last + 1))
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
         """Of a job that nothing is remembered of here: by where it writes its log, which is in its launch's folder."""
@@ -277,7 +277,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         submitted, folder = await self._submit(request, text, None)
         call = request.call
         launched = Launched(folder, call.result_format, call.name) if call else Launched(folder)
-        return Job(Unit(self, submitted, launched, None))
+        return Job(SubmittedJob(self, submitted, launched, None))
 
     async def submit_call(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
         """The job of one call; see Task.submit."""
@@ -291,18 +291,18 @@ class Cluster(AbstractContextManager["Cluster"]):
         prepared = await asyncio.to_thread(prepare, self, task, (), kwargs, items, at_most)
         return JobArray(await self._submit_prepared(prepared, len(items)))
 
-    async def submit_packed(self, task: Task[Any, Any], calls: list[bytes], at_most: int | None) -> Unit:
+    async def submit_packed(self, task: Task[Any, Any], calls: list[bytes], at_most: int | None) -> SubmittedJob:
         """The array of some calls, each with its function in it; `task` says what their code and settings are."""
         prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
         return await self._submit_prepared(prepared, len(calls))
 
-    async def _submit_prepared(self, prepared: Prepared, count: int | None) -> Unit:
+    async def _submit_prepared(self, prepared: Prepared, count: int | None) -> SubmittedJob:
         call = prepared.request.call
         assert call is not None
         known = await self._cached(prepared.cache_key) if prepared.cache_key else None
         job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
         launched = Launched(folder, call.result_format, call.name)
-        unit = Unit(self, job_id, launched, count)
+        unit = SubmittedJob(self, job_id, launched, count)
         if prepared.callbacks and known is None:
             self._call_back(unit, prepared.callbacks)
         return unit
@@ -437,7 +437,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             if outcome.done is not True:
                 raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.words}")
 
-    def _call_back(self, unit: Unit, callbacks: tuple[Callback, ...]) -> None:
+    def _call_back(self, unit: SubmittedJob, callbacks: tuple[Callback, ...]) -> None:
         """Have callbacks called as the scheduler tells of the job, until it has ended."""
         module, _, function = unit.launched.function.partition(":")
         told = {

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from hpcdash.client.cluster import Cluster, connect
-from hpcdash.client.job import Unit
+from hpcdash.client.job import SubmittedJob
 from hpcdash.client.loop import run_in_loop, start_in_loop
 from hpcdash.client.packaging import dumps, is_by_value
 from hpcdash.domain.array_tasks import MAX_TASKS
@@ -49,7 +49,7 @@ class Executor(concurrent.futures.Executor):
         self._flushing: Future[None] | None = None
         self._is_shut = False
         self._calls: set[_Call] = set()
-        self._units: list[Unit] = []
+        self._units: list[SubmittedJob] = []
         self._watching: set[asyncio.Task[None]] = set()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
@@ -147,7 +147,7 @@ class Executor(concurrent.futures.Executor):
             with contextlib.suppress(HpcdashError):
                 await self.cluster.cancel_jobs((unit.tracked.job_id,))
 
-    async def _watch(self, unit: Unit, calls: list[_Call]) -> None:
+    async def _watch(self, unit: SubmittedJob, calls: list[_Call]) -> None:
         left = dict(enumerate(calls))
         try:
             while left:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import note_waiting
-from hpcdash.client.results import JobFailed, Outcome, fetch_outcomes, result_names, value_of
+from hpcdash.client.results import CallOutcome, JobFailed, fetch_outcomes, result_names, value_of
 from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
@@ -60,7 +60,7 @@ class JobCluster(Protocol):
     async def set_kill_switch(self, job_id: str) -> None: ...
 
 
-class Unit:
+class SubmittedJob:
     """A job or an array as one submission: what its Job objects share."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Unit:
         self.cluster = cluster
         self.launched = launched
         self.tracked = TrackedJob(job_id, indices if count is None else range(count))
-        self.outcomes: dict[int | None, Outcome] = {}
+        self.outcomes: dict[int | None, CallOutcome] = {}
         self._fetching = asyncio.Lock()
         cluster.states.track(self.tracked)
 
@@ -117,7 +117,7 @@ class Unit:
         await self.cluster.cancel_jobs((self.job_id(index),))
         self.tracked.forget(self.tracked.indices if index is None else (index,))
 
-    async def fetch(self, index: int | None) -> Outcome:
+    async def fetch(self, index: int | None) -> CallOutcome:
         """What a task that has ended left; its siblings' come along."""
         if (known := self.outcomes.get(index)) is not None:
             return known
@@ -141,7 +141,7 @@ class Unit:
                 state = self.tracked.state(index)
                 if index in whole or state not in (JobState.COMPLETED, JobState.FAILED, JobState.GONE):
                     break
-        return self.outcomes.get(index) or Outcome(form)
+        return self.outcomes.get(index) or CallOutcome(form)
 
     async def value(self, index: int | None, seconds: float | None) -> Any:
         await self.wait([index], seconds)
@@ -162,7 +162,7 @@ class Job(Generic[R_co]):
     As an argument of another task's submission it becomes its result there, and that job waits for its success.
     """
 
-    def __init__(self, unit: Unit, index: int | None = None) -> None:
+    def __init__(self, unit: SubmittedJob, index: int | None = None) -> None:
         self._unit = unit
         self._index = index
 
@@ -297,7 +297,7 @@ class Job(Generic[R_co]):
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
     """The tasks of one array, in the order of their items."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: SubmittedJob) -> None:
         self._unit = unit
         self._jobs = [Job[R_co](unit, index) for index in unit.tracked.indices]
 

@@ -71,7 +71,7 @@ class RemoteTraceback(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What a function's runner left: `content` is the result's bytes, `failure` those of a failure (JSON).
 
     Both None: neither is there.
@@ -91,17 +91,17 @@ def result_names(form: str, index: int | None) -> tuple[str, str]:
 
 async def fetch_outcomes(
     store: ClusterStore, folder: str, form: str, indices: Sequence[int | None]
-) -> dict[int | None, Outcome]:
+) -> dict[int | None, CallOutcome]:
     """What the tasks of a launch left, a few hundred in a command.
 
     Raises UsageError where others may have written to the folder, and what keeps the cluster from answering.
     """
-    found: dict[int | None, Outcome] = {}
+    found: dict[int | None, CallOutcome] = {}
     for start in range(0, len(indices), _TASKS_A_COMMAND):
         some = indices[start : start + _TASKS_A_COMMAND]
         names = [name for index in some for name in result_names(form, index)]
         contents = iter(await _read_files(store, folder, names))
-        found |= {index: Outcome(form, next(contents), next(contents)) for index in some}
+        found |= {index: CallOutcome(form, next(contents), next(contents)) for index in some}
     return found
 
 
@@ -155,7 +155,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
     return Query((shell, option, _ENTER + script, name, folder, *words), parse, query.limit_seconds, ("cat",))
 
 
-def value_of(outcome: Outcome, *, job_id: str, state: str, log: str) -> Any:
+def value_of(outcome: CallOutcome, *, job_id: str, state: str, log: str) -> Any:
     """The result, read; raises the function's own exception, its cause the traceback there, else JobFailed."""
     # What is of the program itself was pickled under this name.
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])

@@ -10,7 +10,7 @@ import numpy as np
 from hpcdash.domain.share import LEVELS, Priority
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_count
-from hpcdash.services.share.simulation import Outcome
+from hpcdash.services.share.simulation import PolicyResult
 from hpcdash.services.usage.charts import Line, draw_bars, draw_plot, format_hours, format_wait, percent
 
 _DAY = 86_400.0
@@ -18,7 +18,7 @@ _ROWS = 6
 _BLOCK = "█"
 
 
-def outcome_figures(outcome: Outcome) -> dict[str, Any]:
+def outcome_figures(outcome: PolicyResult) -> dict[str, Any]:
     """The figures of an outcome; times in seconds, waits to the first start."""
     return {
         "name": outcome.name,
@@ -46,7 +46,7 @@ def outcome_figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def draw_outcomes(outcomes: Sequence[Outcome], width: int) -> list[Line]:
+def draw_outcomes(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
     """Outcomes of one trace beside each other, in lines of `width` cells."""
     lines = _figures(outcomes)
     for outcome in outcomes:
@@ -54,7 +54,7 @@ def draw_outcomes(outcomes: Sequence[Outcome], width: int) -> list[Line]:
     return [*lines, *_waits(outcomes, width)]
 
 
-def _figures(outcomes: Sequence[Outcome]) -> list[Line]:
+def _figures(outcomes: Sequence[PolicyResult]) -> list[Line]:
     rows = [
         ("Utilisation", [percent(one.utilisation(), 1.0) or "-" for one in outcomes]),
         ("All done after", [format_wait(one.ended_at) or "-" for one in outcomes]),
@@ -75,11 +75,11 @@ def _figures(outcomes: Sequence[Outcome]) -> list[Line]:
     return lines
 
 
-def _end(outcomes: Sequence[Outcome]) -> float:
+def _end(outcomes: Sequence[PolicyResult]) -> float:
     return max((one.ended_at for one in outcomes), default=0.0)
 
 
-def _busy(outcome: Outcome, width: int, end: float) -> list[Line]:
+def _busy(outcome: PolicyResult, width: int, end: float) -> list[Line]:
     """A column for each piece of time, as high as the nodes in use on average."""
     label = f"{outcome.nodes} "
     columns = max(10, width - len(label) - 1)
@@ -111,7 +111,7 @@ def _busy(outcome: Outcome, width: int, end: float) -> list[Line]:
     return [*drawn, ((axis, "dim"),)]
 
 
-def _waits(outcomes: Sequence[Outcome], width: int) -> list[Line]:
+def _waits(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
     """The median wait of each priority under each rule, and the time within which 95 % of its tasks started."""
     lines: list[Line] = []
     cells = max(len(one.name) for one in outcomes)

@@ -19,7 +19,7 @@ from hpcdash.domain.states import ENDED, JobState
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share.database import ShareDatabase, StoredTask
-from hpcdash.services.share.scheduling import PoolRules, Quotas, RunningTask, Task, decide, queue_up
+from hpcdash.services.share.scheduling import PoolRules, PoolTask, Quotas, RunningTask, decide, queue_up
 
 Row = Mapping[str, Any]
 _UNFINISHED = ("waiting", "starting", "running", "suspending")
@@ -93,7 +93,9 @@ class Coordinator:
             nodes = max(nodes, -(-gpus // self.pool.gpus_per_node))
         priority = self.rules.allowed_priority(user, mark.priority)
         place = (row["submitted_at"].timestamp(), int(row["_number"]))
-        refusal = self.rules.refusal(Task(job_id, user, nodes, priority, place), capacity=self.pool.nodes, gpus=gpus)
+        refusal = self.rules.refusal(
+            PoolTask(job_id, user, nodes, priority, place), capacity=self.pool.nodes, gpus=gpus
+        )
         name = str(row["name"] or "")
         if not refusal and (
             twin := self.database.tasks(f"user = ? AND name = ? AND {_in(_UNFINISHED)}", user, name, *_UNFINISHED)
@@ -253,8 +255,8 @@ def _in(states: tuple[str, ...]) -> str:
     return f"state IN ({','.join('?' * len(states))})"
 
 
-def _task(stored: StoredTask) -> Task:
-    return Task(
+def _task(stored: StoredTask) -> PoolTask:
+    return PoolTask(
         stored.id,
         stored.user,
         stored.nodes,

@@ -21,7 +21,7 @@ Place = tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PoolTask:
     """One task of a pool, for `nodes` whole nodes.
 
     `above_normal_seconds` is how long it ran at ABOVE_NORMAL in earlier runs; `demoted`: long enough to be NORMAL now.
@@ -46,7 +46,7 @@ class Task:
 class RunningTask:
     """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it does."""
 
-    task: Task
+    task: PoolTask
     level: Priority
     since: float
 
@@ -67,7 +67,7 @@ class Quotas:
         found = self.nodes.get((user, level))
         return self.nodes.get((EVERYONE, level), 0) if found is None else found
 
-    def levels(self, task: Task) -> Iterator[Priority]:
+    def levels(self, task: PoolTask) -> Iterator[Priority]:
         """The levels at which a task could ever run, the highest first."""
         for level in LEVELS if task.level == Priority.AUTO else (task.level,):
             if task.nodes <= self.of(task.user, level) and not (task.demoted and level == Priority.ABOVE_NORMAL):
@@ -75,7 +75,7 @@ class Quotas:
 
 
 # What waits, by user and level; each in the order of its places.
-Waiting = Mapping[tuple[str, Priority], Sequence[Task]]
+Waiting = Mapping[tuple[str, Priority], Sequence[PoolTask]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +87,17 @@ class Decision:
     that waits for nodes nobody behind it could free; those in `out_of_quota` wait for nodes of the same user and level.
     """
 
-    suspend: tuple[Task, ...] = ()
-    start: tuple[tuple[Task, Priority], ...] = ()
-    next: tuple[tuple[Task, Priority], ...] = ()
+    suspend: tuple[PoolTask, ...] = ()
+    start: tuple[tuple[PoolTask, Priority], ...] = ()
+    next: tuple[tuple[PoolTask, Priority], ...] = ()
     levels: Mapping[str, Priority] = field(default_factory=dict)
-    blocker: tuple[Task, Priority] | None = None
+    blocker: tuple[PoolTask, Priority] | None = None
     out_of_quota: frozenset[tuple[str, Priority]] = frozenset()
 
 
-def queue_up(tasks: Iterable[Task]) -> dict[tuple[str, Priority], list[Task]]:
+def queue_up(tasks: Iterable[PoolTask]) -> dict[tuple[str, Priority], list[PoolTask]]:
     """Waiting tasks as `decide` takes them."""
-    lines: dict[tuple[str, Priority], list[Task]] = defaultdict(list)
+    lines: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
     for task in sorted(tasks, key=lambda task: task.place):
         lines[task.user, task.level].append(task)
     return dict(lines)
@@ -113,11 +113,11 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
     heap = [(first, number) for number, line in enumerate(lines) if (first := next(line, None)) is not None]
     heapify(heap)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
-    suspend: list[Task] = []
-    chosen: list[tuple[Task, Priority]] = []
+    suspend: list[PoolTask] = []
+    chosen: list[tuple[PoolTask, Priority]] = []
     levels: dict[str, Priority] = {}
     out_of_quota: set[tuple[str, Priority]] = set()
-    blocker: tuple[Task, Priority] | None = None
+    blocker: tuple[PoolTask, Priority] | None = None
     is_blocked = False
     while heap:
         (_, _, task, level, is_running), number = heap[0]
@@ -155,8 +155,8 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
 
 
 # The rank, level below level and then place by place; the task, its level, and whether it runs.
-_Member = tuple[int, Place, Task, Priority, bool]
-_Placed = tuple[Task, Place]
+_Member = tuple[int, Place, PoolTask, Priority, bool]
+_Placed = tuple[PoolTask, Place]
 
 
 def _lines(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas) -> list[Iterator[_Member]]:
@@ -196,8 +196,8 @@ def _since(one: RunningTask) -> tuple[float, Place]:
 
 
 def _with_levels(
-    runs: Sequence[RunningTask], automatic: Sequence[Task], quotas: Quotas
-) -> Iterator[tuple[Task, Priority, Place, bool]]:
+    runs: Sequence[RunningTask], automatic: Sequence[PoolTask], quotas: Quotas
+) -> Iterator[tuple[PoolTask, Priority, Place, bool]]:
     """(task, its level, its place, whether it runs) of what runs of a user, and of what waits with AUTO and has quota.
 
     The places of AUTO tasks are as those of a line: whichever of them runs has the first.
@@ -221,14 +221,14 @@ def _with_levels(
         yield task, with_quota, next(places), False
 
 
-def _level_with_quota(task: Task, used: Mapping[Priority, int], quotas: Quotas) -> Priority | None:
+def _level_with_quota(task: PoolTask, used: Mapping[Priority, int], quotas: Quotas) -> Priority | None:
     return next(
         (one for one in quotas.levels(task) if used.get(one, 0) + task.nodes <= quotas.of(task.user, one)), None
     )
 
 
 def _line(
-    level: Priority, runs: Sequence[_Placed], automatic: Sequence[_Placed], rest: Sequence[Task]
+    level: Priority, runs: Sequence[_Placed], automatic: Sequence[_Placed], rest: Sequence[PoolTask]
 ) -> Iterator[_Member]:
     """One line; lazy, as it may be very long."""
 
@@ -257,7 +257,7 @@ class PoolRules:
         """What was asked for; AUTO for a user who may not choose."""
         return asked if {user, EVERYONE} & self.choosers else Priority.AUTO
 
-    def refusal(self, task: Task, *, capacity: int, gpus: int | None = None) -> str:
+    def refusal(self, task: PoolTask, *, capacity: int, gpus: int | None = None) -> str:
         """Why a task could never run here; '' where it could. `gpus`: of all its nodes together."""
         if task.nodes > capacity:
             return f"it asks for {task.nodes} nodes, and the pool has {capacity}"

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
-from hpcdash.services.share.scheduling import DEMOTE_AFTER_SECONDS, PoolRules, Quotas, RunningTask, Task, decide
+from hpcdash.services.share.scheduling import DEMOTE_AFTER_SECONDS, PoolRules, PoolTask, Quotas, RunningTask, decide
 
 _ARRIVES, _ENDS, _FREED, _DEMOTED = range(4)
 
@@ -49,7 +49,7 @@ class PoolModel:
 
 
 @dataclass(slots=True)
-class Outcome:
+class PolicyResult:
     """What came of a trace. Node-seconds: `worked` are kept, `lost` were not saved, `idled` went into loads and saves.
 
     `waits` are, by the priority asked for, the seconds from submission to the first start; `suspended_seconds` is what
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Progress:
-    task: Task
+    task: PoolTask
     traced: TracedTask
     done: float = 0.0
     run: int = 0
@@ -97,12 +97,12 @@ class _Progress:
 
 
 class _Simulation:
-    def __init__(self, model: PoolModel, outcome: Outcome) -> None:
+    def __init__(self, model: PoolModel, outcome: PolicyResult) -> None:
         self.model = model
         self.outcome = outcome
         self.free = model.nodes
         self.running: dict[str, RunningTask] = {}
-        self.waiting: dict[tuple[str, Priority], list[Task]] = defaultdict(list)
+        self.waiting: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
         self.tasks: dict[str, _Progress] = {}
         self.events: list[tuple[float, int, int, str, int]] = []
         self.numbers = count()
@@ -113,7 +113,7 @@ class _Simulation:
     def run(self, tasks: Iterable[tuple[TracedTask, str, Priority]]) -> None:
         """Tasks with the user and the priority that the rules see."""
         for number, (traced, user, priority) in enumerate(tasks):
-            task = Task(str(number), user, traced.nodes, priority, (traced.submitted_at, number))
+            task = PoolTask(str(number), user, traced.nodes, priority, (traced.submitted_at, number))
             self.tasks[task.id] = _Progress(task, traced)
             self.at(traced.submitted_at, _ARRIVES, task.id)
         while self.events:
@@ -208,31 +208,33 @@ class _Simulation:
         self.at(now + saving, _FREED, one.task.id, one.run)
 
 
-def simulate(tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time") -> Outcome:
+def simulate(tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time") -> PolicyResult:
     """The trace under the pool's rules; a task that could never run is counted, and left out."""
     rules = PoolRules(model.quotas, demote_after_seconds=model.demote_after_seconds)
     fit = [
         one
         for one in tasks
-        if not rules.refusal(Task("", one.user, one.nodes, one.priority, (0.0, 0)), capacity=model.nodes)
+        if not rules.refusal(PoolTask("", one.user, one.nodes, one.priority, (0.0, 0)), capacity=model.nodes)
     ]
-    outcome = Outcome(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
+    outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
     _Simulation(model, outcome).run((one, one.user, one.priority) for one in fit)
     return outcome
 
 
-def simulate_fifo(tasks: Sequence[TracedTask], model: PoolModel, name: str = "first come, first served") -> Outcome:
+def simulate_fifo(
+    tasks: Sequence[TracedTask], model: PoolModel, name: str = "first come, first served"
+) -> PolicyResult:
     """The same trace as tasks of one user at one priority: without quotas, and without interruptions."""
     fit = [one for one in tasks if one.nodes <= model.nodes]
-    outcome = Outcome(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
+    outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
     alike = replace(model, quotas=Quotas({(EVERYONE, level): model.nodes for level in LEVELS}))
     _Simulation(alike, outcome).run((one, "", Priority.NORMAL) for one in fit)
     return outcome
 
 
-def simulate_own_nodes(tasks: Sequence[TracedTask], model: PoolModel) -> Outcome:
+def simulate_own_nodes(tasks: Sequence[TracedTask], model: PoolModel) -> PolicyResult:
     """The same trace where each user has nodes of their own: as many as their share of all work.
 
     Each user's tasks run first come, first served; those larger than the user's nodes never run.
@@ -246,7 +248,7 @@ def simulate_own_nodes(tasks: Sequence[TracedTask], model: PoolModel) -> Outcome
     by_remainder = sorted(work, key=lambda user: (shares[user] - model.nodes * work[user] / total, user))
     for user in by_remainder[: model.nodes - sum(shares.values())]:
         shares[user] += 1
-    outcome = Outcome("nodes of their own", model.nodes)
+    outcome = PolicyResult("nodes of their own", model.nodes)
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
     steps: list[tuple[float, int]] = []
     for user, some in by_user.items():

@@ -27,7 +27,15 @@ from hpcdash.backends.ray.driver.outcomes import (
     slice_variables,
     verdict,
 )
-from hpcdash.backends.ray.driver.status import RunStatus, labelled, near, ranges, task_name, waiting_words, with_record
+from hpcdash.backends.ray.driver.status import (
+    SliceRunStatus,
+    labelled,
+    near,
+    ranges,
+    task_name,
+    waiting_words,
+    with_record,
+)
 from hpcdash.backends.ray.jobs import job_row, log_request
 from hpcdash.backends.ray.requests import submitted_request
 from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, types_among, worker_rows
@@ -276,7 +284,7 @@ def listed(*jobs: object) -> Told:
     return Told(b"200 %d -\n" % len(body) + body)
 
 
-def published(status: RunStatus, state: str = "RUNNING") -> dict[str, Any]:
+def published(status: SliceRunStatus, state: str = "RUNNING") -> dict[str, Any]:
     """A job of the Jobs API, in whose metadata a driver wrote how its run stands."""
     job = {"status": "RUNNING", "metadata": {"job_name": "llm", "slice": "v4-16"}}
     kept = json.loads(with_record(json.dumps(job).encode(), status.record()) or b"")
@@ -284,7 +292,7 @@ def published(status: RunStatus, state: str = "RUNNING") -> dict[str, Any]:
 
 
 def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None:
-    status = RunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
+    status = SliceRunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
     status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
     status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
     status.ended[3] = ("preempted", "NodeDiedError: gone", None, "")
@@ -314,7 +322,7 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
 
 
 def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_the_log() -> None:
-    status = RunStatus(2, 4, slices=("slice-a",))
+    status = SliceRunStatus(2, 4, slices=("slice-a",))
     status.ended = {0: ("cancelled", "", None, ""), 1: ("failed", "exit 7", 7, "10.0.0.9")}
     job = {**published(status, "FAILED"), "driver_node_id": "n"}
     answer = Told(stdout=b"200 %d -\n" % len(json.dumps(job)) + json.dumps(job).encode())
@@ -336,7 +344,7 @@ def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
     too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, {"TPU-v4-16-head": 2.0}, [])
     assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
-    status = RunStatus(2, 4, waiting=too_many)
+    status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
     assert (job_row(published(status, "STOPPED")) or {})["reason"] is None
 
@@ -379,7 +387,7 @@ def test_odd_parts_of_a_record_are_left_out() -> None:
 
 
 def test_a_record_of_many_workers_stays_short() -> None:
-    status = RunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9)
+    status = SliceRunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9)
     status.ended = dict.fromkeys(range(4096), ("failed", "y" * 5000, 1, "10.0.0.1"))
     assert len(status.record()) < 32_000
     assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
@@ -406,7 +414,7 @@ def test_a_line_says_which_worker_of_which_attempt_wrote_it() -> None:
 
 
 def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
-    run = run_of(published(RunStatus(2, 4, attempt=60, slices=("a",)))["metadata"])
+    run = run_of(published(SliceRunStatus(2, 4, attempt=60, slices=("a",)))["metadata"])
     assert run is not None
     parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
     assert len(parts) == 50 + 2 + 3 * 2

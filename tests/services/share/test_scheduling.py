@@ -13,9 +13,9 @@ from hpcdash.domain.share import EVERYONE, LEVELS, Priority
 from hpcdash.services.share.scheduling import (
     Decision,
     PoolRules,
+    PoolTask,
     Quotas,
     RunningTask,
-    Task,
     decide,
     queue_up,
 )
@@ -32,13 +32,13 @@ class Pool:
     quotas: Quotas = PLENTY
     demote_after: float = 1800.0
     now: float = 0.0
-    waiting: dict[str, Task] = field(default_factory=dict)
+    waiting: dict[str, PoolTask] = field(default_factory=dict)
     running: dict[str, RunningTask] = field(default_factory=dict)
     count: int = 0
 
     def submit(self, user: str, nodes: int = 1, priority: Priority = NORMAL) -> str:
         self.count += 1
-        task = Task(f"{user}{self.count}", user, nodes, priority, (self.now, self.count))
+        task = PoolTask(f"{user}{self.count}", user, nodes, priority, (self.now, self.count))
         self.waiting[task.id] = task
         return task.id
 
@@ -70,7 +70,7 @@ class Pool:
                 self.running[task.id] = RunningTask(self.waiting.pop(task.id), level, self.now)
         raise AssertionError("the rules never come to rest")
 
-    def stop(self, name: str) -> Task:
+    def stop(self, name: str) -> PoolTask:
         one = self.running.pop(name)
         if one.level != ABOVE:
             return one.task
@@ -120,7 +120,7 @@ def test_a_task_is_not_interrupted_for_another_of_its_user_and_priority() -> Non
     pool.waiting.pop(early)
     assert pool.runs() == [late]
     # The first comes back, ahead of the other in the queue: it waits all the same, and another user's does not pass it.
-    pool.waiting[early] = Task(early, "ann", 2, NORMAL, (0.0, 1))
+    pool.waiting[early] = PoolTask(early, "ann", 2, NORMAL, (0.0, 1))
     assert pool.runs() == [late]
     # It holds the place of its user's first, also against those that came between the two.
     pool = Pool(1)
@@ -186,7 +186,7 @@ def test_above_normal_becomes_normal_after_half_an_hour_of_running_in_all() -> N
 )
 def test_what_could_never_run_is_refused(nodes: int, priority: Priority, gpus: int | None, words: str) -> None:
     rules = PoolRules(Quotas({("ann", NORMAL): 4, ("ann", ABOVE): 6}), frozenset({"ann"}), least_gpus=8)
-    assert rules.refusal(Task("1", "ann", nodes, priority, (0.0, 1)), capacity=8, gpus=gpus) == words
+    assert rules.refusal(PoolTask("1", "ann", nodes, priority, (0.0, 1)), capacity=8, gpus=gpus) == words
     assert [rules.allowed_priority(user, HIGH) for user in ("ann", "bob")] == [HIGH, AUTO]
 
 
@@ -243,7 +243,7 @@ def check(pool: Pool, decisions: list[Decision]) -> None:
 @given(pools(), EVENTS, st.lists(st.integers(1, 5), min_size=30, max_size=30))
 def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, ...]], work: list[int]) -> None:
     most, rules = pool.nodes, PoolRules(pool.quotas)
-    held: dict[str, Task] = {}
+    held: dict[str, PoolTask] = {}
     for kind, *given_values in events:
         if kind == "submit":
             user, nodes, priority = given_values

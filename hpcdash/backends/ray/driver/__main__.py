@@ -36,7 +36,7 @@ from slice_driver.outcomes import (
     slice_variables,
     verdict,
 )
-from slice_driver.status import LabelledStream, RunStatus, near, task_name, waiting_words, with_record
+from slice_driver.status import LabelledStream, SliceRunStatus, near, task_name, waiting_words, with_record
 
 # How long more slices than the least are waited for once the least are there.
 _GATHER_SECONDS = 30.0
@@ -120,7 +120,7 @@ class Slice:
 class SliceRun:
     """One request from its first attempt to its last."""
 
-    def __init__(self, request: Mapping[str, Any], publish: Callable[[RunStatus], None]) -> None:
+    def __init__(self, request: Mapping[str, Any], publish: Callable[[SliceRunStatus], None]) -> None:
         self.request = request
         self.sizes: Sequence[int] = request["num_slices"]
         self.workers: int = request["workers"]
@@ -129,7 +129,7 @@ class SliceRun:
         self.changed_at = self.looked_at = time.monotonic()
         self.grows_after: float = request["grow_after"]
         self.grows_every: float = request["grow_every"]
-        self.status = RunStatus(self.workers, request["tpus"])
+        self.status = SliceRunStatus(self.workers, request["tpus"])
         self.publish = publish
         # What an attempt that makes way for a larger one took for that.
         self.more: list[Slice] = []
@@ -419,7 +419,7 @@ class Publisher:
     def __init__(self, job: str) -> None:
         self._key = f"{_RECORD_KEY}{job}".encode() if job else b""
 
-    def __call__(self, status: RunStatus) -> None:
+    def __call__(self, status: SliceRunStatus) -> None:
         if not self._key:
             return
         try:

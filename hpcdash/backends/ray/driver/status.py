@@ -47,7 +47,7 @@ class LabelledStream:
 
 
 @dataclass
-class RunStatus:
+class SliceRunStatus:
     """How a run stands: its attempt with the slices it has, and how each of its workers is.
 
     Workers are counted over all slices, from 0. `waiting` says what it waits for, '' while an attempt runs.
