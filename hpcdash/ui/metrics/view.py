@@ -28,7 +28,16 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.lookup import known_row
-from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, SEVERAL, SMOOTHINGS, ChartState, Mark, explained
+from hpcdash.services.metrics.charts.state import (
+    LETTERS,
+    MOST_RUNS,
+    SEVERAL,
+    SMOOTHINGS,
+    ChartState,
+    Mark,
+    Span,
+    explained,
+)
 from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
@@ -329,16 +338,16 @@ class ChartView(ChartFollowing, can_focus=True):
         elif self.state.span is None:
             self._say("all of it is shown; + zooms in, c points at values")
         else:
-            self._see(self.state.panned(steps * 0.25, self.picture.whole))
+            self._see(self.state.panned(steps * 0.25, self._whole()))
 
     def _move_cursor(self, cells: int) -> None:
         place = self.picture.panels[0]
         cell = (place.x[1] - place.x[0]) / place.width
         at = (self.state.cursor or 0.0) + cells * cell
-        begin, end = self.picture.whole
+        begin, end = self._whole()
         state = replace(self.state, cursor=min(max(at, begin), end))
         if not place.x[0] <= at <= place.x[1] and self.state.span is not None:
-            state = replace(state.panned(cells * 0.25, self.picture.whole), cursor=state.cursor)
+            state = replace(state.panned(cells * 0.25, self._whole()), cursor=state.cursor)
         self._see(state)
 
     def action_upwards(self, steps: int) -> None:
@@ -363,9 +372,14 @@ class ChartView(ChartFollowing, can_focus=True):
     def action_end(self) -> None:
         self._see(replace(self.state, follows=True))
 
+    def _whole(self) -> Span:
+        """All of the x axis; the picture is still of the one before until it is drawn anew."""
+        is_drawn = self.state.axis in ("", self.picture.axis)
+        return self.picture.whole if is_drawn else self.request().whole()
+
     def action_zoom(self, factor: float) -> None:
         if self._has_panels():
-            self._see(self.state.zoomed(factor, self.picture.whole, self.state.cursor))
+            self._see(self.state.zoomed(factor, self._whole(), self.state.cursor))
 
     def do_zoom_in(self) -> None:
         self.action_zoom(0.5)
@@ -378,7 +392,7 @@ class ChartView(ChartFollowing, can_focus=True):
             self._say("all of it is shown, and what comes")
             return
         # One that stops stays where it is.
-        span = self.state.shown(self.picture.whole)
+        span = self.state.shown(self._whole())
         self._see(replace(self.state, span=span, follows=not self.state.follows))
 
     def do_log_scale(self) -> None:
@@ -431,9 +445,9 @@ class ChartView(ChartFollowing, can_focus=True):
         else:
             x = places[0] if way > 0 else places[-1]
         state = replace(self.state, cursor=x)
-        begin, end = state.shown(self.picture.whole)
+        begin, end = state.shown(self._whole())
         if not begin <= x <= end:
-            state = state.panned((x - (begin + end) / 2) / (end - begin), self.picture.whole)
+            state = state.panned((x - (begin + end) / 2) / (end - begin), self._whole())
         self._see(state)
 
     def do_escape(self) -> bool:
@@ -449,12 +463,12 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def on_chart_plot_zoomed(self, event: ChartPlot.Zoomed) -> None:
         event.stop()
-        self._see(self.state.zoomed(event.factor, self.picture.whole, event.x))
+        self._see(self.state.zoomed(event.factor, self._whole(), event.x))
 
     def on_chart_plot_dragged(self, event: ChartPlot.Dragged) -> None:
         event.stop()
         if self.state.span is not None and event.across:
-            self._see(self.state.panned(event.across, self.picture.whole))
+            self._see(self.state.panned(event.across, self._whole()))
         if event.down:
             self._move_height(event.down, 1.0, event.panel)
 

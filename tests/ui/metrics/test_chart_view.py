@@ -295,6 +295,18 @@ async def test_one_writes_the_points_and_the_picture_into_the_working_folder(
     assert {"lm loss", "samples"} <= {one.text for one in picture.iter()}
 
 
+async def test_a_zoom_right_after_another_axis_is_chosen_is_of_that_axis(log: Path) -> None:
+    put(log, training_log(range(1, 301)))
+    async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
+        view = await open_chart(pilot)
+        # Nothing is drawn in between.
+        view.do_x_axis()
+        view.do_zoom_in()
+        await drawn(pilot)
+        begin, end = view.picture.panels[0].x
+        assert (view.picture.axis, begin < 1024 * 200, end) == ("samples", True, 1024 * 300)
+
+
 async def test_the_wheel_zooms_at_the_mouse_and_a_click_sets_the_cursor(log: Path) -> None:
     put(log, training_log(range(1, 1001)))
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
