@@ -65,22 +65,10 @@ class Failure:
     traceback: str
 
 
-@dataclass(frozen=True)
-class RunEnd:
-    """Told after the function returned or raised, its result being written by then."""
+class _MayFail:
+    """The parts of a failure by the names that callbacks know, None of a success."""
 
-    launch: Launch
-    job_context: JobContext
-    status: RunStatus
-    began_at: float
-    ended_at: float
-    result: object = None
-    result_path: str | None = None
-    failure: Failure | None = None
-
-    @property
-    def duration_seconds(self) -> float:
-        return self.ended_at - self.began_at
+    failure: Failure | None
 
     @property
     def error_type(self) -> str | None:
@@ -96,7 +84,25 @@ class RunEnd:
 
 
 @dataclass(frozen=True)
-class Completed:
+class RunEnd(_MayFail):
+    """Told after the function returned or raised, its result being written by then."""
+
+    launch: Launch
+    job_context: JobContext
+    status: RunStatus
+    began_at: float
+    ended_at: float
+    result: object = None
+    result_path: str | None = None
+    failure: Failure | None = None
+
+    @property
+    def duration_seconds(self) -> float:
+        return self.ended_at - self.began_at
+
+
+@dataclass(frozen=True)
+class Completed(_MayFail):
     """Told by the runner at once, and by the client when the scheduler reports the end.
 
     From the client `job_context` and `failure` are None, and `status` is None where no one knows how the job ended.
@@ -114,18 +120,6 @@ class Completed:
     failure: Failure | None = None
     scheduler_state: str | None = None
     exit_status: int | None = None
-
-    @property
-    def error_type(self) -> str | None:
-        return self.failure.type if self.failure else None
-
-    @property
-    def error_message(self) -> str | None:
-        return self.failure.message if self.failure else None
-
-    @property
-    def traceback(self) -> str | None:
-        return self.failure.traceback if self.failure else None
 
 
 @dataclass(frozen=True)
