@@ -258,7 +258,9 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     show_default=True,
     help="A row for each run, each array, or each name of a user's jobs.",
 )
-@click.option("--sooner", is_flag=True, help="Ask whether your jobs would start earlier, asking for what is enough.")
+@click.option(
+    "--sooner", is_flag=True, help="Estimate how much earlier your jobs would start if they asked for what they use."
+)
 @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
@@ -463,7 +465,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     _acting_command("requeue", "End running jobs and put them back into the queue."),
     _acting_command("suspend", "Stop running jobs where they are (often for operators alone)."),
     _acting_command("resume", "Let suspended jobs go on."),
-    _acting_command("delete", "Remove what the cluster keeps of ended jobs (Ray)."),
+    _acting_command("delete", "Delete ended jobs from the cluster's list (Ray)."),
     signal_jobs,
     _switch_command("kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."),
     _switch_command("save", "Create the save-switch file: the run saves and continues; it removes the file."),
@@ -906,7 +908,7 @@ def config_example() -> None:
 @click.option("--install", "installs", is_flag=True, help="Write it where the shell looks, instead of printing it.")
 @click.pass_context
 def completion(context: click.Context, shell: str, installs: bool) -> None:
-    """Complete commands, options, job ids, clusters, queues and filters in a shell; no cluster is asked."""
+    """Complete commands, options, job IDs, clusters, queues and filters in a shell; no cluster is asked."""
     from hpcdash.cli.completion import completion_script, install
 
     cli = context.find_root().command

@@ -1,4 +1,4 @@
-"""What a shell completes: job ids, clusters, queues and filters, from the configuration and earlier runs."""
+"""What a shell completes: job IDs, clusters, queues and filters, from the configuration and earlier runs."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -31,17 +33,19 @@ def test_every_command_is_in_one_group_and_has_examples_that_it_takes() -> None:
     assert Counter(name for names in GROUPS.values() for name in names) == Counter(visible)
     assert set(EXAMPLES) == visible - {"demo"}
     for name, lines in EXAMPLES.items():
-        options = {word for line in lines for word in line.split(" -- ")[0].split() if word.startswith("--")}
-        command = cli.get_command(context, name)
-        below = command.commands.values() if isinstance(command, click.Group) else ()
-        known = {
-            option
-            for one in (command, *below)
-            if one
-            for parameter in one.params
-            for option in (*parameter.opts, *parameter.secondary_opts)
-        }
-        assert options <= known, name
+        for line in lines:
+            words = shlex.split(re.split(r" [|>] ", line)[0])
+            assert words[0] == name
+            read(cli, words, context)
+
+
+def read(group: click.Group, words: list[str], context: click.Context) -> None:
+    """Raises where a command, or one below it, does not take these words; nothing is run."""
+    _, command, rest = group.resolve_command(context, words)
+    assert command is not None
+    below = command.make_context(words[0], list(rest), parent=context)
+    if isinstance(command, click.Group) and below._protected_args:
+        read(command, [*below._protected_args, *below.args], below)
 
 
 def test_help_is_whole_and_has_common_options_once(program: Program) -> None:

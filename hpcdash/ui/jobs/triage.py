@@ -290,7 +290,7 @@ class TriageView(ReadTableView):
         return Targets(tuple(str(row["id"]) for row in rows), rows)
 
     def rows_to_submit(self) -> tuple[Row, ...]:
-        """The tasks of the marked rows; with none marked all that failed. Workers are submitted by no one."""
+        """The tasks of the marked rows; with none marked all that failed. Workers cannot be resubmitted."""
         if self.are_workers:
             return ()
         if self.rows.marked:
