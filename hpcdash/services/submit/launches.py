@@ -234,7 +234,8 @@ class Launches:
 
         if request.site.run_as:
             raise UsageError(
-                "files: with run_as no folder is sent", "Leave run_as out, or copy the files there and name work_dir."
+                "files: none are sent with run_as: root's program writes the launch's own files alone",
+                "Leave run_as out, or copy the folder to where that account reads it, and name it as work_dir.",
             )
         return find_code_files(request.files, base, self.settings.files_limit)
 
