@@ -604,6 +604,8 @@ def launch_files(
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
     """What is to be remembered of a launch that was submitted, or may have been."""
+    from hpcdash.config.request import without_secrets
+
     request = planned.request
     return LaunchRecord(
         folder=planned.staged.folder,
@@ -614,7 +616,7 @@ def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord
         run_as=request.site.run_as,
         tasks=request.array.count if request.array else 1,
         at=now,
-        request=planned.text,
+        request=without_secrets(planned.text),
     )
 
 
