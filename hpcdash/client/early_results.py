@@ -19,6 +19,8 @@ from hpcdash.services.session import ClusterSession
 # The next look comes after this share of the time since anything happened.
 _SHARE_OF_QUIET = 1 / 3
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.3, 15.0
+# Where results have come others follow: looks are then 2 s apart.
+_QUIET_AFTER_RESULTS_SECONDS = 6.0
 # A look that takes long is followed by one so many times later.
 _TIMES_THE_LOOK = 4.0
 # So long after a submission looks come as they like, up to a share of the ceiling on commands.
@@ -141,7 +143,7 @@ class EarlyResults:
             self._looked_at = loop.time()
             self._took_seconds = self._looked_at - began
             if new:
-                self._quiet_since = self._looked_at
+                self._quiet_since = max(self._quiet_since, self._looked_at - _QUIET_AFTER_RESULTS_SECONDS)
                 self._states.tell()
 
 
