@@ -1,8 +1,12 @@
-"""Copies of logs that a server streams and no file system here holds: followed while they are read."""
+"""Copies of logs that a server streams and no file system here holds: followed while they are read.
+
+The server does not tell when a log was written: a copy's time is 0 until it grows while it is followed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import tempfile
 import time
@@ -21,6 +25,8 @@ _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
 # The last bytes that were read tell whether a copy is still of the same log.
 _MARK_BYTES = 64
+# The time of a copy, in epoch seconds, where nobody knows when its log was written.
+_UNKNOWN = 0
 # Gives the HTTP status and the body of a request, piece by piece.
 OpenStream = Callable[[str], AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]]
 
@@ -105,6 +111,8 @@ class _Part:
                         self._mark = line[-_MARK_BYTES:]
                         if found := self._pattern.match(line):
                             target.write(line[found.end() :])
+                if os.fstat(source.fileno()).st_mtime == _UNKNOWN:
+                    os.utime(self.file, (_UNKNOWN, _UNKNOWN))
 
 
 class _Copy:
@@ -117,6 +125,9 @@ class _Copy:
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._read_at = 0.0
+        # Whether any of it has come, and all that was written before it was followed.
+        self._has_come = False
+        self._is_caught_up = False
 
     async def catch_up(self) -> None:
         self._read_at = time.monotonic()
@@ -135,6 +146,7 @@ class _Copy:
             if not self._arrived.is_set():
                 break
             wait = _QUIET_SECONDS
+        self._is_caught_up |= self._task.done() or self._has_come
         if self._task.done():
             self._task.result()
 
@@ -156,6 +168,8 @@ class _Copy:
             arriving: asyncio.Future[bytes | None] | None = None
             try:
                 with self.file.open("r+b") as target:
+                    if not self._is_caught_up:
+                        os.utime(self.file, (_UNKNOWN, _UNKNOWN))
                     while True:
                         arriving = arriving or asyncio.ensure_future(anext(pieces, None))
                         await asyncio.wait({arriving}, timeout=_IDLE_SECONDS)
@@ -174,7 +188,10 @@ class _Copy:
                             target.seek(position)
                             target.write(piece)
                             target.flush()
+                            if not self._is_caught_up:
+                                os.utime(self.file, (_UNKNOWN, _UNKNOWN))
                         position += len(piece)
+                        self._has_come = True
                         self._arrived.set()
             finally:
                 if arriving is not None:
