@@ -232,8 +232,8 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     if path:
         return LogFiles(path, None)
     if detail.native.get("type") == _DRIVER:
-        return LogFiles(None, None, "This driver connected by itself: its output is where it was started.")
-    return LogFiles(None, None, "Its driver has no node yet.")
+        return LogFiles(None, None, "This driver connected by itself: its output is where it was started")
+    return LogFiles(None, None, "Its driver has no node yet")
 
 
 def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:

@@ -45,8 +45,9 @@ _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
-# Each worker writes its own lines, in a form that tells which attempt and worker wrote them.
-_ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 python -m {_DRIVER}"
+# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. That a slice is not there
+# the driver says itself, and more seldom than Ray's autoscaler.
+_ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
     *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),

@@ -247,8 +247,16 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         "never": {"func_or_class_name": "never", "state_counts": {"PENDING_NODE_ASSIGNMENT": 1, "NEW_ONE": 1}},
         "odd": {"func_or_class_name": 7, "state_counts": None},
     }
-    failed = {"name": "shard-3", "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n'}
-    listed = {"data": {"result": {"result": [failed, {"name": "quiet"}]}}}
+    failed = [
+        {
+            "name": "shard-3",
+            "error_type": "TASK_EXECUTION_EXCEPTION",
+            "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n',
+        },
+        {"name": "shard-4", "error_type": "OUT_OF_MEMORY", "error_message": "A worker was killed.\n\nSee the docs."},
+        {"name": "quiet"},
+    ]
+    listed = {"data": {"result": {"result": failed}}}
     query = BACKEND.detail.activity({}, {"job_id": "02/&x=1"})
     assert query is not None
     assert "filter_values=02%2F%26x%3D1" in query.argv[1]
@@ -260,7 +268,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
         ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
     ]
-    assert activity.failures == (("shard-3", "ValueError: it is broken"),)
+    assert activity.failures == (("shard-3", "ValueError: it is broken"), ("shard-4", "A worker was killed."))
     assert activity.notes == (
         "tasks: 2 of 7 nodes did not answer",
         "actors: the agents are gone",

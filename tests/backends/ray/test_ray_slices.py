@@ -26,6 +26,7 @@ from hpcdash.backends.ray.driver.outcomes import (
     slice_problem,
     slice_variables,
     verdict,
+    words_of_error,
 )
 from hpcdash.backends.ray.driver.status import (
     SliceRunStatus,
@@ -199,6 +200,24 @@ def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str
 )
 def test_a_lost_node_is_a_preemption_and_all_that_is_not_known_a_failure(names: list[str], kind: str) -> None:
     assert outcome_of_error("worker 0", names, "").kind == kind
+
+
+def test_what_ray_raised_is_told_in_a_line() -> None:
+    memory = (
+        "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.9, ID: 1f) was "
+        "62.19GB used / 64.00GB limit (0.971719)\nOOM kill reason: threshold\nRefer to the documentation on ..."
+    )
+    cases = {
+        "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": ("OutOfMemoryError", memory),
+        "OutOfMemoryError: killed": ("OutOfMemoryError", "killed"),
+        "NodeDiedError: Task failed due to the node": (
+            "NodeDiedError",
+            "Task failed due to the node\n\nUse `ray list`",
+        ),
+        "RayTaskError: ValueError: no": ("RayTaskError", "ray::run() (pid=7)\n  File a.py\nValueError: no"),
+        "RayError: ": ("RayError", ""),
+    }
+    assert [words_of_error([name, "RayError"], text) for name, text in cases.values()] == list(cases)
 
 
 def test_an_exit_status_is_a_failure_but_on_a_machine_that_is_being_taken_away() -> None:
