@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import shlex
 import zipfile
 from collections.abc import Mapping
@@ -180,12 +181,17 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
         "grow_every": _or(request.grow_every, _GROW_EVERY_SECONDS),
         "argv": ("bash", "-c", _script(request, mark)),
         "environment": environment,
-        "container": container and {"image": container.image, "binds": container.binds, "name": f"hpcdash-{name}"},
+        "container": container and {"image": container.image, "binds": container.binds, "name": _container_name(name)},
     }
     text = json.dumps(wanted, indent=1, sort_keys=True)
     unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
     shown = json.dumps(unsaid, indent=1, sort_keys=True, ensure_ascii=False)
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
+
+
+def _container_name(name: str) -> str:
+    """docker takes few characters."""
+    return re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}")
 
 
 def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:

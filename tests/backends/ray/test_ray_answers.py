@@ -427,3 +427,12 @@ def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on(
     assert (sample.node, sample.up_seconds, sample.cpus, sample.memory_bytes) == ("10.0.0.1", 5.5, 8, 100)
     assert [(one.pid, one.cpu_seconds, one.command) for one in sample.processes] == [(7, 4.5, "ray::shard")]
     assert [(gpu.index, gpu.percent, gpu.memory_bytes) for gpu in sample.gpus] == [("0", 90.0, 10 << 20)]
+
+
+def test_json_that_is_none_hides_no_other_job() -> None:
+    odd = b'{"submission_id": "b", "status": "RUNNING", "metadata": {"name": "\\ud800 nan"}, "runtime_env": {"x": NaN}}'
+    jobs = b'[{"submission_id": "a", "status": "RUNNING", "start_time": 1}, ' + odd + b"]"
+    rows = BACKEND.queue.jobs(JobScope()).parse(told(jobs)).table.to_pylist()
+    assert [(row["id"], row["name"]) for row in rows] == [("a", "driver"), ("b", "? nan")]
+    job = BACKEND.history.native("b").parse(told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}'))
+    assert BACKEND.detail.facts(job)["Runtime environment"] == {"x": "NaN"}

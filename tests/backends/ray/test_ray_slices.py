@@ -384,6 +384,7 @@ def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
         *("", "null", "[]", "[" * 100_000, '{"attempt": 1}', '{"attempt": true, "preempted": 0, "failed": 0}'),
         '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":999999,"slices":["a"]}',
         '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":0,"slices":["a"]}',
+        '{"attempt":NaN,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a"]}',
     ],
 )
 def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
@@ -397,7 +398,7 @@ def test_odd_parts_of_a_record_are_left_out() -> None:
     run = run_of(
         {
             "hpcdash_run": '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a",3],"began":-1,'
-            '"succeeded":"x,0-9999999","ended":[1,[0,"failed"],[7,"odd","",1,""]],"past":"x","waiting":4,"tpus":-2}'
+            '"succeeded":"x,0-9999999,0-99999","ended":[1,[0,"failed"],[7,"odd","",1,""],[0,[],"",1,""]],"past":"x","waiting":4,"tpus":-2}'
         }
     )
     assert run is not None
@@ -444,3 +445,10 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     # Of what is no part nothing is read, and no pattern of another's is used.
     for path in ("#", "#worker", "#attempt1.", "#(a+)+b", "#attempt1.worker1#"):
         assert log_request(f"/ray-logs/n/job-driver-x.log{path}") == ""
+
+
+def test_a_run_of_many_workers_and_numbers_is_read_at_once() -> None:
+    record = {"attempt": 1, "preempted": 0, "failed": 0, "workers_per_slice": 1000, "slices": ["a"] * 100}
+    run = run_of({"hpcdash_run": json.dumps(record | {"succeeded": "0-99999," * 100_000})})
+    assert run is not None
+    assert {worker.state for worker in run.workers(JobState.RUNNING)} == {JobState.COMPLETED}
