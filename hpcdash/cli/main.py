@@ -27,6 +27,8 @@ from hpcdash.services.state import database
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from hpcdash.config.settings import Settings
+
 _INTERRUPTED = 130
 # What a full disk, a quota, or a file that may not grow says of a write, which names no file.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -95,7 +97,13 @@ def cli(context: click.Context, common: CommonOptions) -> None:
     if context.invoked_subcommand is None:
         from hpcdash.cli.dashboard import run_dashboard
 
-        run_dashboard(common)
+        run_dashboard(common, _first_start)
+
+
+def _first_start(common: CommonOptions, settings: Settings) -> None:
+    from hpcdash.cli.first_start import run_first_start
+
+    run_first_start(common, settings)
 
 
 @cli.command()
