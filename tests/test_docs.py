@@ -58,3 +58,12 @@ def test_links_lead_to_files_and_to_titles_in_them(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in anchors(file)):
             wrong.append(target)
     assert wrong == []
+
+
+def test_the_tests_that_pages_name_are_there() -> None:
+    names = set(
+        re.findall(r"^(?:async )?def (test_\w+)", "".join(p.read_text() for p in ROOT.glob("tests/**/*.py")), re.M)
+    )
+    told = {name for page in _PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert len(told) > 20
+    assert told - names == set()

@@ -122,6 +122,7 @@ python3 train.py --long
 #SBATCH --job-name=sweep
 #SBATCH --time=10:00
 #SBATCH --array=1-6
+for step in 1 2 3; do echo "step $step loss: $SLURM_ARRAY_TASK_ID.$step"; done
 case $SLURM_ARRAY_TASK_ID in 3 | 5) echo "CUDA out of memory" >&2; exit 1 ;; esac
 """,
     "later.sh": """\
