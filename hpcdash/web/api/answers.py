@@ -69,7 +69,7 @@ class Envelope(msgspec.Struct, kw_only=True):
     taken_at: str
 
 
-class Launch(msgspec.Struct, kw_only=True):
+class LaunchSummary(msgspec.Struct, kw_only=True):
     """A launch. `tasks` counts its jobs by their state; null where that is not known yet."""
 
     id: str
@@ -89,12 +89,12 @@ class Launch(msgspec.Struct, kw_only=True):
 class LaunchAnswer(Envelope, kw_only=True):
     """One launch, with the rows of its jobs as `hpcdash jobs` has them, as long as they are in the queue."""
 
-    launch: Launch
+    launch: LaunchSummary
     jobs: list[dict[str, Any]]
 
 
 class LaunchesAnswer(Envelope, kw_only=True):
-    launches: list[Launch]
+    launches: list[LaunchSummary]
 
 
 class TerminationAnswer(Envelope, kw_only=True):
@@ -105,7 +105,7 @@ class TerminationAnswer(Envelope, kw_only=True):
     words: str
 
 
-class Slots(msgspec.Struct, kw_only=True):
+class SlotUsage(msgspec.Struct, kw_only=True):
     """Slots of one type. `unavailable` are on nodes that are down, drained or reserved; null is not known."""
 
     slot_type: str
@@ -120,7 +120,7 @@ class ResourcesAnswer(Envelope, kw_only=True):
     """`node_states` counts nodes by their state; `nodes` are rows as `hpcdash nodes` has them."""
 
     node_states: dict[str, int]
-    slots: list[Slots]
+    slots: list[SlotUsage]
     nodes: list[dict[str, Any]]
 
 
@@ -162,7 +162,7 @@ class ResultAnswer(msgspec.Struct, kw_only=True):
     failure: CallFailure | None
 
 
-class Health(msgspec.Struct, kw_only=True):
+class ServerHealth(msgspec.Struct, kw_only=True):
     """`status` is `ok`, or `degraded` where the cluster did not answer when it was asked last."""
 
     schema: int = 1
@@ -180,7 +180,7 @@ ANSWERS = (
         JobsAnswer,
         LogPage,
         ResultAnswer,
-        Health,
+        ServerHealth,
     ),
 )
 
@@ -192,9 +192,9 @@ def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[
     return {"cluster": session.name, "backend": store.backend.name, "taken_at": format_utc(taken_at)}
 
 
-def launch_of(state: LaunchState) -> Launch:
+def launch_of(state: LaunchState) -> LaunchSummary:
     launch, row = state.launch, state.rows[0] if len(state.rows) == 1 else None
-    return Launch(
+    return LaunchSummary(
         id=launch.launch_id,
         name=launch.record.name or None,
         account=launch.account,
@@ -224,7 +224,7 @@ def node_states(nodes: pa.Table) -> dict[str, int]:
     return dict(sorted(Counter(map(str, nodes["state"].to_pylist())).items()))
 
 
-def slots_of(nodes: pa.Table) -> list[Slots]:
+def slots_of(nodes: pa.Table) -> list[SlotUsage]:
     """The CPUs of all nodes, and their GPUs by type."""
     columns = ["state", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type"]
     rows = nodes.select(columns).to_pylist()
@@ -235,14 +235,14 @@ def slots_of(nodes: pa.Table) -> list[Slots]:
     return found
 
 
-def _slots(rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None) -> Slots:
+def _slots(rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None) -> SlotUsage:
     total = sum(row[column] or 0 for row in rows)
     usable = [row for row in rows if row["state"] in _USABLE]
     in_use = [row for row in rows if row[column]]
     is_known = all(row[f"{column}_used"] is not None for row in in_use)
     free = sum((row[column] or 0) - (row[f"{column}_used"] or 0) for row in usable)
     used = sum(row[f"{column}_used"] or 0 for row in rows)
-    return Slots(
+    return SlotUsage(
         slot_type=slot_type,
         gpu_type=gpu_type,
         total=total,

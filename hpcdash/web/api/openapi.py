@@ -179,7 +179,9 @@ def _paths() -> Json:
                 },
             }
         },
-        "/health": {"get": {**_operation("Tell whether the server runs; needs no token.", "Health"), "security": []}},
+        "/health": {
+            "get": {**_operation("Tell whether the server runs; needs no token.", "ServerHealth"), "security": []}
+        },
     }
 
 

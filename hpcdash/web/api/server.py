@@ -196,7 +196,7 @@ class ApiServer:
 
     async def _get_health(self, request: web.Request) -> web.StreamResponse:
         status = "ok" if self._session.store.connection_error is None else "degraded"
-        return _json(answers.Health(status=status, version=__version__))
+        return _json(answers.ServerHealth(status=status, version=__version__))
 
     # -- launches
 
