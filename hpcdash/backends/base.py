@@ -35,6 +35,8 @@ class Capability(StrEnum):
     """What a scheduler can do; screens ask for these, never for its name."""
 
     JOBS = "jobs"
+    # Each job is somebody's.
+    OWNERS = "owners"
     NODES = "nodes"
     QUEUES = "queues"
     HISTORY = "history"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from socket import gaierror
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
@@ -290,7 +292,9 @@ class HttpTransport:
         except TimeoutError:
             raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise self._lost(error.strerror or str(error)) from error
+            # asyncio words the errno anew, with the address once more.
+            errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
+            raise self._lost(os.strerror(errno) if errno else error.strerror or str(error)) from error
         if self.health.state != "connected":
             self.health.state, self.health.detail, self.health.connected_at = "connected", "", time.monotonic()
         return reader, writer

@@ -89,7 +89,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
     Action(
-        "mine", "m", "mine / everyone's", frozenset({"jobs", "history", "shares", "usage"}), shown=3, short="mine/all"
+        "mine",
+        "m",
+        "mine / everyone's",
+        frozenset({"jobs", "history", "shares", "usage"}),
+        Capability.OWNERS,
+        shown=3,
+        short="mine/all",
     ),
     Action("span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"),
     Action("grouping", "g", "group by: queue, user, account, name, day, week", USAGE, shown=1, short="group by"),

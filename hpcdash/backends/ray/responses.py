@@ -163,7 +163,7 @@ def unreadable(answer: Answer, why: str) -> UnreadableOutput:
         "Is this the URL of a Ray dashboard (by default port 8265 of the head node)?",
         argv=answer.argv,
         status=answer.status,
-        words=excerpt(answer.stdout[:400]),
+        words=excerpt(_FRAME.sub(b"", answer.stdout[:400])),
     )
 
 

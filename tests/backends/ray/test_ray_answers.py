@@ -229,7 +229,7 @@ def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
 def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     offered = BACKEND.capabilities
     assert {Capability.SUBMIT, Capability.CANCEL, Capability.DELETE, Capability.LOGS, Capability.FORM} <= offered
-    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE}
+    assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.OWNERS}
     absent = absent_fields(BACKEND)
     assert {"queue", "time", "array", "chain", "place", "begin"} <= absent
     assert not absent & {"name", "command", "files", "slots", "memory", "slice", "environment"}

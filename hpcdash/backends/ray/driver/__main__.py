@@ -435,7 +435,8 @@ def _names(error: Exception) -> list[str]:
 
 
 def _words(error: Exception) -> str:
-    return words_of_error(_names(error), str(error))
+    words: str = words_of_error(_names(error), str(error))
+    return words
 
 
 def submission_id() -> str:
