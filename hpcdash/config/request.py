@@ -397,6 +397,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         "startup_hook": lines_of_text,
         "checkpoints": _checkpoints,
         "share": _share,
+        "rank_variables": one_of("processes", "nodes"),
         "exclude_nodes": partial(text_list, read=_nodes),
         "launcher": _launcher,
         **_OWN_KEYS,

@@ -155,6 +155,7 @@ class Request:
     more are looked for each `grow_every` seconds, at the earliest `grow_after` seconds after their number changed.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
     `share` makes it a task of a shared pool, by the name of the priority it asks for (domain/share.py).
+    `rank_variables` says what RANK and WORLD_SIZE count: "processes", as the launcher sets them, or "nodes".
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `begin` is when it may start at the earliest: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after it was
     submitted. `startup_hook` is bash that each node runs once before the command starts anywhere.
@@ -191,6 +192,7 @@ class Request:
     save_switch: str = ""
     checkpoints: str = ""
     share: str = ""
+    rank_variables: str = "processes"
     job_library: bool = True
     exclude_nodes: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()

@@ -50,6 +50,26 @@ while step < STEPS and not os.path.exists(folder + "/enough"):
         open(folder + "/saved", "w").write(str(step))
         go_suspend()
 """
+# Written for another platform: its model saves, in a process of its own, and knows nothing of the pool.
+MODEL = """
+import os, time
+import hfai
+class Model:
+    step = 0
+    def state_dict(self): return {"step": self.step}
+    def load_state_dict(self, state): self.step = state["step"]
+def main(gpu):
+    model = Model()
+    epoch, step, others = hfai.checkpoint.init(model, ckpt_path="FOLDER/latest.pt")
+    assert (model.step, others) == (step, "best" if step else None)
+    while not os.path.exists("FOLDER/enough"):
+        model.step = step = step + 1
+        with open("FOLDER/steps", "a") as log: print(step, file=log)
+        time.sleep(0.02)
+        model.try_save(epoch, step, "best")
+if __name__ == "__main__":
+    hfai.multiprocessing.spawn(main, args=(), nprocs=1, bind_numa=True)
+"""
 
 
 class Lab:
@@ -156,6 +176,23 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     assert lab.program("cancel", tasks["deaf"]["id"], "--yes").status == 0
     (lab.folder / "good" / "enough").touch()
     lab.until_states(deaf="stopped", good="succeeded")
+
+
+@pytest.mark.system
+def test_a_model_that_saves_when_it_is_asked_goes_on_where_it_was(lab: Lab) -> None:
+    program = lab.folder / "model.py"
+    program.write_text(MODEL.replace("FOLDER", str(lab.folder / "model")))
+    lab.submit("model", "normal", command=f"python3 -m hpcdash.job.hfai {program}", slots=2)
+    lab.start()
+    for turn in (1, 2):
+        known = len(lab.steps("model"))
+        until(lambda known=known: len(lab.steps("model")) > known, "the model trains", 120.0)  # type: ignore[misc]
+        lab.submit(f"hot{turn}", "high", steps=5)
+        lab.until_states(**{f"hot{turn}": "succeeded", "model": "running"})
+    (lab.folder / "model" / "enough").touch()
+    tasks = lab.until_states(model="succeeded")
+    assert tasks["model"]["suspended"] == 2
+    assert lab.steps("model") == list(range(1, len(lab.steps("model")) + 1))
 
 
 def kill_often(lab: Lab, kills: int) -> None:

@@ -355,11 +355,12 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         start = replace(start, notes=(*start.notes, warning))
     plain = {name: value for name, value in request.environment.items() if name not in secrets}
     variables = {**plain, **_switches(request)}
+    ranks = _rank_lines(request, environment)
     said = "What runs on each node:"
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
         said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
     read = f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')} || exit\n" if secrets else ""
-    command = _text("command", f"{_UNTIL_ITS_END}{_share_lines(request, place)}{read}{start.line}", said)
+    command = _text("command", f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}", said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in variables.items() if value}
@@ -429,6 +430,30 @@ def _share_lines(request: Request, place: Place) -> str:
         f"export {SUSPEND_READY}={shlex.quote(file + READY_SUFFIX)}\n"
         f'[ "${{SLURM_NODEID:-${{NODE_RANK:-0}}}}" != 0 ] || export {SUSPEND}={shlex.quote(file)}\n'
     )
+
+
+_MASTER_PORT = "2222"
+# Debian's hosts files have 127.0.1.1 for a host's own name, which other nodes cannot reach.
+_NODE_RANKS = """\
+# Of this node among the job's, and where the first one is reached; rank_variables = "processes" leaves them out.
+export RANK="${rank}" WORLD_SIZE="${count}" MASTER_PORT={port} MASTER_IP
+MASTER_IP=$({{ getent ahostsv4 "$MASTER_ADDR"; [ "$RANK" != 0 ] || hostname -I | tr ' ' '\\n'; }} 2> /dev/null |
+  sed -n 's/ .*//; /^127\\.0\\.1\\.1$/d; /./{{p;q;}}')
+MASTER_IP=${{MASTER_IP:-$MASTER_ADDR}}
+"""
+
+
+def _rank_lines(request: Request, environment: JobEnvironment) -> str:
+    """The shell's lines that number the nodes, for a program that starts its processes itself; '' where none asks."""
+    if request.rank_variables != "nodes":
+        return ""
+    if request.launcher is not Launcher.PLAIN:
+        raise UsageError(
+            f"rank_variables: {request.launcher} numbers the processes itself",
+            'Write launcher = "plain", or leave it out.',
+        )
+    port = shlex.quote(request.environment.get("MASTER_PORT") or _MASTER_PORT)
+    return _NODE_RANKS.format(rank=environment.node_rank, count=environment.node_count, port=port)
 
 
 def secret_variables(request: Request) -> dict[str, str]:

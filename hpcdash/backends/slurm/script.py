@@ -152,7 +152,7 @@ def batch_script(
         packages_part(request, place),
         end_time(request.limit_seconds) if request.job_library else "",
         resume_part(request, "SLURM_ARRAY_TASK_ID"),
-        preamble(request.launcher, nodes),
+        preamble(request.launcher, nodes, has_ranks=request.rank_variables == "nodes"),
         body.package,
     ]
     early_name = signal_name(request.signal) if request.signal else ""
@@ -556,10 +556,13 @@ fi
 """
 
 
-def preamble(launcher: Launcher, nodes: int | None) -> str:
-    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any number will do)."""
+def preamble(launcher: Launcher, nodes: int | None, *, has_ranks: bool = False) -> str:
+    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any number will do).
+
+    `has_ranks`: the command is told where the first node is, though no launcher starts it.
+    """
     count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
-    address = "" if launcher is Launcher.PLAIN else _ADDRESS
+    address = "" if launcher is Launcher.PLAIN and not has_ranks else _ADDRESS
     return "\n".join(part for part in (count, address) if part)
 
 

@@ -226,6 +226,12 @@ _MORE = FormGroup(
         FormField("startup_hook", "startup hook", "bash to run once on each node before the command", FieldKind.LINES),
         FormField("launcher", "launcher", "what starts the processes", choices=tuple(Launcher)),
         FormField(
+            "rank_variables",
+            "rank counts",
+            "what RANK and WORLD_SIZE count: processes, as the launcher sets them, or nodes",
+            choices=("processes", "nodes"),
+        ),
+        FormField(
             "job_library",
             "job library",
             "make hpcdash.job importable; empty: yes",

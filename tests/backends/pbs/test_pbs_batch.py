@@ -50,6 +50,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "share": ("HIGH", "W:PBS has no shared pools yet"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
+    "rank_variables": ("nodes", '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n'),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
     "extra_args": (("-m n", " -m n", "-l place=excl"), "m=n"),

@@ -45,6 +45,10 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "share": ("HIGH", "--comment=hpcdash-share:HIGH:" + PLACE.folder),
     "checkpoints": ("/c c/100%%", "\nexport HPCDASH_CHECKPOINTS='/c c/100'% HPCDASH_RESUME_FROM\n"),
     "save_switch": ("/s", "\nexport HPCDASH_SAVE_SWITCH=/s\n"),
+    "rank_variables": (
+        "nodes",
+        '\nexport RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_JOB_NUM_NODES" MASTER_PORT=2222 MASTER_IP\n',
+    ),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1", "n[3-4]", "n1"), "--exclude=n1,n[3-4]"),
     "extra_args": (("--nice=3", " --nice=3", "--comment 'a b'"), "--comment=a b"),
@@ -125,6 +129,14 @@ def test_without_the_library_nothing_is_on_python_s_path_and_slurm_is_asked_noth
     container = Container(Runtime.PODMAN, "i:1")
     assert "--env=HPCDASH_END_TIME " in made(container=container).text
     assert "END_TIME" not in made(container=container, job_library=False).text
+
+
+def test_ranks_count_nodes_only_where_no_launcher_numbers_processes_and_the_port_may_be_another() -> None:
+    script = made(rank_variables="nodes", environment={"MASTER_PORT": "2300"}).text
+    assert 'WORLD_SIZE="$SLURM_JOB_NUM_NODES" MASTER_PORT=2300 MASTER_IP\n' in script
+    assert "\nexport MASTER_ADDR MASTER_PORT\n" in script
+    with pytest.raises(UsageError, match="rank_variables: torchrun numbers the processes itself"):
+        made(rank_variables="nodes", launcher=Launcher.TORCHRUN)
 
 
 def test_what_may_be_requeued_keeps_the_log_of_what_it_did_before() -> None:

@@ -38,6 +38,7 @@ ALL = {
     "save_switch": "/scratch/SAVE",
     "checkpoints": "/scratch/run",
     "job_library": "no",
+    "rank_variables": "nodes",
     "launcher": "torchrun",
     "exclude_nodes": "n[01-03] n17",
     "extra_args": '--nice=3 --comment="a b" -A other',
@@ -67,6 +68,7 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
     assert request.exclude_nodes == ("n[01-03]", "n17")
     assert (request.launcher, request.requeue) == (Launcher.TORCHRUN, True)
     assert (request.checkpoints, request.job_library) == ("/scratch/run", False)
+    assert request.rank_variables == "nodes"
 
 
 def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
