@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from hpcdash.cli.options import CommonOptions
@@ -13,10 +14,15 @@ from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
 from hpcdash.domain.text import visible
+from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
+
+# The coordinator waits as long as its scheduler takes to answer, several times over.
+_COMMANDS_PER_MINUTE = 600
+_PAUSE_FACTOR = 2.0
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
@@ -85,32 +91,59 @@ def _pool(common: CommonOptions, name: str) -> PoolSettings:
     return settings.share[name]
 
 
+def _seconds(text: str) -> int:
+    try:
+        seconds = parse_duration(text, bare_unit_seconds=MINUTE)
+    except ValueError as error:
+        raise UsageError(f"--for {error}", "Write 9m, or 1h.") from None
+    if not seconds:
+        raise UsageError(f"--for {visible(text)} is not an amount of time", "Write 9m, or 1h.")
+    return seconds
+
+
 def _folder(name: str) -> Path:
     from hpcdash.cli.build import state_root
 
     return state_root() / "share" / name
 
 
-def run_coordinator(common: CommonOptions, name: str, *, once: bool) -> None:
-    """Coordinate a pool until interrupted, or for one look."""
+def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
+    """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
     import asyncio
 
+    from hpcdash.cli.build import chosen_site
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.database import PoolHeld, ShareDatabase
 
     pool = _pool(common, name)
+    seconds = None if limit is None else _seconds(limit)
+    site = chosen_site(common)
+    if site.cluster.transport != "local":
+        raise UsageError("a pool is coordinated on its cluster: files of its tasks are there", "Add --local there.")
 
     async def work(session: ClusterSession) -> None:
-        if not session.store.backend.is_embedded:
-            raise UsageError("so far a pool is shared on the embedded queue alone", "Add --local --backend local.")
-        await session.store.open()
+        store = session.store
+        await store.open()
+        if store.backend.detail.task_refusal is None:
+            raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+        store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
+        every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
+        soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(_folder(name))
         try:
-            database.acquire(session.store.clock.now())
-            coordinator = Coordinator(pool, database, session.actions, lambda words: print(visible(words), flush=True))
+            database.acquire(store.clock.now())
+            coordinator = Coordinator(
+                pool,
+                database,
+                session.actions,
+                lambda words: print(visible(words), flush=True),
+                launch=site.launch,
+            )
+            until = None if seconds is None else monotonic() + seconds
             while True:
                 is_changing = False
+                began = monotonic()
                 try:
                     is_changing = await coordinator.step()
                 except PoolHeld:
@@ -119,9 +152,11 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool) -> None:
                     if once:
                         raise
                     print(f"hpcdash: {visible(error.message)}; trying again", file=sys.stderr)
-                if once:
+                if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
-                await asyncio.sleep(min(pool.poll_seconds, 0.2) if is_changing else pool.poll_seconds)
+                # A busy scheduler is asked less often.
+                pause = max(soon if is_changing else every, _PAUSE_FACTOR * (monotonic() - began))
+                await asyncio.sleep(pause if until is None else max(0.0, min(pause, until - monotonic())))
         finally:
             database.close()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from hpcdash import __version__
 from hpcdash.cli.help import EXAMPLES, GROUPS
 from hpcdash.cli.main import cli
 from tests.support.command_words import read_words
@@ -53,6 +54,12 @@ def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
     assert program("help", "config").text == program("config", "example").text
     assert any(line.split()[:2] == ["x", "cancel"] for line in program("help", "keys").text.splitlines())
     assert "Topics: filters, keys" in program("help", "nonsense").refused(2)
+
+
+def test_the_version_is_one_line_with_the_build_and_the_python(program: Program) -> None:
+    build = r"build [0-9a-f]+\+? of \d{4}-\d\d-\d\d|not a released build"
+    expected = rf"hpcdash {re.escape(__version__)} \(({build})\), Python 3\.\d+\.\d+\n"
+    assert re.fullmatch(expected, program("--version").text)
 
 
 def completed(program: Program, line: str) -> list[str]:
