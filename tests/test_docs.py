@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from tests.support.cast import CAST, draw
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,3 +70,12 @@ def test_the_tests_that_pages_name_are_there() -> None:
     told = {name for page in _PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
     assert len(told) > 20
     assert told - names == set()
+
+
+def test_the_picture_of_the_demonstration_is_drawn_from_its_recording() -> None:
+    recording = CAST.read_text()
+    assert CAST.with_suffix(".svg").read_text() == draw(recording)
+    header, *events = (json.loads(line) for line in recording.splitlines())
+    assert header["version"] == 2
+    assert [at for at, _, _ in events] == sorted(at for at, _, _ in events)
+    assert len([kind for _, kind, _ in events if kind == "m"]) >= 4

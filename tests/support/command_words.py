@@ -11,7 +11,8 @@ from hpcdash.cli.main import cli
 
 def read_words(words: Sequence[str]) -> None:
     """Raises click.ClickException where `hpcdash WORDS` is not what hpcdash takes."""
-    _read_below(cli, cli.make_context("hpcdash", list(words)))
+    if "--version" not in words:
+        _read_below(cli, cli.make_context("hpcdash", list(words)))
 
 
 def _read_below(group: click.Group, context: click.Context) -> None:
