@@ -6,7 +6,7 @@ STAMP := $(VENV)/.made
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/release tests/test_*.py
 
-.PHONY: venv demo unit test long fmt lint bench docs dist clean
+.PHONY: venv demo unit test long fmt lint bench docs dist single-file clean
 
 venv: $(STAMP)
 
@@ -72,6 +72,10 @@ docs: $(STAMP)
 dist: $(STAMP)
 	rm -rf dist
 	$(BIN)/hatchling build
+
+# One file with all that hpcdash depends on, for this Python and platform, and the list of what is in it.
+single-file: dist
+	$(BIN)/python -m release.single_file dist/*.whl
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

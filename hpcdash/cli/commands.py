@@ -924,7 +924,7 @@ def completion(context: click.Context, shell: str, installs: bool) -> None:
 @click.argument("topic", default="", metavar="[TOPIC | COMMAND]")
 @click.pass_context
 def show_help(context: click.Context, topic: str) -> None:
-    """Explain a topic (filters, keys, config, exit-status) or a command."""
+    """Explain a topic (filters, keys, config, exit-status, licenses) or a command."""
     from hpcdash.cli.help import topics
     from hpcdash.errors import UsageError
 

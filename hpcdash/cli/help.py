@@ -135,7 +135,13 @@ class Commands(CommandGroup):
 
 def topics() -> dict[str, Callable[[], str]]:
     """Texts of `hpcdash help TOPIC`."""
-    return {"filters": _filters, "keys": _keys, "config": _config, "exit-status": lambda: EXIT_STATUS}
+    return {
+        "filters": _filters,
+        "keys": _keys,
+        "config": _config,
+        "exit-status": lambda: EXIT_STATUS,
+        "licenses": _licenses,
+    }
 
 
 def _filters() -> str:
@@ -166,3 +172,9 @@ def _config() -> str:
     from hpcdash.config.example import default_config_text
 
     return default_config_text()
+
+
+def _licenses() -> str:
+    from hpcdash.cli.licenses import licenses
+
+    return licenses()
