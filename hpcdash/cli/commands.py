@@ -691,11 +691,14 @@ def share_run(common: CommonOptions, pool: str, once: bool) -> None:
 
 
 @share.command("show")
-@click.argument("pool")
+@click.argument("pool", default="")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def share_show(common: CommonOptions, pool: str, form: str) -> None:
-    """Show a pool's tasks: states, how often each was suspended, and with JSON each run's start and end."""
+    """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
+
+    POOL may be left out where the configuration has one. JSON has each run's start and end.
+    """
     from hpcdash.cli.share import run_show
 
     run_show(common, pool, form)

@@ -160,8 +160,12 @@ _EXAMPLE = """\
 
 # A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`; on the embedded queue). A
 # request with share = "NORMAL" is a task of it. Whoever is not among the choosers gets the highest priority with quota
-# left.
+# left. The coordinator is an account, one's own by default; `hpcdash share show` and :share show what it publishes in
+# state_file.
 #[share.lab]
+#cluster = "gpu"
+#coordinator = "hpcshare"
+#state_file = "/shared/lab/pool.json"
 #nodes = 4
 #cpus_per_node = 8
 #gpus_per_node = 1

@@ -181,11 +181,16 @@ class PoolSettings:
     cpus_per_node, gpus_per_node: what a node is where the scheduler does not count nodes, as the embedded queue.
     choosers: the users who may choose a priority ("*": everyone); the others get AUTO. least_gpus: of each task.
     grace_seconds: how long a task has to save. demote_after_seconds: of running, until ABOVE_NORMAL becomes NORMAL.
-    poll_seconds: how often the queue is looked at.
+    poll_seconds: how often the queue is looked at. cluster: the one it is on, a key of `clusters`; None: any.
+    coordinator: the account that coordinates it, whose state_file is believed ('': one's own). state_file: where that
+    account publishes what the pool does ('': in its own folder of state, which no other account can read).
     """
 
     name: str
     nodes: Annotated[int, whole_in_range(1, _MAX_SLOTS, "nodes")]
+    cluster: Annotated[str | None, values.line_of_text] = None
+    coordinator: Text = ""
+    state_file: Annotated[str, values.absolute_path] = ""
     cpus_per_node: Annotated[int, whole_in_range(1, _MAX_SLOTS, "CPUs")] = 1
     gpus_per_node: Annotated[int, whole_in_range(0, _MAX_SLOTS, "GPUs")] = 0
     choosers: Annotated[tuple[str, ...], values.texts] = ()

@@ -141,7 +141,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     # More than the quota ever gives is refused, and so is a name that is taken.
     lab.submit("large", "high", command="true", slots=2)
     until(lambda: lab.states().get("large") == "refused", "large is refused", 120.0)
-    assert lab.tasks()["large"]["words"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
+    assert lab.tasks()["large"]["why"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]
     )
     # The later of the two gives way: it does not answer, and is ended when its seconds are over.
@@ -150,7 +150,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     assert (tasks["deaf"]["suspended"], tasks["good"]["suspended"]) == (1, 0)
     (lab.folder / "hot" / "enough").touch()
     tasks = lab.until_states(hot="succeeded", deaf="running")
-    assert [run["how"] for run in tasks["deaf"]["runs"]] == ["suspended", ""]
+    assert [run["how"] for run in tasks["deaf"]["runs"]] == ["ignored", ""]
     assert all(run["started_at"] for run in tasks["deaf"]["runs"])
     # A person's stop is for good.
     assert lab.program("cancel", tasks["deaf"]["id"], "--yes").status == 0

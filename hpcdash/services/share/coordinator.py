@@ -16,14 +16,20 @@ from hpcdash.backends.queries import JobScope
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import SUSPEND_NAME, Priority, parse_mark
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.text import counted
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
 from hpcdash.services.jobs.actions import Actions
-from hpcdash.services.share.database import ShareDatabase, StoredTask
-from hpcdash.services.share.scheduling import PoolRules, PoolTask, Quotas, RunningTask, decide, queue_up
+from hpcdash.services.share.database import (
+    UNFINISHED,
+    WITH_NODES,
+    ShareDatabase,
+    StoredTask,
+    in_states,
+    unfinished_tasks,
+)
+from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
 
 Row = Mapping[str, Any]
-_UNFINISHED = ("waiting", "starting", "running", "suspending")
-_WITH_NODES = ("starting", "running", "suspending")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
 
@@ -49,6 +55,7 @@ class Coordinator:
         self.database = database
         self.actions = actions
         self.tell = tell
+        self.decision = Decision()
 
     async def step(self) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
@@ -56,7 +63,7 @@ class Coordinator:
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
         rows = await self._fetch_rows()
-        for task in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED):
+        for task in unfinished_tasks(self.database):
             row = rows.pop(task.id, None)
             if row is not None:
                 await self._follow(task, row)
@@ -74,10 +81,10 @@ class Coordinator:
         store = self.actions.store
         parsed = await store.ask(store.backend.queue.jobs(JobScope(user=store.user)))
         rows: dict[str, Row] = {str(row["id"]): row for row in parsed.table.to_pylist()}
-        gone = [one.id for one in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED) if one.id not in rows]
+        gone = [one.id for one in unfinished_tasks(self.database) if one.id not in rows]
         if gone:
             rows |= {str(row["id"]): row for row in await self.actions.rows_of(gone)}
-        known = {one.id for one in self.database.tasks(f"NOT {_in(_UNFINISHED)}", *_UNFINISHED)}
+        known = {one.id for one in self.database.tasks(f"NOT {in_states(UNFINISHED)}", *UNFINISHED)}
         return {job_id: row for job_id, row in rows.items() if job_id not in known}
 
     # -- what came
@@ -98,7 +105,7 @@ class Coordinator:
         )
         name = str(row["name"] or "")
         if not refusal and (
-            twin := self.database.tasks(f"user = ? AND name = ? AND {_in(_UNFINISHED)}", user, name, *_UNFINISHED)
+            twin := self.database.tasks(f"user = ? AND name = ? AND {in_states(UNFINISHED)}", user, name, *UNFINISHED)
         ):
             refusal = f"{user} has a task of this name: job {twin[0].id}"
         state = "refused" if refusal else "waiting"
@@ -123,7 +130,8 @@ class Coordinator:
                     None,
                 )
             )
-        self.tell(f"job {job_id} of {user}: {refusal or f'waits at {priority.name} for {nodes} nodes'}")
+        waits = f"waits at {priority.name} for {counted(nodes, 'node')}"
+        self.tell(f"job {job_id} of {user}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, job_id)
 
@@ -143,7 +151,7 @@ class Coordinator:
                 await self._release(task)
             elif task.state in ("running", "suspending"):
                 with self.database.writing(now):
-                    self.database.end_run(task, "waiting", now, "suspended")
+                    self.database.end_run(task, "waiting", now, self._how_suspended(task))
                 self.tell(f"job {task.id} is suspended")
         elif state == JobState.PENDING:
             # Whoever released or requeued it: its turn has not come.
@@ -182,18 +190,18 @@ class Coordinator:
     async def _decide(self) -> None:
         now = self._now
         for task in self.database.tasks("state = 'running' AND level = ?", Priority.ABOVE_NORMAL):
-            due = _running(task).demotion_at(self.rules.demote_after_seconds)
+            due = task.running_task.demotion_at(self.rules.demote_after_seconds)
             if due is not None and due <= now:
                 with self.database.writing(now):
                     self.database.change(
                         "UPDATE tasks SET demoted = 1, level = ?, since = ? WHERE id = ?", Priority.NORMAL, now, task.id
                     )
                 self.tell(f"job {task.id} is NORMAL from now on")
-        tasks = {one.id: one for one in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED)}
-        held = sum(one.nodes for one in tasks.values() if one.state in _WITH_NODES)
-        decision = decide(
-            [_running(one) for one in tasks.values() if one.state in ("starting", "running")],
-            queue_up(_task(one) for one in tasks.values() if one.state == "waiting"),
+        tasks = {one.id: one for one in unfinished_tasks(self.database)}
+        held = sum(one.nodes for one in tasks.values() if one.state in WITH_NODES)
+        decision = self.decision = decide(
+            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
+            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting"),
             self.rules.quotas,
             capacity=self.pool.nodes,
             free=self.pool.nodes - held,
@@ -232,6 +240,13 @@ class Coordinator:
     def _is_ready(self, task: StoredTask) -> bool:
         return bool(task.folder) and os.path.lexists(f"{task.folder}/{SUSPEND_NAME}{READY_SUFFIX}")
 
+    def _how_suspended(self, task: StoredTask) -> str:
+        """Whether a task that has left its nodes had saved, was too slow to, or did not answer."""
+        if self._is_ready(task):
+            return "suspended"
+        has_seen = bool(task.folder) and os.path.lexists(f"{task.folder}/{SUSPEND_NAME}{SEEN_SUFFIX}")
+        return "slow" if has_seen else "ignored"
+
     def _write_command(self, task: StoredTask, content: bytes) -> bool:
         """Write a task's command file, if it is the account's own: the comment that names it may be anybody's."""
         try:
@@ -249,24 +264,3 @@ class Coordinator:
         finally:
             os.close(file)
         return True
-
-
-def _in(states: tuple[str, ...]) -> str:
-    return f"state IN ({','.join('?' * len(states))})"
-
-
-def _task(stored: StoredTask) -> PoolTask:
-    return PoolTask(
-        stored.id,
-        stored.user,
-        stored.nodes,
-        Priority(stored.priority),
-        (stored.submitted_at, stored.number),
-        stored.above_normal_seconds,
-        bool(stored.demoted),
-    )
-
-
-def _running(stored: StoredTask) -> RunningTask:
-    level = Priority.NORMAL if stored.level is None else Priority(stored.level)
-    return RunningTask(_task(stored), level, stored.since or 0.0)

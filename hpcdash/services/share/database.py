@@ -16,8 +16,13 @@ from typing import Any
 from hpcdash.domain.share import Priority
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import make_private
+from hpcdash.services.share.scheduling import PoolTask, RunningTask
 
 NAME = "share.db"
+UNFINISHED = ("waiting", "starting", "running", "suspending", "paused")
+WITH_NODES = ("starting", "running", "suspending")
+# How a run ended that was interrupted for another: its task had saved, was too slow to, or did not answer.
+INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
 _SCHEMA = (
@@ -37,13 +42,17 @@ COLUMNS = (
 )
 
 
+# Number, level, start, end, how it ended.
+RunRow = tuple[int, Priority, float | None, float | None, str]
+
+
 class PoolHeld(HpcdashError):
     """Another coordinator has the pool, or has taken it over."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """One row of `tasks`. `state`: waiting, starting, running, suspending, succeeded, failed, stopped or refused.
+    """One row of `tasks`. `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused.
 
     `level` and `since` are of the present run, `asked_at` is when it was told to suspend; epoch seconds.
     """
@@ -64,6 +73,24 @@ class StoredTask:
     demoted: int
     suspended: int
     asked_at: float | None
+
+    @property
+    def pool_task(self) -> PoolTask:
+        """As the rules take it."""
+        return PoolTask(
+            self.id,
+            self.user,
+            self.nodes,
+            Priority(self.priority),
+            (self.submitted_at, self.number),
+            self.above_normal_seconds,
+            bool(self.demoted),
+        )
+
+    @property
+    def running_task(self) -> RunningTask:
+        level = Priority.NORMAL if self.level is None else Priority(self.level)
+        return RunningTask(self.pool_task, level, self.since or 0.0)
 
 
 class ShareDatabase:
@@ -145,7 +172,35 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
-    def runs(self, task: str) -> list[tuple[int, Priority, float | None, float | None, str]]:
+    def ended_tasks(self, most: int) -> list[StoredTask]:
+        """Those that came last."""
+        rows = self._connection.execute(
+            f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)}"
+            " ORDER BY submitted_at DESC, number DESC LIMIT ?",
+            (*UNFINISHED, most),
+        )
+        return [StoredTask(*row) for row in rows]
+
+    def runs_of(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
+        """The last runs of some tasks, at most so many of each."""
+        found: dict[str, list[RunRow]] = {}
+        for start in range(0, len(tasks), 500):
+            some = tasks[start : start + 500]
+            rows = self._connection.execute(
+                "SELECT task, run, level, started_at, ended_at, how FROM runs"
+                f" WHERE task IN ({','.join('?' * len(some))}) ORDER BY task, run",
+                some,
+            )
+            for task, run, level, began, ended, how in rows:
+                found.setdefault(task, []).append((run, Priority(level), began, ended, how))
+        return {task: runs[-most:] for task, runs in found.items()}
+
+    @property
+    def changes(self) -> int:
+        """How many rows this connection has changed."""
+        return self._connection.total_changes
+
+    def runs(self, task: str) -> list[RunRow]:
         """(number, level, start, end, how it ended) of each run of a task."""
         rows = self._connection.execute(
             "SELECT run, level, started_at, ended_at, how FROM runs WHERE task = ? ORDER BY run", (task,)
@@ -183,3 +238,12 @@ class ShareDatabase:
             task.id,
         )
         self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)
+
+
+def in_states(states: tuple[str, ...]) -> str:
+    """A condition on `tasks` that takes the states as its values."""
+    return f"state IN ({','.join('?' * len(states))})"
+
+
+def unfinished_tasks(database: ShareDatabase) -> list[StoredTask]:
+    return database.tasks(in_states(UNFINISHED), *UNFINISHED)
