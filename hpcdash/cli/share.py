@@ -13,9 +13,10 @@ from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
 from hpcdash.domain.text import visible, width_of
-from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 
 if TYPE_CHECKING:
+    from hpcdash.services.jobs.actions import Report
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.share.state import Pool
 
@@ -186,6 +187,64 @@ def run_show(common: CommonOptions, name: str, form: str) -> None:
             print(f"hpcdash: {words}", file=sys.stderr)
 
     with_session(common, work)
+
+
+def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None) -> None:
+    """Ask the coordinator for something on behalf of a task's owner, through the scheduler."""
+    from hpcdash.cli.actions import exit_status
+    from hpcdash.cli.jobs import with_session
+    from hpcdash.cli.terminal import is_agreed
+    from hpcdash.services.share.state import PoolReader
+    from hpcdash.services.share.text import format_interrupted, format_task
+    from hpcdash.services.share.wishes import Wish, plan_wish
+
+    settings = load_settings(common.config)
+    if common.read_only or settings.read_only:
+        raise UsageError(f"share {wish}: nothing is changed here (read-only)")
+    wanted = None if priority is None else _priority(priority)
+    must_ask = not common.yes
+    if must_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"share {wish} needs confirmation, but there is no terminal", "--yes does it without asking.")
+
+    async def work(session: ClusterSession) -> Report | None:
+        await session.store.open(force=True)
+        pool = await PoolReader(session.store, _pool_here(session, name)).read()
+        planned = await plan_wish(session, pool, job_id, Wish(wish), wanted)
+        task = pool.task(job_id)
+        subject = format_task(task) if task is not None else visible(job_id)
+        print(f"{wish} on {visible(session.name)}: {subject}", file=sys.stderr)
+        is_stop = wish == Wish.STOP
+        for words in (
+            planned.question,
+            *planned.outcome,
+            *(() if is_stop else format_interrupted(planned.interrupted)),
+        ):
+            if words:
+                print(f"  {visible(words)}", file=sys.stderr)
+        for command in planned.plan.commands:
+            print(f"  {visible(command.words)}", file=sys.stderr)
+        if must_ask and not await is_agreed():
+            return None
+        return await session.actions.run(planned.plan)
+
+    report = with_session(common, work)
+    if report is None:
+        print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    if report.journal_problem:
+        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    for outcome in report.outcomes:
+        said = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
+        print(f"{visible(outcome.job_id)}  {wish} {said}{': ' if outcome.words else ''}{visible(outcome.words)}")
+    if status := exit_status(report.outcomes):
+        sys.exit(status)
+
+
+def _priority(text: str) -> Priority:
+    try:
+        return parse_priority(text)
+    except ValueError as error:
+        raise UsageError(f"--to: {error}") from None
 
 
 def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:

@@ -9,12 +9,13 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.queries import JobScope
 from hpcdash.config.settings import PoolSettings
-from hpcdash.domain.share import SUSPEND_NAME, Priority, parse_mark
+from hpcdash.domain.share import SUSPEND_NAME, Priority, TaskMark, parse_mark
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.text import counted
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
@@ -28,6 +29,7 @@ from hpcdash.services.share.database import (
     unfinished_tasks,
 )
 from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
+from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
@@ -56,6 +58,8 @@ class Coordinator:
         self.actions = actions
         self.tell = tell
         self.decision = Decision()
+        # What was last said of what an owner wants.
+        self._heeded: dict[str, tuple[str, TaskMark]] = {}
 
     async def step(self) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
@@ -140,6 +144,10 @@ class Coordinator:
     async def _follow(self, task: StoredTask, row: Row) -> None:
         """Bring what is noted of a task up to what its job is now, and do again what was not done."""
         state, now = row["state"], self._now
+        mark = parse_mark(row["comment"])
+        if state not in ENDED and mark is not None:
+            task = self._heed(task, mark)
+        is_paused = mark is not None and mark.is_paused
         if state in ENDED:
             result = _RESULTS.get(state, "failed")
             ended = row["ends_at"].timestamp() if row["ends_at"] else now
@@ -150,8 +158,9 @@ class Coordinator:
             if task.state == "starting":
                 await self._release(task)
             elif task.state in ("running", "suspending"):
+                rests, how = ("paused", "paused") if is_paused else ("waiting", self._how_suspended(task))
                 with self.database.writing(now):
-                    self.database.end_run(task, "waiting", now, self._how_suspended(task))
+                    self.database.end_run(task, rests, now, how)
                 self.tell(f"job {task.id} is suspended")
         elif state == JobState.PENDING:
             # Whoever released or requeued it: its turn has not come.
@@ -166,11 +175,22 @@ class Coordinator:
                         "UPDATE runs SET started_at = ? WHERE task = ? AND ended_at IS NULL", started, task.id
                     )
                 self.tell(f"job {task.id} runs")
-            elif task.state == "waiting":
+            elif task.state in ("waiting", "paused"):
                 # Somebody else released it.
                 await self._requeue(task)
-            elif task.state == "suspending" or self._is_ready(task):
+            elif task.state == "suspending" or is_paused or self._is_ready(task):
                 await self._suspend(task)
+
+    def _heed(self, task: StoredTask, mark: TaskMark) -> StoredTask:
+        """Take up what a task's owner wants of it; the task as it is noted then."""
+        changes, words = heeded(task, mark, self.rules, capacity=self.pool.nodes, now=self._now)
+        if changes:
+            with self.database.writing(self._now):
+                self.database.alter(task.id, changes)
+        if words and self._heeded.get(task.id) != (words, mark):
+            self._heeded[task.id] = (words, mark)
+            self.tell(f"job {task.id}: {words}")
+        return replace(task, **changes)
 
     async def _suspend(self, task: StoredTask) -> None:
         """Ask a task to suspend; end it once it has saved, or its time is over."""

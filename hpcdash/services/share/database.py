@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +208,11 @@ class ShareDatabase:
         return [(run, Priority(level), start, end, how) for run, level, start, end, how in rows]
 
     # -- inside `writing`
+
+    def alter(self, task: str, changes: Mapping[str, object]) -> None:
+        """Change columns of a task, by their names."""
+        names = ", ".join(f"{name} = ?" for name in changes)
+        self.change(f"UPDATE tasks SET {names} WHERE id = ?", *changes.values(), task)
 
     def add(self, task: StoredTask) -> None:
         marks = ",".join("?" * len(StoredTask.__slots__))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from hpcdash.domain.share import EVERYONE, LEVELS
@@ -9,6 +10,7 @@ from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, format_span
 from hpcdash.services.share.state import SILENT_SECONDS, Pool, Run, Task
 
+_MOST_INTERRUPTED = 10
 HOW = {
     "suspended": "saved",
     "slow": "too slow to save",
@@ -88,6 +90,15 @@ def format_task(task: Task) -> str:
     """`job 12 (train) of ada`."""
     name = f" ({visible(task.name)})" if task.name else ""
     return f"job {visible(task.id)}{name} of {visible(task.user)}"
+
+
+def format_interrupted(tasks: Sequence[Task]) -> tuple[str, ...]:
+    """Who is interrupted, a line each; nobody in one line."""
+    if not tasks:
+        return ("It interrupts no other task.",)
+    lines = [f"{format_task(one)}, {one.level}, {counted(one.nodes, 'node')}" for one in tasks[:_MOST_INTERRUPTED]]
+    more = len(tasks) - len(lines)
+    return (f"It interrupts {counted(len(tasks), 'task')}:", *lines, *((f"… and {more} more",) if more else ()))
 
 
 def format_interruption(task: Task, run: Run) -> str:
