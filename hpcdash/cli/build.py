@@ -433,7 +433,7 @@ def _origin(cluster: ClusterSettings) -> str:
 def build_replay(case_directory: Path) -> ClusterSession:
     """A recorded case as a cluster; its clock stands still."""
     from hpcdash.services.logs.file import FILE_READERS
-    from hpcdash.transport.replay import ReplayTransport
+    from hpcdash.transport.replay import FILES_FOLDER, ReplayTransport
 
     transport = ReplayTransport(case_directory, file_readers=FILE_READERS)
     backend = load_backend(transport.backend if transport.backend in NAMES else NAMES[0])
@@ -447,7 +447,14 @@ def build_replay(case_directory: Path) -> ClusterSession:
         title=f"{transport.name} (recorded)",
     )
     poller = Poller(store, pace_of(ClusterSettings("replay", "replay")))
-    return ClusterSession(store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store))
+    # What coordinators published, by the names of its folders.
+    published = sorted((case_directory / FILES_FOLDER / "shared").glob("*/pool.json"))
+    pools = tuple(
+        PoolSettings(one.parent.name, 1, state_file=f"/shared/{one.parent.name}/pool.json") for one in published
+    )
+    return ClusterSession(
+        store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store), pools=pools
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -254,9 +254,10 @@ class _Waiting:
         self._next = {task.id: level for task, level in (*decision.start, *decision.next)}
         self._blocker = decision.blocker
         self._out_of_quota = decision.out_of_quota
-        waits = [one for one in tasks if one.state == "waiting"]
-        self._levels = {one.id: self._wanted(one) for one in waits}
-        in_line = [one for one in waits if self._levels[one.id] is not None and not self._lacks_quota(one)]
+        # In the order in which they came.
+        self._waits = [one for one in tasks if one.state == "waiting"]
+        self._levels = {one.id: self._wanted(one) for one in self._waits}
+        in_line = [one for one in self._waits if self._levels[one.id] is not None and not self._lacks_quota(one)]
         in_line.sort(
             key=lambda one: (one.id not in self._next, -(self._levels[one.id] or 0), one.submitted_at, one.number)
         )
@@ -299,6 +300,9 @@ class _Waiting:
             level = self._levels[task.id]
             if level is None:
                 return f"{task.user}'s quota is used up at every priority"
+            ahead = next(one for one in self._waits if (one.user, self._levels[one.id]) == (task.user, level))
+            if ahead.id != task.id:
+                return f"behind job {ahead.id} of {ahead.user}"
             used, total = self._used.get((task.user, level), 0), self._quotas.of(task.user, level)
             return f"quota: {task.user} has {used} of {counted(total, 'node')} at {level.name}"
         if task.id in self._next:

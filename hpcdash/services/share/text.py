@@ -20,15 +20,15 @@ HOW = {
 
 
 def format_use(pool: Pool) -> str:
-    """`3 of 4 nodes used, 2 tasks run, 1 waits`."""
+    """`3 of 4 nodes used, 2 run, 1 waits, 1 paused`."""
     runs = sum(task.state in ("starting", "running", "suspending") for task in pool.tasks)
     waits = sum(task.state == "waiting" for task in pool.tasks) + pool.tasks_left_out
     paused = sum(task.state == "paused" for task in pool.tasks)
     parts = [f"{pool.nodes_used} of {counted(pool.nodes, 'node')} used"]
-    parts.append(f"{counted(runs, 'task')} {'runs' if runs == 1 else 'run'}")
+    parts.append(f"{runs} {'runs' if runs == 1 else 'run'}")
     parts.append(f"{waits} {'waits' if waits == 1 else 'wait'}")
     if paused:
-        parts.append(f"{paused} suspended by {'its owner' if paused == 1 else 'their owners'}")
+        parts.append(f"{paused} paused")
     return ", ".join(parts)
 
 

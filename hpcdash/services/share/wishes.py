@@ -90,7 +90,7 @@ async def plan_wish(
     if wish is Wish.STOP:
         request = ActionRequest(Verb.CANCEL, (job_id,))
         plan = session.actions.plan(request, rows)
-        return WishPlan(plan, "", ("It is ended and does not start again.",), ())
+        return WishPlan(plan, f"Stop job {visible(job_id)} for good?", ("It is ended and does not start again.",), ())
     interrupted: Sequence[Task] = ()
     if wish in (Wish.RAISE, Wish.LOWER):
         wanted = _priority(pool, task, wish, priority)

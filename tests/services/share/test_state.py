@@ -108,7 +108,7 @@ def test_each_that_waits_says_why_and_when_it_is_its_turn(database: ShareDatabas
     # One's own task of the same priority is not interrupted; another one's is, where it came later.
     assert (state.nodes_used, text.format_use(state)) == (
         4,
-        "4 of 4 nodes used, 3 tasks run, 4 wait, 1 suspended by its owner",
+        "4 of 4 nodes used, 3 run, 4 wait, 1 paused",
     )
     told = {task.id: (task.level, text.format_turn(task), task.why) for task in state.tasks}
     assert told[quota] == ("NORMAL", "", "quota: ada has 1 of 2 nodes at NORMAL")
