@@ -47,7 +47,8 @@ class ActionRequest:
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
     number) are for SIGNAL; `changes` maps names of ALTERABLE, or COMMENT, to what a person typed, for ALTER. `force` is
     for CANCEL: what the scheduler cannot end on its node leaves the queue all the same. `hold` is for REQUEUE: it waits
-    until it is released, and one that has ended meanwhile stays so where the scheduler can tell.
+    until it is released, and one that has ended meanwhile stays so where the scheduler can tell. `at_once` is for
+    RELEASE: it may begin now, whatever time it was to begin at.
     """
 
     verb: Verb
@@ -57,6 +58,7 @@ class ActionRequest:
     changes: Mapping[str, str] = field(default_factory=dict)
     force: bool = False
     hold: bool = False
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

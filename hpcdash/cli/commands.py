@@ -679,16 +679,17 @@ def share() -> None:
 
 @share.command("run")
 @click.argument("pool")
-@click.option("--once", is_flag=True, help="Decide once, for cron.")
+@click.option("--once", is_flag=True, help="End once nothing is about to start or to be suspended, for cron.")
+@click.option("--for", "limit", metavar="TIME", help="End after so long, for cron: 9m; a bare number is minutes.")
 @common_options
-def share_run(common: CommonOptions, pool: str, once: bool) -> None:
+def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -> None:
     """Coordinate a pool of the configuration: start, suspend and resume its tasks until interrupted.
 
-    One coordinator runs at a time, on the embedded queue so far. It may end at any moment: the next one goes on.
+    One coordinator runs at a time, on the cluster itself. It may end at any moment: the next one goes on.
     """
     from hpcdash.cli.share import run_coordinator
 
-    run_coordinator(common, pool, once=once)
+    run_coordinator(common, pool, once=once, limit=limit)
 
 
 @share.command("show")

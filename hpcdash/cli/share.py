@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from hpcdash.cli.options import CommonOptions
@@ -13,6 +14,7 @@ from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
 from hpcdash.domain.text import visible, width_of
+from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from hpcdash.services.share.state import Pool
 
 _MOST_INTERRUPTIONS = 10
+
+# The coordinator waits as long as its scheduler takes to answer, several times over.
+_COMMANDS_PER_MINUTE = 600
+_PAUSE_FACTOR = 2.0
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
@@ -89,26 +95,43 @@ def _pool(common: CommonOptions, name: str) -> PoolSettings:
     return settings.share[name]
 
 
-def run_coordinator(common: CommonOptions, name: str, *, once: bool) -> None:
-    """Coordinate a pool until interrupted, or for one look."""
+def _seconds(text: str) -> int:
+    try:
+        seconds = parse_duration(text, bare_unit_seconds=MINUTE)
+    except ValueError as error:
+        raise UsageError(f"--for {error}", "Write 9m, or 1h.") from None
+    if not seconds:
+        raise UsageError(f"--for {visible(text)} is not an amount of time", "Write 9m, or 1h.")
+    return seconds
+
+
+def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
+    """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
     import asyncio
     from pathlib import Path
 
-    from hpcdash.cli.build import pool_folder, with_state_file
+    from hpcdash.cli.build import chosen_site, pool_folder, with_state_file
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.database import PoolHeld, ShareDatabase
     from hpcdash.services.share.state import PUBLISH_SECONDS, build_state, publish
 
     pool = with_state_file(_pool(common, name))
+    seconds = None if limit is None else _seconds(limit)
+    site = chosen_site(common)
+    if site.cluster.transport != "local":
+        raise UsageError("a pool is coordinated on its cluster: files of its tasks are there", "Add --local there.")
 
     async def work(session: ClusterSession) -> None:
         store = session.store
-        if not store.backend.is_embedded:
-            raise UsageError("so far a pool is shared on the embedded queue alone", "Add --local --backend local.")
         await store.open()
         if pool.coordinator not in ("", store.user):
             raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
+        if store.backend.detail.task_refusal is None:
+            raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+        store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
+        every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
+        soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(pool_folder(name))
         published_at, changes, said = 0.0, -1, ""
 
@@ -117,10 +140,9 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool) -> None:
             now = store.clock.now()
             if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
                 return
+            state = build_state(pool, coordinator.rules, database, coordinator.decision, now, coordinator.capacity)
             try:
-                publish(
-                    build_state(pool, coordinator.rules, database, coordinator.decision, now), Path(pool.state_file)
-                )
+                publish(state, Path(pool.state_file))
             except HpcdashError as error:
                 if error.message != said:
                     print(f"hpcdash: {visible(error.message)}. {visible(error.next_step)}", file=sys.stderr)
@@ -129,9 +151,17 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool) -> None:
 
         try:
             database.acquire(store.clock.now())
-            coordinator = Coordinator(pool, database, session.actions, lambda words: print(visible(words), flush=True))
+            coordinator = Coordinator(
+                pool,
+                database,
+                session.actions,
+                lambda words: print(visible(words), flush=True),
+                launch=site.launch,
+            )
+            until = None if seconds is None else monotonic() + seconds
             while True:
                 is_changing = False
+                began = monotonic()
                 try:
                     is_changing = await coordinator.step()
                     tell_pool()
@@ -141,9 +171,11 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool) -> None:
                     if once:
                         raise
                     print(f"hpcdash: {visible(error.message)}; trying again", file=sys.stderr)
-                if once:
+                if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
-                await asyncio.sleep(min(pool.poll_seconds, 0.2) if is_changing else pool.poll_seconds)
+                # A busy scheduler is asked less often.
+                pause = max(soon if is_changing else every, _PAUSE_FACTOR * (monotonic() - began))
+                await asyncio.sleep(pause if until is None else max(0.0, min(pause, until - monotonic())))
         finally:
             database.close()
 

@@ -385,9 +385,13 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         case Verb.ALTER:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
-            word = "requeuehold" if request.hold else _SCONTROL_WORDS[request.verb]
+            # What has ended is not requeued then.
+            words = ("requeuehold", "incomplete") if request.hold else (_SCONTROL_WORDS[request.verb],)
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
-            return tuple(_scontrol(_scontrol_targets(jobs), lambda ids: ("scontrol", word, ids), read))
+            targets = _scontrol_targets(jobs)
+            # What was requeued may begin in two minutes at the earliest.
+            before = tuple(_update(targets, ("starttime=now",))) if request.at_once else ()
+            return (*before, *_scontrol(targets, lambda ids: ("scontrol", *words, ids), read))
         case _:
             raise UsageError(f"{request.verb} is not an action on jobs")
 

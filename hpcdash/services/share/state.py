@@ -107,6 +107,7 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
     coordinator: str
     taken_at: Moment
     nodes: Count
+    nodes_usable: Count
     nodes_used: Count
     grace_seconds: float
     demote_after_seconds: float
@@ -155,9 +156,8 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
         ]
         waiting = [_pool_task(task, at) for at, task in tasks if task.state == "waiting"]
         used = sum(task.nodes for _, task in tasks if task.state in WITH_NODES)
-        decision = decide(
-            running, queue_up(waiting), self.rules.quotas, capacity=self.nodes, free=max(0, self.nodes - used)
-        )
+        usable = self.nodes_usable
+        decision = decide(running, queue_up(waiting), self.rules.quotas, capacity=usable, free=max(0, usable - used))
         return {one.id for one in decision.suspend}
 
 
@@ -176,14 +176,21 @@ def _running_level(task: Task, pooled: PoolTask) -> Priority:
 # -- written
 
 
-def build_state(pool: PoolSettings, rules: PoolRules, database: ShareDatabase, decision: Decision, now: float) -> Pool:
-    """What is known of a pool after its coordinator has decided."""
+def build_state(
+    pool: PoolSettings,
+    rules: PoolRules,
+    database: ShareDatabase,
+    decision: Decision,
+    now: float,
+    capacity: int | None = None,
+) -> Pool:
+    """What is known of a pool after its coordinator has decided; `capacity` nodes of it can be used now (None: all)."""
     stored = unfinished_tasks(database)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
     for one in stored:
         if one.state in WITH_NODES:
             used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += one.nodes
-    waiting = _Waiting(stored, rules.quotas, used, decision)
+    waiting = _Waiting(stored, rules.quotas, used, decision, now)
     left_out = max(0, len(stored) - _MOST_TASKS)
     shown = [*database.ended_tasks(_MOST_ENDED), *stored[:_MOST_TASKS]]
     runs = database.runs_of([one.id for one in shown], _MOST_RUNS)
@@ -216,6 +223,7 @@ def build_state(pool: PoolSettings, rules: PoolRules, database: ShareDatabase, d
         coordinator=f"{holder[0]}" if holder else "",
         taken_at=_moment(now),
         nodes=pool.nodes,
+        nodes_usable=pool.nodes if capacity is None else capacity,
         nodes_used=sum(used.values()),
         grace_seconds=pool.grace_seconds,
         demote_after_seconds=rules.demote_after_seconds,
@@ -248,8 +256,10 @@ class _Waiting:
         quotas: Quotas,
         used: Mapping[tuple[str, Priority], int],
         decision: Decision,
+        now: float,
     ) -> None:
         self._quotas = quotas
+        self._now = now
         self._used = used
         self._next = {task.id: level for task, level in (*decision.start, *decision.next)}
         self._blocker = decision.blocker
@@ -257,7 +267,11 @@ class _Waiting:
         # In the order in which they came.
         self._waits = [one for one in tasks if one.state == "waiting"]
         self._levels = {one.id: self._wanted(one) for one in self._waits}
-        in_line = [one for one in self._waits if self._levels[one.id] is not None and not self._lacks_quota(one)]
+        in_line = [
+            one
+            for one in self._waits
+            if one.retry_at <= now and self._levels[one.id] is not None and not self._lacks_quota(one)
+        ]
         in_line.sort(
             key=lambda one: (one.id not in self._next, -(self._levels[one.id] or 0), one.submitted_at, one.number)
         )
@@ -288,13 +302,13 @@ class _Waiting:
         return (task.user, level) in self._out_of_quota
 
     def why(self, task: StoredTask, grace_seconds: float) -> str:
-        if task.state == "suspending":
+        if task.state == "suspending" and not task.words:
             return f"was asked to suspend, and has {grace_seconds:g} s to save"
         if task.state == "starting":
             return "is being started"
         if task.state == "paused":
             return "suspended by its owner until resumed"
-        if task.state != "waiting":
+        if task.state != "waiting" or task.retry_at > self._now:
             return task.words
         if self._lacks_quota(task):
             level = self._levels[task.id]

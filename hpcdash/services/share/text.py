@@ -25,6 +25,8 @@ def format_use(pool: Pool) -> str:
     waits = sum(task.state == "waiting" for task in pool.tasks) + pool.tasks_left_out
     paused = sum(task.state == "paused" for task in pool.tasks)
     parts = [f"{pool.nodes_used} of {counted(pool.nodes, 'node')} used"]
+    if missing := pool.nodes - pool.nodes_usable:
+        parts.append(f"{missing} out of use")
     parts.append(f"{runs} {'runs' if runs == 1 else 'run'}")
     parts.append(f"{waits} {'waits' if waits == 1 else 'wait'}")
     if paused:

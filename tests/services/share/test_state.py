@@ -66,6 +66,7 @@ class Tasks:
             above_normal_seconds=0.0,
             demoted=0,
             suspended=0,
+            retry_at=0.0,
             **given,
         )
         with self.database.writing(NOW):

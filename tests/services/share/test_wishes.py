@@ -13,7 +13,7 @@ from hpcdash.services.share.wishes import heeded
 
 NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
 RULES = PoolRules(Quotas({(EVERYONE, NORMAL): 4, (EVERYONE, ABOVE): 4, (EVERYONE, HIGH): 1}), frozenset({"ada"}))
-TASK = StoredTask("7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", NORMAL, 200.0, 0.0, 0, 0, None)
+TASK = StoredTask("7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", NORMAL, 200.0, 0.0, 0, 0, None, 0.0)
 
 
 @pytest.mark.parametrize(
