@@ -97,7 +97,12 @@ async def open_dashboard(
     """The app on the chosen clusters, over the connections of `pool`, once a person left it."""
     zone = UTC if settings.ui.clock == "utc" else None
     sessions = [
-        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root(), _ConfigFile(common.config))
+        watched(
+            build_session(cluster, pool, zone=zone, share=settings.share),
+            settings.watch,
+            state_root(),
+            _ConfigFile(common.config),
+        )
         for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
