@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,14 @@ from hpcdash.backends.script.containers.login import login_file
 from hpcdash.backends.script.containers.words import ContainerCommand, Word
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
+from tests.support.slurm.daemons import wait_until
 
 pytestmark = pytest.mark.system
 HOSTILE = ["$(rm -rf ~)", "`touch owned`", "it's", 'say "x"', "two\nlines", "a b", "*", "; touch owned", "$HOME\\", "é"]
 STAND_IN = r"""#!/bin/bash
+# Of a container that runs on, and ends with $LEFT; else there is none any more.
+[[ "$1" != wait ]] || { echo "$LEFT"; exit; }
+[[ "$1" != kill ]] || { echo "$*" >>"$RECORD/killed"; exit; }
 printf '%s\0' "$0" "$@" >>"$RECORD/argv"; printf '\0' >>"$RECORD/argv"
 env -0 >"$RECORD/env"
 [[ -z "$REGISTRY_AUTH_FILE" ]] || cp "$REGISTRY_AUTH_FILE" "$RECORD/auth"
@@ -173,6 +179,7 @@ def test_a_node_with_singularity_alone_runs_it_and_one_with_neither_says_so(node
 def test_podman_shares_the_network_and_is_given_each_variable_by_name(node: Node) -> None:
     made = made_of("podman", environment={"A": "1", "B": "", "PATH": "/opt/bin"}, own_binds=["/data", "/s:/t:ro"])
     _, (call,) = node.run(made)
+    assert re.fullmatch("--name=hpcdash-[0-9a-f]{16}", call.pop(3))
     first = call.index("sh")
     assert call[:first] == [
         *("podman", "run", "--rm", "--network=host", "--ipc=host", "--device=nvidia.com/gpu=all"),
@@ -187,6 +194,29 @@ def test_podman_shares_the_network_and_is_given_each_variable_by_name(node: Node
     contained = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *call[first:-2]]
     ended = subprocess.run([*contained, "sh", "-c", starts], stdin=subprocess.DEVNULL, timeout=60, check=False)
     assert ended.returncode == 4
+
+
+@pytest.mark.parametrize(("left", "status"), [("3", 3), ("", 0), ("-1", 0)])
+def test_a_container_that_outlasts_podman_run_is_waited_for_and_gives_its_status(
+    node: Node, left: str, status: int
+) -> None:
+    ended, _ = node.run(made_of("podman"), LEFT=left)
+    assert (ended.returncode, ended.stderr) == (status, "")
+
+
+def test_a_container_is_killed_after_the_shell_that_started_it_was(node: Node) -> None:
+    record = node.folder / "record"
+    (node.folder / "bin" / "podman").write_text(
+        f'#!/bin/sh\necho "$@" >> {record}/$1; [ "$1" != run ] || exec sleep 60\n'
+    )
+    script = "\n".join(made_of("podman").lines())
+    environ = {"PATH": f"{node.folder}/bin:/usr/bin:/bin"}
+    with subprocess.Popen(["bash", "-c", script], env=environ, start_new_session=True) as shell:
+        wait_until("the container", lambda: (record / "run").exists(), 60)
+        (name,) = re.findall("--name=(hpcdash-[0-9a-f]{16})", (record / "run").read_text())
+        os.killpg(shell.pid, signal.SIGKILL)
+    wait_until("its end", lambda: (record / "kill").exists() and (record / "kill").read_text() != "", 60)
+    assert (record / "kill").read_text().split() == ["kill", "-s", "KILL", name]
 
 
 def test_enroot_imports_creates_and_starts_once(node: Node) -> None:

@@ -31,6 +31,22 @@ while :; do
   kill -0 "$child" 2>/dev/null || exit "$status"
 done"""
 
+# Whatever kills `podman run` need not reach the container, which is conmon's child: a process of a session of its own
+# kills it after this shell.
+_NAME_IT = (
+    'hpcdash_container=hpcdash-$(od -An -N 8 -t x8 /dev/urandom | tr -d " ")',
+    """(setsid sh -c 'trap "" HUP INT TERM; tail -s 2 --pid="$1" -f /dev/null; podman kill -s KILL "$2"' sh \\
+  "$$" "$hpcdash_container" < /dev/null > /dev/null 2>&1 &)""",
+)
+# At TERM `podman run` may end before the container does, and with 0.
+_WAIT_FOR_IT = (
+    "status=$?",
+    'trap "" TERM',
+    'left=$(podman wait "$hpcdash_container" 2>/dev/null)',
+    'case $left in "" | *[!0-9]*) ;; *) status=$left ;; esac',
+    'exit "$status"',
+)
+
 
 def podman_command(
     container: Container,
@@ -45,8 +61,10 @@ def podman_command(
 
     `inherited` are names, or prefixes as `SLURM_*`, that are passed on where the node has them.
     """
-    options: list[str] = ["podman", "run", "--rm", "--network=host", "--ipc=host", *_DEVICES[slot_type]]
+    options: list[str | Word] = ["podman", "run", "--rm", Word('--name="$hpcdash_container"', is_shell=True)]
+    options += ["--network=host", "--ipc=host", *_DEVICES[slot_type]]
     is_archive = container.image.startswith("oci-archive:")
+    has_login = bool(login) and not is_archive
     if container.force_pull and not is_archive:
         options.append("--pull=always")
     options.append("--volume=/etc/hosts:/etc/hosts:ro")
@@ -55,9 +73,9 @@ def podman_command(
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
     return ContainerCommand(
         argv=(*words((*options, container.image, "sh", "-c", _HAND_SIGNALS_ON, "sh")), *command),
-        prepare=(*source_login(login), *(registry_login(container.image) if login and not is_archive else ())),
+        prepare=(*source_login(login), *(registry_login(container.image) if has_login else ()), *_NAME_IT),
         environment=environment.exported,
-        finish=('rm -f -- "$hpcdash_auth"',) if login and not is_archive else (),
+        finish=(*_WAIT_FOR_IT[:1], *(('rm -f -- "$hpcdash_auth"',) if has_login else ()), *_WAIT_FOR_IT[1:]),
     )
 
 
