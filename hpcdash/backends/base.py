@@ -451,6 +451,9 @@ class LogsPart:
     request: Callable[[str], str] = _empty_text
     """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""
 
+    result: Callable[[bytes], tuple[bytes | None, bytes | None]] | None = None
+    """What the end of a call's log holds of its result and of its failure, both JSON; None where these are files."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptsPart:

@@ -34,6 +34,7 @@ from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
+from hpcdash.job.results import JSON
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
 from hpcdash.services.cluster.snapshots import Kind
@@ -176,6 +177,15 @@ class Cluster(AbstractContextManager["Cluster"]):
         return sys.executable if self.is_here else "python3"
 
     @property
+    def title(self) -> str:
+        return self.session.store.backend.title
+
+    @property
+    def logs_results(self) -> bool:
+        """Whether a result comes back in the job's log, as its jobs have no folders to fetch it from."""
+        return self.session.store.backend.logs.result is not None
+
+    @property
     def site(self) -> Site:
         return self._launches.settings.site
 
@@ -257,6 +267,8 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
         """Of a job that nothing is remembered of here: by where it writes its log, which is in its launch's folder."""
+        if self.logs_results:
+            return Launched(form=JSON, is_logged=True)
         path = str(row["stdout_path"] or "")
         if not path.startswith("/"):
             return Launched()
@@ -298,7 +310,10 @@ class Cluster(AbstractContextManager["Cluster"]):
     async def _submit_prepared(self, prepared: Prepared, count: int | None) -> SubmittedJob:
         known = await self._cached(prepared.cache_key) if prepared.cache_key else None
         job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
-        unit = SubmittedJob(self, job_id, Launched.of(prepared.request, folder), count)
+        launched = Launched.of(prepared.request, folder)
+        if self.logs_results:
+            launched = replace(launched, is_logged=True)
+        unit = SubmittedJob(self, job_id, launched, count)
         if prepared.callbacks and known is None:
             self._call_back(unit, prepared.callbacks)
         return unit

@@ -20,7 +20,7 @@ from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import CommandTimedOut, HpcdashError, LoginRequired, UnreachableError, UsageError
-from hpcdash.job.results import load_result, load_results
+from hpcdash.job.results import JSON, load_result, load_results
 from hpcdash.services.session import ClusterSession
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _ALONG = 500
 # A network file system shows a new file a moment later.
 _LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
 _LOG_BYTES = 1 << 20
+_LOGGED_RESULT_BYTES = 8 << 20
 _QUIET_SECONDS = 3.0
 
 
@@ -42,13 +43,14 @@ _QUIET_SECONDS = 3.0
 class Launched:
     """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`.
 
-    `may_rerun`: the scheduler may start it again after a failure.
+    `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its log alone.
     """
 
     folder: str = ""
     form: str = "pickle"
     function: str = ""
     may_rerun: bool = True
+    is_logged: bool = False
 
     @staticmethod
     def of(request: Request, folder: str) -> Launched:
@@ -163,10 +165,29 @@ class SubmittedJob:
         await self.cluster.cancel_jobs((self.job_id(index),))
         self.tracked.forget(self.tracked.indices if index is None else (index,))
 
+    async def _fetch_logged(self, index: int | None) -> CallOutcome:
+        """A result that stands at the end of the job's log."""
+        parse = self.cluster.session.store.backend.logs.result
+        assert parse is not None
+        for pause in (0.0, *_LOOK_AGAIN_SECONDS):
+            await asyncio.sleep(pause)
+            file = await _log_file(Job[Any](self, index), stderr=False)
+            if file is not None:
+                content, failure = parse((await file.read_end(_LOGGED_RESULT_BYTES)).content)
+                outcome = CallOutcome(JSON, content, failure)
+                if outcome.is_whole:
+                    self.outcomes[index] = outcome
+                    return outcome
+            if self.tracked.state(index) not in (JobState.COMPLETED, JobState.FAILED):
+                break
+        return CallOutcome(JSON)
+
     async def fetch(self, index: int | None) -> CallOutcome:
         """What a task left that has ended or was seen to leave something; its siblings' come along."""
         if (known := self.outcomes.get(index)) is not None:
             return known
+        if self.launched.is_logged:
+            return await self._fetch_logged(index)
         folder, form, store = self.launched.folder, self.launched.form, self.cluster.session.store
         if not folder:
             raise UsageError(

@@ -17,6 +17,7 @@ from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks
 from hpcdash.domain.request import TASK_KIND, Request, Site
 from hpcdash.errors import UsageError
 from hpcdash.job.callbacks import Callback, shipped
+from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.task import Task
 
 # What a task says besides the keys of a request.
@@ -40,7 +41,7 @@ class Prepared:
     cache_key: str = ""
 
 
-class Target(Protocol):
+class CallTarget(Protocol):
     """Where a call goes, and what is said of all calls there: hpcdash.client.cluster.Cluster."""
 
     @property
@@ -52,12 +53,16 @@ class Target(Protocol):
     @property
     def python(self) -> str: ...
     @property
+    def title(self) -> str: ...
+    @property
+    def logs_results(self) -> bool: ...
+    @property
     def site(self) -> Site: ...
     def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]: ...
 
 
 def prepare(
-    cluster: Target,
+    cluster: CallTarget,
     task: Task[Any, Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -77,15 +82,22 @@ def prepare(
         code, items = replace(code, module="hpcdash.job.pickles", function="call_packed"), list(calls)
     if items is not None and not 1 <= len(items) <= MAX_TASKS:
         raise UsageError(f"a map takes 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}")
+    form = str(own.get("result_format", PICKLE))
+    if cluster.logs_results:
+        _refuse_for_logs(cluster.title, form, is_map=items is not None)
     with waiting_jobs() as jobs:
         staged = _arguments(task, replace(code, by_value=code.by_value and calls is None), args, kwargs, items)
     callbacks = (*cluster.callbacks, *own.get("callbacks", ()))
     if any(callback.requires_runner_transport for callback in callbacks):
         staged[CALLBACKS_NAME] = shipped(callbacks)
     after = [*task.waits_for, *((job, "afterok") for job in jobs)]
-    form = str(own.get("result_format", "pickle"))
+    if jobs and cluster.logs_results:
+        raise UsageError(f"a job is an argument, and {cluster.title} keeps no file of its result", "Pass job.result().")
     key = _cache_key(task, form, staged) if own.get("cache") else ""
     document = {**options, **_slots(own, options), "kind": TASK_KIND}
+    if cluster.logs_results and not (own.get("nodes") or 0) > 1:
+        # One node is all that there is.
+        document.pop("slots_per_node", None)
     name = getattr(task.function, "__name__", type(task.function).__name__).strip("<>")
     document.setdefault("name", name)
     # What is in the folder it starts in would hide the wheel.
@@ -111,6 +123,17 @@ def prepare(
     staged |= code.staged
     request = replace(request, call=replace(request.call, staged=staged))
     return Prepared(request, request_text(request, site=cluster.site), code.folder, callbacks, key)
+
+
+def _refuse_for_logs(title: str, form: str, *, is_map: bool) -> None:
+    """Raises UsageError for what cannot come back in a job's log."""
+    if is_map:
+        raise UsageError(f"map: {title} has no arrays", "Submit each: [task.submit(item) for item in items].")
+    if form != JSON:
+        raise UsageError(
+            f"result_format: results come back in logs of {title}, and no pickle is read from what others may write",
+            'Write result_format="json", of the task or of hpcdash.connect.',
+        )
 
 
 def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,8 +44,8 @@ class TrackedJob:
         self._wanted = frozenset(self.indices)
 
     @property
-    def number(self) -> int:
-        return int(number_of(self.job_id) or -1)
+    def key(self) -> int | str:
+        return _key(self.job_id)
 
     @property
     def is_over(self) -> bool:
@@ -199,18 +199,18 @@ class JobStates:
     async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
         """Those that no list of one's own jobs has: they ended before it was asked for, or are another's."""
         ids = tuple(dict.fromkeys(job.job_id for job in missing))
-        rows = _by_number(await self._session.actions.rows_of(ids))
+        rows = _by_key(await self._session.actions.rows_of(ids))
         for job in missing:
-            missing[job] -= job.see(rows.get(job.number, ()))
+            missing[job] -= job.see(rows.get(job.key, ()))
         left = {job: indices for job, indices in missing.items() if indices}
         if not left:
             return
         if self._store.probe is None or self._store.probe.has_accounting is not False:
             ids = tuple(dict.fromkeys(array_of(job.job_id) for job in left))
             past = await self._store.poll(self._store.backend.history.jobs(None, 0, ids))
-            rows = _by_number(past.table.to_pylist())
+            rows = _by_key(past.table.to_pylist())
             for job in left:
-                left[job] -= job.see(rows.get(job.number, ()))
+                left[job] -= job.see(rows.get(job.key, ()))
         for job, indices in left.items():
             job.tries = job.tries + 1 if indices else 0
             if job.tries >= _TRIES:
@@ -219,19 +219,26 @@ class JobStates:
 
 def _see(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
     """What a table says of the jobs; those tasks of theirs that it does not have."""
-    numbers = pa.array(sorted({job.number for job in jobs}), table["_number"].type)
-    found = table.filter(pc.is_in(table["_number"], numbers)).select(_COLUMNS)
-    rows = _by_number(found.to_pylist())
+    keys = {job.key for job in jobs}
+    numbers = pa.array(sorted(key for key in keys if isinstance(key, int)), table["_number"].type)
+    names = pa.array(sorted(key for key in keys if isinstance(key, str)), pa.string())
+    is_one = pc.or_(pc.is_in(table["_number"], numbers), pc.is_in(table["id"].cast(pa.string()), names))
+    rows = _by_key(table.filter(is_one).select(_COLUMNS).to_pylist())
     missing = {}
     for job in jobs:
-        seen = job.see(rows.get(job.number, ()))
+        seen = job.see(rows.get(job.key, ()))
         if left := {index for index in job.indices if index not in seen and index not in job.ended}:
             missing[job] = left
     return missing
 
 
-def _by_number(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    found: dict[int, list[Row]] = {}
+def _by_key(rows: Iterable[Row]) -> dict[int | str, list[Row]]:
+    found: dict[int | str, list[Row]] = {}
     for row in rows:
-        found.setdefault(int(number_of(str(row["id"])) or -1), []).append(row)
+        found.setdefault(_key(str(row["id"])), []).append(row)
     return found
+
+
+def _key(job_id: str) -> int | str:
+    """What a job's rows have in common: the number that their ids begin with, else the id."""
+    return int(number_of(job_id) or 0) or job_id

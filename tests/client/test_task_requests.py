@@ -21,25 +21,27 @@ from hpcdash.job.names import find
 
 
 @dataclass
-class Target:
+class CallTarget:
     """A cluster that nothing is asked of."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     callbacks: tuple[Callback, ...] = ()
     is_here: bool = False
     python: str = "python3"
+    title: str = "Slurm"
+    logs_results: bool = False
     site: Site = field(default_factory=Site)
 
     def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]:
         return [f"{kind}:{job}" for job, kind in after]
 
 
-def request_of(calls: ModuleType, target: Target, **options: Any) -> Request:
+def request_of(calls: ModuleType, target: CallTarget, **options: Any) -> Request:
     return prepare(target, calls.add.with_options(**options), (1,), {}).request
 
 
 def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: ModuleType) -> None:
-    target = Target({"time": "1h", "queue": "long", "environment": {"A": "1", "B": "1"}})
+    target = CallTarget({"time": "1h", "queue": "long", "environment": {"A": "1", "B": "1"}})
     request = request_of(calls, target, partition="short", mem="2G", environment={"B": "2"})
     assert (request.queue, request.memory_bytes, request.limit_seconds) == ("short", 2 << 30, 600)
     assert dict(request.environment) == {"A": "1", "B": "2"}
@@ -62,7 +64,7 @@ def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: 
 def test_what_a_function_asks_for_is_on_one_node_unless_it_says_how_many(
     calls: ModuleType, options: dict[str, int], expected: tuple[int, int | None, SlotType | None]
 ) -> None:
-    request = request_of(calls, Target(), **options)
+    request = request_of(calls, CallTarget(), **options)
     assert (request.slots, request.slots_per_node, request.slot_type) == expected
     assert (request.launcher is Launcher.SRUN) == ("ntasks" in options)
 
@@ -81,7 +83,16 @@ def test_what_a_function_asks_for_is_on_one_node_unless_it_says_how_many(
 )
 def test_settings_that_cannot_be_are_refused(calls: ModuleType, options: dict[str, Any], said: str) -> None:
     with pytest.raises(HpcdashError, match=said):
-        request_of(calls, Target(), **options)
+        request_of(calls, CallTarget(), **options)
+
+
+def test_where_results_come_back_in_logs_they_are_json(calls: ModuleType) -> None:
+    target = CallTarget({"result_format": "json"}, title="Ray", logs_results=True)
+    assert request_of(calls, target, time=None).slots_per_node is None
+    with pytest.raises(UsageError, match="no pickle is read"):
+        request_of(calls, target, result_format="pickle")
+    with pytest.raises(UsageError, match="Ray has no arrays"):
+        prepare(target, calls.add, (), {}, [1, 2])
 
 
 def test_where_the_code_is_from(calls: ModuleType) -> None:

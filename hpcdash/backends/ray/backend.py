@@ -59,7 +59,12 @@ BACKEND = Backend(
         activity=tasks.activity_query,
     ),
     inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
-    logs=LogsPart(files=jobs.log_files, others=logs.other_logs_query, request=jobs.log_request),
+    logs=LogsPart(
+        files=jobs.log_files,
+        others=logs.other_logs_query,
+        request=jobs.log_request,
+        result=requests.logged_result,
+    ),
     scripts=ScriptsPart(
         request_fields=requests.REQUEST_FIELDS,
         query=jobs.script_query,

@@ -21,7 +21,15 @@ from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import slice_type
-from hpcdash.backends.script.call import ARGS_NAME, KWARGS_NAME, RESULT_NAMES, call_files, call_python
+from hpcdash.backends.script.call import (
+    ARGS_NAME,
+    CALLBACKS_NAME,
+    KWARGS_NAME,
+    RESULT_NAMES,
+    call_files,
+    call_names,
+    call_python,
+)
 from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.request import Call, Launcher, Request, SlotType
@@ -29,6 +37,7 @@ from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.job.packaging import RunnerCall
+from hpcdash.job.results import JSON, PICKLE
 
 _PACKAGES = "/api/packages/gcs/"
 _DRIVER = "slice_driver"
@@ -37,6 +46,14 @@ _REQUEST_NAME = "request.json"
 # Stands for the folder of the package, which is another one on each node: the variable of this name has it.
 _PACKAGE = "/HPCDASH_PACKAGE"
 _RUN_NAME = "hpcdash-run.sh"
+# There is no folder to fetch a result from: its line stands at the end of the log.
+_RESULT, _FAILURE = "hpcdash-result: ", "hpcdash-failure: "
+_TELL_RESULT = """
+status=$?
+output={output}
+if [ -f "$output" ]; then printf '\\n{result}'; cat -- "$output"; echo; fi
+if [ -f "$output.error" ]; then printf '\\n{failure}'; cat -- "$output.error"; echo; fi
+exit "$status\""""
 # What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of ray/_private/ray_constants.py.
 _MOST_PACKAGE_BYTES = 100 << 20
 _LEAST_BYTES_A_SECOND = 64 * 1024
@@ -235,23 +252,44 @@ def _call(request: Request, call: Call, mark: str) -> str:
         raise UsageError("job_library: [call] needs it, for it starts the function", "Leave job_library out.")
     if call.package:
         raise UsageError("call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path.")
+    files = {name: f"{_PACKAGE}/{name}" for name in call_names(call)}
+    is_json = call.result_format == JSON
     # Runs in one folder leave each other's results alone.
     uid, (stem, dot, ending) = mark.rpartition(":")[2], RESULT_NAMES[call.result_format].rpartition(".")
+    output = f"{request.work_dir or _PACKAGE}/{stem}-{uid}{dot}{ending}"
     runner = RunnerCall(
         call.module,
         call.function,
         request.work_dir or _PACKAGE,
-        args_file=f"{_PACKAGE}/{ARGS_NAME}" if call.args else None,
-        kwargs_file=f"{_PACKAGE}/{KWARGS_NAME}" if call.kwargs else None,
+        args_file=files.get(ARGS_NAME),
+        kwargs_file=files.get(KWARGS_NAME),
+        callbacks_file=files.get(CALLBACKS_NAME),
         pre_submission_id=mark,
-        output_file=f"{request.work_dir}/{stem}-{uid}{dot}{ending}" if request.work_dir else None,
+        output_file=output if request.work_dir or is_json else None,
         callbacks=call.callbacks,
-        sys_path=(*call.sys_path, *((request.work_dir,) if request.work_dir else ())),
-        result_format=call.result_format if call.result_format != "pickle" else None,
+        sys_path=(
+            *(path for path in files.values() if path.endswith(".zip")),
+            *call.sys_path,
+            request.work_dir or _PACKAGE,
+        ),
+        main=f"{_PACKAGE}/{call.main}" if call.main else None,
+        result_format=call.result_format if call.result_format != PICKLE else None,
     )
     _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
     words = " \\\n  ".join([call_python(call), *options])
+    if is_json and not request.slice:
+        words += _TELL_RESULT.format(output=shlex.quote(output), result=_RESULT, failure=_FAILURE)
     return words.replace(f"={_PACKAGE}", f'="${_PACKAGE[1:]}"')
+
+
+def logged_result(content: bytes) -> tuple[bytes | None, bytes | None]:
+    """The result (JSON) and the failure (JSON) that the end of a call's log holds; None for what it does not."""
+    found = dict.fromkeys((_RESULT, _FAILURE))
+    for line in content.splitlines():
+        for mark in found:
+            if line.startswith(mark.encode()):
+                found[mark] = line.removeprefix(mark.encode())
+    return found[_RESULT], found[_FAILURE]
 
 
 def _or(value: int | None, usual: int) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,13 +40,15 @@ from hpcdash.backends.ray.driver.status import (
     with_record,
 )
 from hpcdash.backends.ray.jobs import job_row, log_request
-from hpcdash.backends.ray.requests import submitted_request
+from hpcdash.backends.ray.requests import logged_result, submitted_request
 from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, types_among, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import JobState
 from hpcdash.errors import UsageError
+from hpcdash.job import job_zip
+from hpcdash.job.pickles import packed
 
 HOUR = 3600.0
 
@@ -159,6 +163,22 @@ def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() ->
     assert b'export HPCDASH_PACKAGE="$PWD"\n' in files["hpcdash-run.sh"]
     assert b'--job-dir="$HPCDASH_PACKAGE"' in files["hpcdash-run.sh"]
     assert b"--output-file" not in files["hpcdash-run.sh"]
+
+
+def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_staged(tmp_path: Path) -> None:
+    asked = read_request('[call]\nfunction = "json:loads"\nresult_format = "json"\n')
+    assert asked.call is not None
+    staged = {"call-args.b64": packed(['{"loss": 0.5}']), "call-kwargs.b64": packed({})}
+    for staged_args, expected in ((staged, b'{"loss": 0.5}'), ({"call-args.b64": packed(["no JSON"])}, None)):
+        call = replace(asked.call, staged=staged_args)
+        made = submitted_request(replace(asked, call=call), job_zip(), "hpcdash:0123")
+        folder = tmp_path / str(expected is None)
+        with zipfile.ZipFile(io.BytesIO(made.before[0].stdin or b"")) as package:
+            package.extractall(folder)
+        done = subprocess.run(["bash", "hpcdash-run.sh"], cwd=folder, capture_output=True, timeout=60, check=False)
+        result, failure = logged_result(done.stdout)
+        assert (done.returncode, result) == (0 if expected else 1, expected), done
+        assert failure is None if expected else json.loads(failure or b"")["type"] == "JSONDecodeError"
 
 
 @pytest.mark.parametrize(
