@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tests.e2e.live_store import store_on
 from tests.e2e.scene import DRAINED_NODE, Scene, play
 from tests.support.pbs.over_ssh import HOST, PbsCluster, pbs_over_ssh, why_no_cluster
 from tests.support.program import Program, home_with, program_on_the_spot, program_over_ssh
+from tests.support.ray_cluster import RayCluster
 from tests.support.slurm import SlurmLab, free_base_port
 from tests.support.slurm.daemons import wait_until
 from tests.support.suite import people
@@ -31,6 +33,31 @@ def over_ssh(slurm_lab: SlurmLab, tmp_path: Path) -> Program:
 def locally(slurm_lab: SlurmLab, tmp_path: Path) -> Program:
     """hpcdash on the cluster itself, as root."""
     return program_on_the_spot(slurm_lab, tmp_path / "root")
+
+
+# Stands for docker: writes down its words, and runs the command behind the image.
+DOCKER = """#!/bin/bash
+echo "$@" >>"$DOCKER_WORDS"
+[ "$1" = run ] || exit 0
+until [ "$1" = img:1 ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="session")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """The session's Ray: a head, and what nodes tests add. They look only at what they submit."""
+    folder = tmp_path_factory.mktemp("docker")
+    docker = folder / "docker"
+    docker.write_text(DOCKER)
+    docker.chmod(stat.S_IRWXU)
+    cluster = RayCluster(variables={"DOCKER_WORDS": str(folder / "words")}, path=str(folder))
+    try:
+        cluster.start(**{"TPU-v4-8-head": 1, "slice-h": 4})
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 def clear(lab: SlurmLab, *drained: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import secrets
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,15 +19,6 @@ pytestmark = [
     pytest.mark.xdist_group("ray"),
 ]
 SECONDS = 120.0
-# Stands for docker: writes down its words, and runs the command behind the image.
-DOCKER = """#!/bin/bash
-echo "$@" >>"$DOCKER_WORDS"
-[ "$1" = run ] || exit 0
-until [ "$1" = img:1 ]; do shift; done
-shift
-exec "$@"
-"""
-
 
 TRAINER = """
 import os, time
@@ -63,20 +52,6 @@ def main(failing):
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
-    folder = tmp_path_factory.mktemp("docker")
-    docker = folder / "docker"
-    docker.write_text(DOCKER)
-    docker.chmod(stat.S_IRWXU)
-    cluster = RayCluster(variables={"DOCKER_WORDS": str(folder / "words")}, path=str(folder))
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-
-
-@pytest.fixture(scope="module")
 def slice_a(ray: RayCluster) -> list[int]:
     return ray.add_slice("v4-16", "slice-a")
 
@@ -102,18 +77,15 @@ def log(program: Program, job_id: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", program("log", job_id).text)
 
 
-def until_said(program: Program, job_id: str, words: str) -> str:
-    until(words, lambda: words in log(program, job_id), SECONDS)
-    return log(program, job_id)
+def until_said(ray: RayCluster, job_id: str, words: str) -> str:
+    until(words, lambda: words in ray.log(job_id), SECONDS)
+    return ray.log(job_id)
 
 
-def ended(program: Program, job_id: str) -> tuple[str, int | None]:
-    def row() -> dict[str, object]:
-        found: dict[str, object] = program("show", job_id, "--format", "json").json["job"]
-        return found
-
-    until("the job to end", lambda: row()["state"] not in ("pending", "running"), SECONDS)
-    return row()["state"], row()["exit_code"]  # type: ignore[return-value]
+def ended(ray: RayCluster, program: Program, job_id: str) -> tuple[str, int | None]:
+    until("the job to end", lambda: ray.has_ended(job_id), SECONDS)
+    row = program("show", job_id, "--format", "json").json["job"]
+    return row["state"], row["exit_code"]
 
 
 @pytest.fixture
@@ -131,14 +103,14 @@ def processes_with(word: str) -> list[int]:
 
 
 def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
-    program: Program, slice_a: list[int], tmp_path: Path
+    ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
     job_id = submit(
         program,
         f'echo "$WORLD_SIZE $MASTER_PORT $HPCDASH_ATTEMPT" >{tmp_path}/rank-$RANK\n'
         f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' >>{tmp_path}/rank-$RANK",
     )
-    assert ended(program, job_id) == ("completed", 0)
+    assert ended(ray, program, job_id) == ("completed", 0)
     assert [(tmp_path / f"rank-{rank}").read_text().split() for rank in (0, 1)] == [
         ["2", "29500", "1", "0"],
         ["2", "29500", "1", "1"],
@@ -149,10 +121,10 @@ def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
-    program: Program, slice_a: list[int], marker: str
+    ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
     job_id = submit(program, f'[ "$RANK" = 0 ] || exit 7\nexec sleep {marker}', "retries_failure = 0")
-    assert ended(program, job_id) == ("failed", 7)
+    assert ended(ray, program, job_id) == ("failed", 7)
     assert "attempt 1 failed: worker 1 on slice-a, exit 7" in log(program, job_id)
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
     assert [(step["id"], step["state"], step["exit_code"]) for step in steps] == [
@@ -163,17 +135,17 @@ def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
 
 
 def test_cancelling_leaves_no_process_that_does_not_heed_signals(
-    program: Program, slice_a: list[int], marker: str
+    ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
     job_id = submit(program, f"trap '' TERM; sh -c 'exec sleep {marker}' & exec sleep {marker}")
     until("the command to run on both workers", lambda: len(processes_with(marker)) >= 4, SECONDS)
     assert program("cancel", "--yes", job_id).status == 0
-    assert ended(program, job_id)[0] == "cancelled"
+    assert ended(ray, program, job_id)[0] == "cancelled"
     until("all of it to end", lambda: not processes_with(marker), 60)
 
 
 def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
-    program: Program, slice_a: list[int], tmp_path: Path
+    ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     kill = tmp_path / "KILL"
@@ -182,13 +154,13 @@ def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
         f'slice = "v4-16"\nwork_dir = "{tmp_path}"\ncheckpoints = "{tmp_path}/saved"\nkill_switch = "{kill}"\n'
         'retries_failure = 1\n[call]\nfunction = "trainer:main"\nkwargs = { failing = 1 }\n',
     )
-    words = until_said(program, job_id, "[attempt2.worker0]: step ")
+    words = until_said(ray, job_id, "[attempt2.worker0]: step ")
     # The worker that was cancelled saved in the seconds that it had.
     [saved] = {int(found) for found in re.findall(r"attempt 2 from \S+/step-0*(\d+)", words)}
     assert f"[attempt1.worker0]: saved {saved}" in words
     assert "[attempt1.worker1]: ValueError: a bad day" in words
     kill.touch()
-    assert ended(program, job_id) == ("completed", 0)
+    assert ended(ray, program, job_id) == ("completed", 0)
     [result] = tmp_path.glob("result-*.pkl")
     assert pickle.loads(result.read_bytes()) == job_id
 
@@ -201,7 +173,7 @@ def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(
         "echo secret is $TOKEN",
         '[environment]\nTOKEN = "hunter2"\n[container]\nimage = "img:1"\nbinds = ["/data:/data"]\n',
     )
-    assert ended(program, job_id) == ("completed", 0)
+    assert ended(ray, program, job_id) == ("completed", 0)
     words = Path(ray.variables["DOCKER_WORDS"]).read_text().splitlines()
     [first] = {line for line in words if line.startswith("run") and "hpcdash-llm-0" in line}
     assert first.startswith("run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e ")
@@ -211,12 +183,14 @@ def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(
     assert "secret is hunter2" in log(program, job_id)
 
 
-def test_more_slices_than_there_are_is_said_and_waited_for(program: Program, slice_a: list[int]) -> None:
+def test_more_slices_than_there_are_is_said_and_waited_for(
+    ray: RayCluster, program: Program, slice_a: list[int]
+) -> None:
     job_id = submit(program, "true", kind="v4-512")
     until_said(
-        program,
+        ray,
         job_id,
-        "hpcdash: waiting for 1 slice of v4-512: 0 there; the cluster has none, only v4-16, after 0 min",
+        "hpcdash: waiting for 1 slice of v4-512: 0 there; the cluster has none, only v4-16, v4-8, after 0 min",
     )
     program("cancel", "--yes", job_id)
 
@@ -262,7 +236,7 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     ray.add_node(**{"slice-b": 1, "TPU": 4})
     last = begun(4, after=smaller)
     (tmp_path / "over").touch()
-    assert ended(program, job_id) == ("completed", 0)
+    assert ended(ray, program, job_id) == ("completed", 0)
     words = log(program, job_id)
     assert "preempted: slice-b, it goes on with more slices" in words
     assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,19 @@ class RayCluster:
         return f"http://127.0.0.1:{self.dashboard_port}"
 
     def start(self, **resources: float) -> None:
+        for _ in range(_STARTS):
+            self._start_head(resources)
+            head = self._nodes[0]
+            until("the dashboard", lambda head=head: self._answers() or head.poll() is not None, _START_SECONDS)
+            if head.poll() is None:
+                return
+            self._nodes.clear()
+        raise AssertionError(f"the head ended {_STARTS} times while it started: see {self.folder}")
+
+    def _answers(self) -> bool:
+        return bool(self.get("/api/version")) and self.get("/api/jobs/") is not None
+
+    def _start_head(self, resources: Mapping[str, float]) -> None:
         self._ray(
             "--head",
             f"--port={self.gcs_port}",
@@ -69,23 +83,36 @@ class RayCluster:
             f"--temp-dir={self.folder}",
             f"--resources={json.dumps(resources)}",
         )
-        until("the dashboard", lambda: self.get("/api/version") and self.get("/api/jobs/") is not None, _START_SECONDS)
 
     def add_slice(self, kind: str, name: str, workers: int = 2) -> list[int]:
         """The workers of one TPU slice, as Ray names their resources; returns their places, the first one's first."""
-        return [
-            self.add_node(**{name: 1, "TPU": 4, **({f"TPU-{kind}-head": 1} if worker == 0 else {})})
-            for worker in range(workers)
-        ]
+        heads = [{f"TPU-{kind}-head": 1}] + [{}] * (workers - 1)
+        return self._add([{name: 1, "TPU": 4, **head} for head in heads])
 
     def add_node(self, **resources: float) -> int:
         """One more node; returns its place, for `kill_node`."""
+        [place] = self._add([resources])
+        return place
+
+    def _add(self, nodes: Sequence[Mapping[str, float]]) -> list[int]:
+        """Nodes with these resources, which start at the same time but for the names of their sockets."""
+        places: dict[int, int] = {}
         for _ in range(_STARTS):
-            self._ray(f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=1", f"--resources={json.dumps(resources)}")
-            until("a node", self._is_whole, _START_SECONDS)
-            if self._nodes[-1].poll() is None:
-                return len(self._nodes) - 1
+            missing = [at for at in range(len(nodes)) if at not in places]
+            for at in missing:
+                words = (f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=1", f"--resources={json.dumps(nodes[at])}")
+                known = self._sockets()
+                places[at] = self._ray(*words)
+                node = self._nodes[places[at]]
+                until("its socket", lambda node=node, known=known: self._sockets() > known or node.poll() is not None)
+            until("the nodes", self._is_whole, _START_SECONDS)
+            places = {at: place for at, place in places.items() if self._nodes[place].poll() is None}
+            if len(places) == len(nodes):
+                return [places[at] for at in range(len(nodes))]
         raise AssertionError(f"a node ended {_STARTS} times while it started: see {self.folder}")
+
+    def _sockets(self) -> set[Path]:
+        return set(Path(self.folder, "session_latest", "sockets").glob("raylet*"))
 
     def kill_node(self, place: int) -> None:
         """End a node at once, as a preemption does; returns when the head knows."""
@@ -109,6 +136,15 @@ class RayCluster:
         except (urllib.error.URLError, OSError, ValueError):
             return None
 
+    def has_ended(self, job_id: str) -> bool:
+        job = self.get(f"/api/jobs/{job_id}")
+        return job is not None and job["status"] not in ("PENDING", "RUNNING")
+
+    def log(self, job_id: str) -> str:
+        """What a job's driver wrote so far, without colours: what is waited for costs no process of hpcdash's."""
+        found = self.get(f"/api/jobs/{job_id}/logs") or {}
+        return re.sub(r"\x1b\[[0-9;]*m", "", found.get("logs", ""))
+
     def stop(self, *, keep_folder: bool = False) -> None:
         """End all nodes, the head last, and remove what they wrote."""
         for nodes in (self._nodes[1:], self._nodes[:1]):
@@ -125,7 +161,7 @@ class RayCluster:
         if not keep_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _ray(self, *words: str) -> None:
+    def _ray(self, *words: str) -> int:
         folder = Path(sys.executable).parent
         program = folder / "ray"
         path = os.pathsep.join(filter(None, (self.path, str(folder), os.environ.get("PATH", os.defpath))))
@@ -150,6 +186,8 @@ class RayCluster:
                     **os.environ,
                     "PATH": path,
                     "PYTHONUNBUFFERED": "1",
+                    # Ray would let its workers have what other tests leave of the processors.
+                    "RAY_worker_niceness": "0",
                     "RAY_agent_register_timeout_ms": str(int(_START_SECONDS * 1000)),
                     **self.variables,
                 },
@@ -159,3 +197,4 @@ class RayCluster:
                 start_new_session=True,
             )
         self._nodes.append(node)
+        return len(self._nodes) - 1
