@@ -35,6 +35,8 @@ class Capability(StrEnum):
     """What a scheduler can do; screens ask for these, never for its name."""
 
     JOBS = "jobs"
+    # Each job is somebody's.
+    OWNERS = "owners"
     NODES = "nodes"
     QUEUES = "queues"
     HISTORY = "history"
@@ -405,6 +407,10 @@ class DetailPart:
 
     requeue_refusal: Callable[[Mapping[str, str]], str] = _empty_text
     """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
+
+    task_refusal: Callable[[Mapping[str, str]], str] | None = None
+    """Why a job cannot be a task of a shared pool, by what `native` says: it is not put back into the queue, or is more
+    than one job; '' where nothing forbids it. None: its jobs cannot be put back and held."""
 
     submit_line: Callable[[Mapping[str, str]], str] = _empty_text
     """The command line that a job was submitted with, by what `native` or the history's says; '' where not told."""

@@ -100,10 +100,14 @@ class JobScope:
 
     `job_ids` narrows to these jobs or arrays, ended ones included; with `user` and `ended` the answer may hold more of
     that user's jobs, where that costs the scheduler less. With `each_task` each task of an array that runs is a row,
-    also where that costs the scheduler more.
+    also where that costs the scheduler more. `queue`, `qos` and `reservation` narrow to those of one, where the
+    scheduler has such a thing.
     """
 
     user: str | None = None
     ended: bool = False
     job_ids: tuple[str, ...] = ()
     each_task: bool = False
+    queue: str = ""
+    qos: str = ""
+    reservation: str = ""

@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -22,7 +23,14 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings, path_variable
-from hpcdash.config.settings import ClusterSettings, EmbeddedSettings, LaunchSettings, PollSettings, Settings
+from hpcdash.config.settings import (
+    ClusterSettings,
+    EmbeddedSettings,
+    LaunchSettings,
+    PollSettings,
+    PoolSettings,
+    Settings,
+)
 from hpcdash.config.values import http_url
 from hpcdash.domain.request import Site
 from hpcdash.embedded import FOLDER_VARIABLE
@@ -231,6 +239,12 @@ def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
     return embedded_backend(queue_program(folder), ended_seconds=ended_seconds)
 
 
+def is_first_start(common: CommonOptions, settings: Settings) -> bool:
+    """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such thing."""
+    is_said = common.ssh or common.local or common.cluster or common.backend or common.url or settings.clusters
+    return not (is_said or os.environ.get("TEXTUAL_DRIVER") or found_here())
+
+
 def why_this(common: CommonOptions, settings: Settings) -> str:
     """What was chosen where nobody said anything, and how to say something; '' where somebody did."""
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
@@ -326,7 +340,23 @@ def queue_pace_of(cluster: ClusterSettings) -> Pace:
     return replace(pace, seconds=seconds, controller_share=min(pace.controller_share, 0.05))
 
 
-def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinfo | None = None) -> ClusterSession:
+def pool_folder(name: str) -> Path:
+    """Where the coordinator of a shared pool keeps what it knows."""
+    return state_root() / "share" / name
+
+
+def with_state_file(pool: PoolSettings) -> PoolSettings:
+    """With the file that its coordinator publishes where the configuration names none."""
+    return replace(pool, state_file=pool.state_file or str(pool_folder(pool.name) / "pool.json"))
+
+
+def build_session(
+    cluster: ClusterSettings,
+    pool: ConnectionPool,
+    *,
+    zone: tzinfo | None = None,
+    share: Mapping[str, PoolSettings] = MappingProxyType({}),
+) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
     backends = backends_of(cluster)
     transport = _transport(cluster, pool, backends)
@@ -352,7 +382,8 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
     origin = f"{_origin(cluster)}, asked every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
     launch = _here(cluster.launch) if is_queue else cluster.launch
     launches = Launches(store, launch, state_root())
-    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches)
+    pools = tuple(with_state_file(one) for one in share.values() if one.cluster in (None, cluster.name))
+    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches, pools=pools)
 
 
 def snapshot_cache(cluster: ClusterSettings, backends: Sequence[Backend] | None = None) -> SnapshotCache:
@@ -408,7 +439,7 @@ def _origin(cluster: ClusterSettings) -> str:
 def build_replay(case_directory: Path) -> ClusterSession:
     """A recorded case as a cluster; its clock stands still."""
     from hpcdash.services.logs.file import FILE_READERS
-    from hpcdash.transport.replay import ReplayTransport
+    from hpcdash.transport.replay import FILES_FOLDER, ReplayTransport
 
     transport = ReplayTransport(case_directory, file_readers=FILE_READERS)
     backend = load_backend(transport.backend if transport.backend in NAMES else NAMES[0])
@@ -422,7 +453,14 @@ def build_replay(case_directory: Path) -> ClusterSession:
         title=f"{transport.name} (recorded)",
     )
     poller = Poller(store, pace_of(ClusterSettings("replay", "replay")))
-    return ClusterSession(store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store))
+    # What coordinators published, by the names of its folders.
+    published = sorted((case_directory / FILES_FOLDER / "shared").glob("*/pool.json"))
+    pools = tuple(
+        PoolSettings(one.parent.name, 1, state_file=f"/shared/{one.parent.name}/pool.json") for one in published
+    )
+    return ClusterSession(
+        store, poller, Actions(store, journal()), str(case_directory), UTC, Launches(store), pools=pools
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,10 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
             share / "bash-completion/completions/hpcdash",
             "It counts in new shells, with the package bash-completion.",
         ),
-        "zsh": (home / ".zfunc/_hpcdash", "In ~/.zshrc, before compinit: fpath=(~/.zfunc $fpath)"),
+        "zsh": (
+            home / ".zfunc/_hpcdash",
+            "It counts in new shells, where ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit",
+        ),
         "fish": (config / "fish/completions/hpcdash.fish", "It counts in new shells."),
     }[shell]
     try:

@@ -64,7 +64,7 @@ EXAMPLES = {
     "render": ("render request.toml --for pbs",),
     "stub": ("stub train.sh | hpcdash submit -",),
     "alloc": ("alloc --gpus 8 --time 4h --keep",),
-    "share": ("share run lab", "share show lab", "share simulate trace.csv --nodes 8"),
+    "share": ("share run lab", "share show", "share raise 4711", "share simulate trace.csv --nodes 8"),
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
     "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
     "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),
@@ -135,7 +135,13 @@ class Commands(CommandGroup):
 
 def topics() -> dict[str, Callable[[], str]]:
     """Texts of `hpcdash help TOPIC`."""
-    return {"filters": _filters, "keys": _keys, "config": _config, "exit-status": lambda: EXIT_STATUS}
+    return {
+        "filters": _filters,
+        "keys": _keys,
+        "config": _config,
+        "exit-status": lambda: EXIT_STATUS,
+        "licenses": _licenses,
+    }
 
 
 def _filters() -> str:
@@ -166,3 +172,9 @@ def _config() -> str:
     from hpcdash.config.example import default_config_text
 
     return default_config_text()
+
+
+def _licenses() -> str:
+    from hpcdash.cli.licenses import licenses
+
+    return licenses()

@@ -158,17 +158,30 @@ _EXAMPLE = """\
 #gpus = 2
 #grace_seconds = 10
 
-# A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`; on the embedded queue). A
-# request with share = "NORMAL" is a task of it. Whoever is not among the choosers gets the highest priority with quota
-# left.
+# A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`). A request with
+# share = "NORMAL" is a task of it. Whoever is not among the choosers gets the highest priority with quota left. Of a
+# cluster a queue, a QoS or a reservation is the pool, and as_owners acts on other users' jobs by sudo; on the embedded
+# queue cpus_per_node and gpus_per_node say what a node is. The coordinator is an account, one's own by default;
+# `hpcdash share show` and :share show what it publishes in state_file.
 #[share.lab]
+#cluster = "gpu"
+#coordinator = "hpcshare"
+#state_file = "/shared/lab/pool.json"
 #nodes = 4
+#queue = "shared"
+#qos = "shared"
+#reservation = "shared"
+#as_owners = false
 #cpus_per_node = 8
 #gpus_per_node = 1
 #choosers = ["ada"]
 #least_gpus = 1
 #grace_seconds = 5
 #demote_after_seconds = 1800
+#start_seconds = 120
+#retry_seconds = 600
+#no_log_seconds = 1800
+#poll_seconds = 5
 #[[share.lab.quotas]]
 #users = ["*"]
 #priority = "NORMAL"

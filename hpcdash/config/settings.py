@@ -176,23 +176,40 @@ class QuotaSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """One [share.POOL]: a pool of `nodes` nodes that tasks have in turns.
+    """One [share.POOL]: a pool of at most `nodes` nodes that tasks have in turns.
 
+    queue, qos, reservation: which jobs and nodes the scheduler counts to it; '' for any.
+    as_owners: the scheduler is asked as each task's owner, as the sudo rules allow it, else as the coordinator's own.
     cpus_per_node, gpus_per_node: what a node is where the scheduler does not count nodes, as the embedded queue.
     choosers: the users who may choose a priority ("*": everyone); the others get AUTO. least_gpus: of each task.
     grace_seconds: how long a task has to save. demote_after_seconds: of running, until ABOVE_NORMAL becomes NORMAL.
-    poll_seconds: how often the queue is looked at.
+    start_seconds: how long the scheduler has to start a task before another one has its turn, retry_seconds long.
+    no_log_seconds: a task that writes no log for so long has failed; 0: it has not.
+    poll_seconds: how often the queue is looked at; 0: every second on the embedded queue, every 5 s on any other.
+    cluster: the one it is on, a key of `clusters`; None: any. coordinator: the account that coordinates it, whose
+    state_file is believed ('': one's own). state_file: where that account publishes what the pool does ('': in its own
+    folder of state, which no other account can read).
     """
 
     name: str
     nodes: Annotated[int, whole_in_range(1, _MAX_SLOTS, "nodes")]
+    cluster: Annotated[str | None, values.line_of_text] = None
+    coordinator: Text = ""
+    state_file: Annotated[str, values.absolute_path] = ""
+    queue: Text = ""
+    qos: Text = ""
+    reservation: Text = ""
+    as_owners: Flag = False
     cpus_per_node: Annotated[int, whole_in_range(1, _MAX_SLOTS, "CPUs")] = 1
     gpus_per_node: Annotated[int, whole_in_range(0, _MAX_SLOTS, "GPUs")] = 0
     choosers: Annotated[tuple[str, ...], values.texts] = ()
     least_gpus: Annotated[int, whole_in_range(0, _MAX_SLOTS, "GPUs")] = 0
     grace_seconds: Annotated[float, in_range(0, 3600, "seconds")] = 5.0
     demote_after_seconds: Annotated[float, in_range(1, 30 * 86_400, "seconds")] = 1800.0
-    poll_seconds: Annotated[float, in_range(0.05, 3600, "seconds")] = 1.0
+    start_seconds: Annotated[float, in_range(1, 86_400, "seconds")] = 120.0
+    retry_seconds: Annotated[float, in_range(1, 86_400, "seconds")] = 600.0
+    no_log_seconds: Annotated[float, in_range(0, 30 * 86_400, "seconds")] = 1800.0
+    poll_seconds: Annotated[float, in_range(0, 3600, "seconds")] = 0.0
     quotas: Annotated[tuple[QuotaSettings, ...], Key.APART] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -208,6 +209,9 @@ def text_column(pieces: Sequence[bytes | None] | pa.Array) -> pa.Array:
         )
 
 
+_FIRST_WORD = re.compile("[a-z]+_(?=.)")
+
+
 def shared_ending(ids: Column) -> str:
     """What all ids of a column end with from the first dot on: `.server`; '' where they do not, or there is none."""
     array = as_array(ids)
@@ -219,6 +223,15 @@ def shared_ending(ids: Column) -> str:
         return ""
     begins = pc.subtract(pc.binary_length(array), len(ending))
     return ending if pc.all(pc.equal(pc.find_substring(array, "."), begins)).as_py() else ""
+
+
+def shared_beginning(ids: Column) -> str:
+    """The word that all ids of a column begin with, its underscore included: `raysubmit_`; '' where they do not."""
+    array = as_array(ids)
+    if not len(array) or array.null_count:
+        return ""
+    found = _FIRST_WORD.match(array[0].as_py())
+    return found[0] if found and pc.all(pc.starts_with(array, found[0])).as_py() else ""
 
 
 def shortened(ids: Column) -> pa.Array:

@@ -1,14 +1,13 @@
-"""Bash that stands before the runner in a batch script and starts it: no package, or a wheel.
+"""The runner's command line, and bash that makes a venv for it out of a wheel or a project.
 
-Pure text. The scripts need bash and coreutils on the node; PY_EXEC is the Python that starts the runner (by default
-python), and each of them leaves its exit status as the runner's. Raises ValueError for what no shell line can say.
+Pure text. It needs bash and coreutils on the node; PY_EXEC is the Python that starts the runner. Raises ValueError for
+what no shell line can say.
 """
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Sequence
 
 # What removes the venv as the script ends; a script with an EXIT trap of its own calls it there.
 FINISH = "hpcdash_finish"
@@ -74,19 +73,10 @@ class RunnerCall:
 
 @dataclass(frozen=True)
 class Packaged:
-    """`before` are lines of bash for before the runner, `wrap` the words in front of its command, `after` lines for
-    when the script ends, however it does. `script_for()` puts them together."""
+    """`before` are lines of bash for before the runner, `after` lines for when the script ends, however it does."""
 
     before: tuple[str, ...] = ()
-    wrap: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
-
-    def script_for(self, call: RunnerCall) -> str:
-        """All of it as bash, the runner's command last: its exit status is the script's."""
-        command = " ".join(
-            [*map(_quoted, self.wrap), *(text if shell else _quoted(text) for text, shell in call.words())]
-        )
-        return "\n".join([f"export JOB_DIR={_quoted(call.job_dir)}", *self.lines(), command]) + "\n"
 
     def lines(self) -> tuple[str, ...]:
         """What stands before the runner's command, and sees to it that `after` is done when the script ends."""
@@ -94,27 +84,8 @@ class Packaged:
         return (*(finish if self.after else ()), *self.before)
 
 
-def no_packaging(python: str = "python", python_path: Sequence[str] = (), wrap: Sequence[str] = ()) -> Packaged:
-    """The node's own Python; `python_path` (the zip of hpcdash.job, folders of code) goes before PYTHONPATH.
-
-    A PY_EXEC that the environment has already wins over `python`. `wrap` stands before the runner: `srun`, and its
-    options.
-    """
-    return Packaged(before=(_python(python), *_python_path(python_path)), wrap=tuple(wrap))
-
-
 def _python(python: str) -> str:
     return f'PY_EXEC="${{PY_EXEC:-}}"; [ -n "$PY_EXEC" ] || PY_EXEC={_quoted(python)}; export PY_EXEC'
-
-
-def _python_path(paths: Sequence[str]) -> tuple[str, ...]:
-    for path in paths:
-        if ":" in path or not path:
-            raise ValueError(f"{path!r} cannot stand in PYTHONPATH: give a path without a colon")
-    if not paths:
-        return ()
-    joined = _quoted(":".join(paths))
-    return (f'export PYTHONPATH={joined}"${{PYTHONPATH:+:$PYTHONPATH}}"',)
 
 
 def _build_command(python: str, source: str, folder: str, isolated: bool) -> str:
@@ -129,20 +100,15 @@ def wheel_packaging(
     wheel: str = "",
     source: str = "",
     python: str = "python",
-    python_path: Sequence[str] = (),
-    wrap: Sequence[str] = (),
-    pip_options: Sequence[str] = (),
-    system_site_packages: bool = False,
     isolated: bool | None = False,
     array_tasks: int = 1,
-    keep: bool = False,
     stale_seconds: int = 180,
 ) -> Packaged:
     """A venv of the job's own with a wheel in it, given as a file or built on the node from a project's folder.
 
     `folder`, absolute and on a file system that all nodes share, is for the venv alone. Whoever of the job's array
     comes first builds, the others wait; a builder that showed no life for `stale_seconds` is replaced. When the last of
-    `array_tasks` has ended, the venv is removed, unless `keep`. `isolated` None: pip fetches what the build needs where
+    `array_tasks` has ended, the venv is removed. `isolated` None: pip fetches what the build needs where
     the build fails without. For the batch script, not for each rank of srun.
     """
     if bool(wheel) == bool(source):
@@ -151,24 +117,19 @@ def wheel_packaging(
         raise ValueError(f"folder: {folder!r} is not absolute, and a job may start anywhere")
     if array_tasks < 1 or stale_seconds < 1:
         raise ValueError("array_tasks and stale_seconds are numbers of 1 or more")
-    venv_options = " --system-site-packages" if system_site_packages else ""
     build = _build_in_venv(_quoted(source), isolated) + " &&\n    " if source else ""
     install = _INSTALL.format(
-        venv_options=venv_options,
         build=build,
-        pip_options="".join(" " + _quoted(option) for option in pip_options),
         wheel='"$hpcdash_mine"/wheel/*.whl' if source else _quoted(wheel),
     )
     return Packaged(
         before=(
             _python(python),
-            *_python_path(python_path),
             *_WHERE.format(folder=_quoted(folder), index=_INDEX).splitlines(),
             *install.splitlines(),
             *_LOCK.format(stale_seconds=stale_seconds).splitlines(),
         ),
-        wrap=tuple(wrap),
-        after=(*_LEAVE.splitlines(), *(() if keep else _REMOVE.format(array_tasks=array_tasks).splitlines())),
+        after=(*_LEAVE.splitlines(), *_REMOVE.format(array_tasks=array_tasks).splitlines()),
     )
 
 
@@ -195,9 +156,9 @@ rm -f -- "$hpcdash_done\""""
 # PYTHONPATH would have pip take a package for installed.
 _INSTALL = """\
 hpcdash_install() {{
-  rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv{venv_options} "$hpcdash_mine" &&
+  rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv "$hpcdash_mine" &&
     {build}PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \\
-      {pip_options} -- {wheel}
+      -- {wheel}
 }}"""
 
 # mkdir is whole on every file system, which flock is not. Were two to build at once, each would have a folder of its

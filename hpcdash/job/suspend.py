@@ -23,7 +23,7 @@ from hpcdash.job.said_once import SaidOnce
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
 # What is beside the command's file once a process has seen the command.
 SEEN_SUFFIX = ".seen"
-# What is beside it once the task has saved, and waits to be ended.
+# What is beside it, not empty once the task has saved and waits to be ended.
 READY_SUFFIX = ".ready"
 # A look opens a file, on a network file system as a rule: a loop of short steps asks the process instead.
 _EVERY_SECONDS = 0.2
@@ -101,17 +101,21 @@ def go_suspend() -> None:
     # What catches TERM to save has saved by now.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    while not _make(path):
+    while not _make(path, b"ready\n"):
         sleep(_EVERY_SECONDS)
     say("suspended: waiting for the pool's coordinator to free the nodes")
     while True:
         sleep(60.0)
 
 
-def _make(path: str) -> bool:
-    """Makes an empty file; whether it is there."""
+def _make(path: str, content: bytes = b"") -> bool:
+    """Makes a file; whether it is there."""
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(file, content)
+        finally:
+            os.close(file)
     except OSError as error:
         _log.say(path, f"{path} cannot be made: {error}")
         return False

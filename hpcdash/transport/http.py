@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from socket import gaierror
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
@@ -270,7 +272,7 @@ class HttpTransport:
             if 300 <= event.status_code < 400:
                 raise self._redirected(event)
             is_answering = True
-            yield (event.status_code, event.reason.decode("latin-1"), _clock(event)), _body(connection, reader)
+            yield (event.status_code, excerpt(event.reason), _clock(event)), _body(connection, reader)
         except h11.RemoteProtocolError as error:
             raise self._lost("the answer was cut short" if is_answering else _NO_ANSWER) from error
         except (OSError, h11.ProtocolError) as error:
@@ -290,7 +292,9 @@ class HttpTransport:
         except TimeoutError:
             raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            raise self._lost(error.strerror or str(error)) from error
+            # asyncio words the errno anew, with the address once more.
+            errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
+            raise self._lost(os.strerror(errno) if errno else error.strerror or str(error)) from error
         if self.health.state != "connected":
             self.health.state, self.health.detail, self.health.connected_at = "connected", "", time.monotonic()
         return reader, writer
@@ -348,8 +352,8 @@ def _framed(response: Response) -> bytes:
 def _clock(response: h11.Response) -> float | None:
     told = next((value for name, value in response.headers if name == b"date"), b"")
     try:
-        return parsedate_to_datetime(told.decode("ascii", "replace")).timestamp()
-    except ValueError:
+        return max(parsedate_to_datetime(told.decode("ascii", "replace")).timestamp(), 0.0)
+    except (ValueError, OverflowError):
         return None
 
 

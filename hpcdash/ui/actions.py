@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 RULES = frozenset({"shares", "limits", "reservations"})
 TABLES = RULES | {"jobs", "nodes", "queues", "history", "clusters", "node", "journal", "triage", "chain", "alerts"}
+TABLES |= {"share"}
 ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
 # What is wrong with a job leads to it; nothing is done to it from there.
-LEADS_TO_A_JOB = OF_A_JOB | {"alerts"}
+LEADS_TO_A_JOB = OF_A_JOB | {"alerts", "share"}
 # What ended cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
@@ -36,6 +37,7 @@ OUTPUT = frozenset({"output"})
 INSIDE = frozenset({"inside", "stacks", "leftovers", "use"})
 CHART = frozenset({"chart"})
 USAGE = frozenset({"usage"})
+SHARE = frozenset({"share"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
 # Those that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
@@ -82,6 +84,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("shares", "8", "fair share of your accounts", capability=Capability.SHARES),
     Action("limits", "9", "limits that hold for you, and what is used", capability=Capability.LIMITS),
     Action("reservations", "0", "reservations, and whether you may use them", capability=Capability.RESERVATIONS),
+    Action("share", "Z", "shared pool: who runs, who waits and why, whose turn is next", short="pool"),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("bookmark", "B", "bookmark the filter, or remove its bookmark", ROOT_TABLES),
@@ -89,7 +92,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("previous_bookmark", "less_than_sign", "previous bookmark", ROOT_TABLES),
     Action("command", "colon", "command: view, filter or action", shown=9, short="command"),
     Action(
-        "mine", "m", "mine / everyone's", frozenset({"jobs", "history", "shares", "usage"}), shown=3, short="mine/all"
+        "mine",
+        "m",
+        "mine / everyone's",
+        frozenset({"jobs", "history", "shares", "usage"}),
+        Capability.OWNERS,
+        shown=3,
+        short="mine/all",
     ),
     Action("span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"),
     Action("grouping", "g", "group by: queue, user, account, name, day, week", USAGE, shown=1, short="group by"),
@@ -111,7 +120,7 @@ ACTIONS: tuple[Action, ...] = (
         "detail",
         "d",
         "full details",
-        JOB_TABLES | {"job", "alerts"},
+        JOB_TABLES | {"job", "alerts", "share"},
         Capability.DETAIL,
         shown=4,
         short="details",
@@ -271,6 +280,16 @@ ACTIONS: tuple[Action, ...] = (
         shown=8,
         short="edit next",
     ),
+    Action(
+        "raise_task", "greater_than_sign", "raise the task's priority (asks)", SHARE, acts=True, shown=2, short="raise"
+    ),
+    Action(
+        "lower_task", "less_than_sign", "lower the task's priority (asks)", SHARE, acts=True, shown=2, short="lower"
+    ),
+    Action("suspend_task", "p", "suspend the task, or resume it (asks)", SHARE, acts=True, shown=2, short="suspend"),
+    Action("stop_task", "x", "stop the task for good (asks)", SHARE, acts=True, shown=3, short="stop"),
+    Action("interruptions", "t", "who was interrupted, and whether it had saved", SHARE, shown=4, short="interrupted"),
+    Action("next_pool", "right_square_bracket", "next pool", SHARE),
     Action("mark_failed", "f", "mark failed tasks", frozenset({"triage"}), shown=1, short="mark failed"),
     Action("snooze", "z", "snooze an alert, or end its snooze", frozenset({"alerts"}), shown=3, short="snooze"),
     Action(
@@ -539,6 +558,8 @@ class OfferedActions:
             hidden.add("next_cluster")
         if session.watching is None:
             hidden.add("show_alerts")
+        if not session.pools:
+            hidden.add("share")
         alterable = backend.actions.alterable
         return [
             replace(action, words=format_changeable(alterable)) if action.name == "alter" and alterable else action

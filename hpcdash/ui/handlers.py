@@ -12,6 +12,7 @@ from hpcdash.ui.jobs.actions import JobActions
 from hpcdash.ui.plugins.actions import PluginActions
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.screen_actions import ScreenActions
+from hpcdash.ui.share.actions import ShareActions
 from hpcdash.ui.submit.actions import SubmitActions
 from hpcdash.ui.switches.actions import SwitchActions
 
@@ -37,6 +38,7 @@ class Handlers:
             InsideActions(screen, site_commands),
             ChainActions(screen, runner),
             SwitchActions(screen),
+            ShareActions(screen, runner),
             self.submit,
             self.plugins,
         )

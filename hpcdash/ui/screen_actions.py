@@ -56,6 +56,9 @@ class ScreenActions:
     async def do_shares(self) -> None:
         await self.screen.go("shares")
 
+    async def do_share(self) -> None:
+        await self.screen.go("share")
+
     async def do_limits(self) -> None:
         await self.screen.go("limits")
 

@@ -12,6 +12,7 @@ from textual.await_remove import AwaitRemove
 from textual.message import Message
 from textual.widget import Widget
 
+from hpcdash.backends.base import Capability
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.errors import HpcdashError
@@ -77,6 +78,12 @@ class View(Widget):
         for node in self.walk_children(with_self=True):
             self.workers.cancel_node(node)
         return super().remove()
+
+    def whose(self, *, everyone: bool) -> tuple[str, ...]:
+        """Whose jobs are shown, as a crumb; none where jobs are nobody's."""
+        if Capability.OWNERS not in self.session.store.backend.capabilities:
+            return ()
+        return ("everyone's" if everyone else "mine",)
 
     def now(self) -> datetime:
         """The clock of what is shown: a recording's stands still."""

@@ -44,6 +44,7 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("shares", "usage.shares:SharesView", root=True, capability=Capability.SHARES),
         ViewSpec("limits", "usage.limits:LimitsView", root=True, capability=Capability.LIMITS),
         ViewSpec("reservations", "usage.reservations:ReservationsView", root=True, capability=Capability.RESERVATIONS),
+        ViewSpec("share", "share.view:ShareView", root=True),
         ViewSpec("usage", "usage.view:UsageView", root=True),
         ViewSpec("submit", "submit.view:SubmitView", "new submission", root=True),
         ViewSpec("job", "jobs.job:JobView"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hpcdash.domain.columns import shared_ending, shortened
+from hpcdash.domain.columns import shared_beginning, shared_ending, shortened
 from hpcdash.domain.job_ids import server_of
 
 
@@ -52,6 +52,21 @@ def test_a_server_all_ids_name_is_left_out() -> None:
 )
 def test_ids_of_several_servers_or_of_none_stay_whole(ids: list[str | None]) -> None:
     assert shortened(pa.array(ids, pa.string())).to_pylist() == ids
+
+
+@pytest.mark.parametrize(
+    ("ids", "beginning"),
+    [
+        (["raysubmit_a1", "raysubmit_b"], "raysubmit_"),
+        (["raysubmit_a1", "02000000"], ""),
+        (["raysubmit_"], ""),
+        (["12_3", "12_4"], ""),
+        (["raysubmit_a", None], ""),
+        ([], ""),
+    ],
+)
+def test_a_word_that_all_ids_begin_with_is_left_out(ids: list[str | None], beginning: str) -> None:
+    assert shared_beginning(pa.array(ids, pa.string())) == beginning
 
 
 def test_chunks_and_dictionaries_are_columns_too() -> None:

@@ -22,10 +22,10 @@ from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.job.packaging import (
     Packaged,
     RunnerCall,
-    no_packaging,
     wheel_packaging,
 )
 from hpcdash.job.pickles import packed
+from tests.job.runner_scripts import runner_lines, runner_script
 from tests.job.tiny_wheel import tiny_wheel
 
 pytestmark = pytest.mark.system
@@ -40,6 +40,7 @@ def where(*given):
 def fails():
     raise RuntimeError("nan")
 """
+OFFLINE = {"PIP_NO_INDEX": "1"}
 # What is asked of it is noted, and done by the real one.
 PYTHON = f"""#!/bin/bash
 echo "$*" >> "$ASKED"
@@ -61,7 +62,7 @@ class Site:
         self.folder.mkdir()
         self.out = self.folder / "out.pkl"
         self.started = 0
-        self.environment = {"PATH": os.environ["PATH"], "ASKED": str(folder / "asked"), "HOME": str(folder)}
+        self.environment = {"PATH": os.environ["PATH"], "ASKED": str(folder / "asked"), "HOME": str(folder)} | OFFLINE
         self.python = str(self.program("asked-python", PYTHON.format(before="")))
 
     def program(self, name: str, text: str) -> Path:
@@ -124,14 +125,9 @@ def site(tmp_path: Path) -> Site:
 
 def packagings() -> dict[str, Packaged]:
     return {
-        "none": no_packaging(),
-        "none-srun": no_packaging("/opt/my python/bin/python", ("/a b", "/job.zip"), ("srun", "--ntasks=4")),
         "wheel": wheel_packaging("/jobs/a b/env", wheel="/jobs/x.whl"),
-        "source": wheel_packaging(
-            "/jobs/env", source="/src", array_tasks=9, pip_options=("--no-index",), system_site_packages=True
-        ),
+        "source": wheel_packaging("/jobs/env", source="/src", array_tasks=9),
         "fetching": wheel_packaging("/jobs/env", source="/my src", isolated=None),
-        "kept": wheel_packaging("/jobs/env", wheel="/x.whl", keep=True, python_path=("/job.zip",)),
     }
 
 
@@ -140,31 +136,16 @@ def packagings() -> dict[str, Packaged]:
 def test_shellcheck_has_nothing_to_say(name: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
     call = RunnerCall("m", "f", "/jobs/a b", output_file="/jobs/o.pkl", array_items_file="/jobs/i", sys_path=("/c d",))
-    script.write_text("#!/bin/bash\n" + packagings()[name].script_for(call))
+    script.write_text("#!/bin/bash\n" + runner_script(call, "", ("/c d",), packaging=packagings()[name]))
     checked = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True)
     assert (checked.stdout, checked.returncode) == ("", 0)
 
 
-# -- none
-
-
-def test_without_a_package_the_nodes_python_starts_the_runner(site: Site) -> None:
-    site.program("python", PYTHON.format(before=""))
-    text = no_packaging(python_path=(site.code(), ROOT)).script_for(site.call())
-    status, _, err = site.run(text, PATH=f"{site.folder}/bin:{os.environ['PATH']}")
-    assert (status, err) == (0, "")
-    assert site.result()[1] == ()
-    assert site.asked[0].startswith("-m hpcdash.job.runner --module=tiny")
-
-
-def test_a_py_exec_of_the_environment_wins_and_pythonpath_is_kept(site: Site) -> None:
-    text = no_packaging("no-such-python", (ROOT,)).script_for(site.call())
-    status, _, err = site.run(text, PY_EXEC=site.python, PYTHONPATH=site.code())
-    assert (status, err) == (0, "")
+# -- the node's own Python
 
 
 def test_the_runners_status_is_the_scripts(site: Site) -> None:
-    text = no_packaging(site.python, (site.code(), ROOT)).script_for(site.call("fails"))
+    text = runner_script(site.call("fails"), site.python, (site.code(), ROOT))
     status, _, err = site.run(text)
     assert status == 1
     assert err.endswith("RuntimeError: nan\n")
@@ -173,16 +154,10 @@ def test_the_runners_status_is_the_scripts(site: Site) -> None:
 def test_each_array_task_has_its_item_and_an_output_of_its_own(site: Site) -> None:
     (site.folder / "items").write_bytes(packed(["a", "b"]))
     call = site.call(array_items_file=str(site.folder / "items"))
-    text = no_packaging(site.python, (site.code(), ROOT)).script_for(call)
+    text = runner_script(call, site.python, (site.code(), ROOT))
     assert site.run(text, SLURM_ARRAY_TASK_ID="1")[0] == 0
     assert site.run(text, PBS_ARRAY_INDEX="0")[0] == 0
     assert (site.result("-0")[1], site.result("-1")[1]) == (("a",), ("b",))
-
-
-@pytest.mark.parametrize("path", ["", "/a:/b"])
-def test_what_pythonpath_cannot_hold_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match="cannot stand in PYTHONPATH"):
-        no_packaging(python_path=(path,))
 
 
 # -- wheel
@@ -191,8 +166,9 @@ def test_what_pythonpath_cannot_hold_is_refused(path: str) -> None:
 def packaged_wheel(site: Site, **options: Any) -> str:
     given = {"wheel": site.wheel(), "array_tasks": 1, **options}
     folder = str(site.folder / "env")
-    packaging = wheel_packaging(folder, python=site.python, python_path=(ROOT,), pip_options=("--no-index",), **given)
-    return packaging.script_for(site.call(array_items_file=str(site.folder / "items")))
+    packaging = wheel_packaging(folder, python=site.python, **given)
+    call = site.call(array_items_file=str(site.folder / "items"))
+    return runner_script(call, site.python, (ROOT,), packaging=packaging)
 
 
 def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site: Site) -> None:
@@ -208,23 +184,14 @@ def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site:
     assert not (site.folder / "env").exists()
 
 
-def test_a_venv_that_is_kept_serves_the_next(site: Site) -> None:
-    site.use_quick_venvs()
-    (site.folder / "items").write_bytes(packed(["a"]))
-    text = packaged_wheel(site, keep=True)
-    assert [site.run(text, SLURM_ARRAY_TASK_ID="0")[0] for _ in range(2)] == [0, 0]
-    assert len([line for line in site.asked if line.startswith("-m venv")]) == 1
-    assert len(list((site.folder / "env").iterdir())) == 2  # the venv and the link to it
-
-
 def test_a_wheel_that_cannot_be_installed_ends_the_job_and_leaves_nothing_half_made(site: Site) -> None:
     site.python = str(site.program("no-pip", PYTHON.format(before=QUICK.replace('pip "*) exit', 'pip "*) exit 2'))))
-    text = packaged_wheel(site, keep=True)
+    text = packaged_wheel(site)
     status, _, err = site.run(text)
     assert status == 1
     assert "hpcdash: the environment of the job could not be made" in err
     assert not site.out.exists()
-    assert list((site.folder / "env").iterdir()) == []
+    assert not (site.folder / "env").exists()
 
 
 def test_a_builder_that_shows_no_life_is_replaced(site: Site) -> None:
@@ -266,7 +233,7 @@ def test_a_project_is_built_on_the_node_without_a_network(site: Site) -> None:
     (site.folder / "items").write_bytes(packed(["a"]))
     project = _project(site)
     text = packaged_wheel(site, wheel="", source=str(project))
-    status, _, err = site.run(text, SLURM_ARRAY_TASK_ID="0", **OFFLINE)
+    status, _, err = site.run(text, SLURM_ARRAY_TASK_ID="0")
     assert (status, err) == (0, "")
     assert Path(site.result("-0")[0]).parent == site.folder / "env"
     assert not (site.folder / "env").exists()
@@ -283,7 +250,6 @@ def test_what_a_build_needs_is_fetched_only_where_it_fails_without(site: Site) -
 
 
 BUILDS = 'case "$*" in *--no-build-isolation*) exit 1 ;; esac'
-OFFLINE = {"PIP_NO_INDEX": "1"}
 
 
 def _project(site: Site) -> Path:
@@ -320,7 +286,7 @@ def test_another_runtime_runs_the_same_words(site: Site) -> None:
     words = [Word(text, is_shell) for text, is_shell in site.call().words()]
     container = Container(Runtime.APPTAINER, "/net.sif")
     command = container_command(container, words, slot_type=SlotType.CPU, environment={})
-    text = "\n".join([*no_packaging(site.python, (site.code(), ROOT)).before, *command.lines()])
+    text = "\n".join([*runner_lines(site.python, (site.code(), ROOT)), *command.lines()])
     status, _, err = site.run(text + "\n", PATH=f"{site.folder}/bin:{os.environ['PATH']}")
     assert (status, err) == (0, "")
     assert site.result()[1] == ()

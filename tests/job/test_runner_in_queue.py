@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 import hpcdash.job
-from hpcdash.job.packaging import RunnerCall, no_packaging
+from hpcdash.job.packaging import RunnerCall
 from hpcdash.job.pickles import packed
 from tests.embedded.queue_lab import QueueLab
+from tests.job.runner_scripts import runner_script
 
 pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
@@ -36,7 +37,7 @@ def queue(tmp_path: Path) -> Iterator[QueueLab]:
 
 def script(queue: QueueLab, function: str, *wrap: str, **fields: Any) -> str:
     call = RunnerCall("mine", function, str(queue.work), output_file=str(queue.work / "out.pkl"), **fields)
-    return no_packaging(sys.executable, (ROOT,), wrap).script_for(call)
+    return runner_script(call, sys.executable, (ROOT,), wrap=wrap)
 
 
 def result(queue: QueueLab, name: str) -> Any:

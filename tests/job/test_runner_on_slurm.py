@@ -11,8 +11,9 @@ import pytest
 
 from hpcdash.job import job_zip
 from hpcdash.job.callbacks import Callback, RunsOn, shipped
-from hpcdash.job.packaging import Packaged, RunnerCall, no_packaging, wheel_packaging
+from hpcdash.job.packaging import Packaged, RunnerCall, wheel_packaging
 from hpcdash.job.pickles import packed
+from tests.job.runner_scripts import runner_script
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.slurm import SlurmLab
 
@@ -53,12 +54,17 @@ def folder(slurm_lab: SlurmLab) -> Path:
     return made
 
 
-def packaged(folder: Path, *wrap: str) -> Packaged:
-    return no_packaging("/usr/bin/python3", (str(folder / "job.zip"), str(folder)), wrap)
-
-
-def submit(lab: SlurmLab, folder: Path, packaging: Packaged, call: RunnerCall, *options: str) -> str:
-    script = "#!/bin/bash\nset -eu\n" + packaging.script_for(call)
+def submit(
+    lab: SlurmLab,
+    folder: Path,
+    call: RunnerCall,
+    *options: str,
+    wrap: tuple[str, ...] = (),
+    packaging: Packaged | None = None,
+) -> str:
+    path = (str(folder / "job.zip"), str(folder))
+    text = runner_script(call, "/usr/bin/python3", path, wrap=wrap, packaging=packaging)
+    script = f"#!/bin/bash\nset -eu\nexport PIP_NO_INDEX=1\n{text}"
     log = "log.%a" if any(option.startswith("--array") for option in options) else "log"
     return lab.submit(USER, "-t1", f"-D{folder}", f"-o{folder}/{log}", *options, script=script)
 
@@ -74,7 +80,7 @@ def test_two_ranks_on_each_of_two_nodes_know_where_they_are(slurm_lab: SlurmLab,
         "mine", "where", str(folder), args_file=f"{folder}/args", callbacks_file=f"{folder}/callbacks",
         output_file=f"{folder}/out.pkl",
     )  # fmt: skip
-    job = submit(slurm_lab, folder, packaged(folder, "srun"), call, "-N2", "-n4", "--ntasks-per-node=2")
+    job = submit(slurm_lab, folder, call, "-N2", "-n4", "--ntasks-per-node=2", wrap=("srun",))
     slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=60)
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     ranks = [json.loads((folder / f"seen.{rank}.json").read_text()) for rank in range(4)]
@@ -98,7 +104,7 @@ def test_two_ranks_on_each_of_two_nodes_know_where_they_are(slurm_lab: SlurmLab,
 def test_each_array_task_has_its_item(slurm_lab: SlurmLab, folder: Path) -> None:
     (folder / "items").write_bytes(packed(["a", "b", "c"]))
     call = RunnerCall("mine", "each", str(folder), array_items_file=f"{folder}/items", output_file=f"{folder}/o.pkl")
-    job = submit(slurm_lab, folder, packaged(folder), call, "--array=0-2")
+    job = submit(slurm_lab, folder, call, "--array=0-2")
     slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=60)
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     assert {path.name for path in folder.glob("item.*")} == {"item.a.json", "item.b.json", "item.c.json"}
@@ -112,12 +118,10 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(slu
         f"{folder}/env",
         wheel=tiny_wheel(folder, CODE),
         python="/usr/bin/python3",
-        python_path=(f"{folder}/job.zip",),
-        pip_options=("--no-index",),
         array_tasks=4,
     )
     call = RunnerCall("tiny", "prefix", str(folder), array_items_file=f"{folder}/items", output_file=f"{folder}/o.pkl")
-    job = submit(slurm_lab, folder, packaging, call, "--array=0-3", "-c4")
+    job = submit(slurm_lab, folder, call, "--array=0-3", "-c4", packaging=packaging)
     slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=120)
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     seen = [pickle.loads((folder / f"o-{task}.pkl").read_bytes()) for task in range(4)]
@@ -129,7 +133,7 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(slu
 
 
 def test_a_function_that_raises_fails_the_job(slurm_lab: SlurmLab, folder: Path) -> None:
-    job = submit(slurm_lab, folder, packaged(folder, "srun"), RunnerCall("mine", "fails", str(folder)))
+    job = submit(slurm_lab, folder, RunnerCall("mine", "fails", str(folder)), wrap=("srun",))
     slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=60)
     assert slurm_lab.job_states(job) == {"FAILED"}
     assert "RuntimeError: nan" in log(folder)

@@ -26,7 +26,7 @@ _MODES = re.compile(rb"\x1b\[\?([0-9]+)([hl])")
 _MODES_ON = (7, 25)
 _KEYS_PUSHED = re.compile(rb"\x1b\[>[0-9]+u")
 # What pyte would print as text: private sequences of newer terminals (keyboard protocols, queries, cursor shapes).
-_UNKNOWN_SEQUENCES = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$p|\x1b[_P^][^\x1b]*\x1b\\")
+UNKNOWN_SEQUENCES = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]|\x1b\[\?[0-9;]*\$p|\x1b[_P^][^\x1b]*\x1b\\")
 
 
 class Screen:
@@ -86,7 +86,7 @@ class Screen:
             start >= 0 and len(whole) - start < 40 and not re.match(rb"\x1b(\[[^@-~]*[@-~]|[^\[_P^])", whole[start:])
         )
         whole, self._unfinished = (whole[:start], whole[start:]) if is_cut and chunk else (whole, b"")
-        self._stream.feed(_UNKNOWN_SEQUENCES.sub(b"", whole))
+        self._stream.feed(UNKNOWN_SEQUENCES.sub(b"", whole))
         self._changed.set()
 
     def type(self, keys: str) -> None:

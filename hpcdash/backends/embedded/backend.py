@@ -91,6 +91,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             usage=partial(_usage_query, words),
             shell=partial(_shell, words),
             requeue_refusal=_requeue_refusal,
+            task_refusal=_requeue_refusal,
             variables=_variables,
         ),
         inside=InsidePart(step=partial(_inside_step, words)),

@@ -147,6 +147,7 @@ BACKEND = Backend(
         shell=_shell,
         priority=policy.priority_query,
         requeue_refusal=detail.requeue_refusal,
+        task_refusal=detail.task_refusal,
         submit_line=detail.submit_line,
         variables=detail.job_variables,
     ),

@@ -67,6 +67,16 @@ def requeue_refusal(native: Mapping[str, str]) -> str:
     return format_no_requeue(job_id)
 
 
+def task_refusal(native: Mapping[str, str]) -> str:
+    """Why a job cannot be a task of a shared pool; '' where nothing forbids it."""
+    if native.get("ArrayJobId") or native.get("HetJobId"):
+        return "an array or a heterogeneous job is no task"
+    least, _, most = native.get("NumNodes", "").partition("-")
+    if most not in ("", least):
+        return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
+    return requeue_refusal(native)
+
+
 def format_no_requeue(job_id: str) -> str:
     """What became of a job that Slurm does not requeue, and what its owner may do about it."""
     return f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"

@@ -71,6 +71,8 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
             selection = ("-u", scope.user) if scope.user else ("--me",)
         if scope.ended:
             selection = (*selection, "-t", "all")
+        narrowed = (("-p", scope.queue), ("-q", scope.qos), ("-R", scope.reservation))
+        selection = (*selection, *(word for option, name in narrowed if name for word in (option, name)))
     argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
     return Query(argv, partial(parse_jobs, token=token, one_job=by_id), limit_seconds=60.0)
 

@@ -5,27 +5,43 @@ Each step is noted in share.db before it is done, and can be done again: a coord
 
 from __future__ import annotations
 
+import asyncio
 import os
-import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
-from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import JobScope
-from hpcdash.config.settings import PoolSettings
-from hpcdash.domain.share import SUSPEND_NAME, Priority, parse_mark
-from hpcdash.domain.states import ENDED, JobState
-from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
+from hpcdash.config.settings import LaunchSettings, PoolSettings
+from hpcdash.domain.nodelist import expand
+from hpcdash.domain.share import Priority, TaskMark, parse_mark
+from hpcdash.domain.states import ENDED, JobState, NodeState
+from hpcdash.domain.text import counted
+from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.services.jobs.actions import Actions
-from hpcdash.services.share.database import ShareDatabase, StoredTask
-from hpcdash.services.share.scheduling import PoolRules, PoolTask, Quotas, RunningTask, decide, queue_up
+from hpcdash.services.share.database import (
+    UNFINISHED,
+    WITH_NODES,
+    ShareDatabase,
+    StoredTask,
+    in_states,
+    unfinished_tasks,
+)
+from hpcdash.services.share.files import TaskFiles
+from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
+from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
-_UNFINISHED = ("waiting", "starting", "running", "suspending")
-_WITH_NODES = ("starting", "running", "suspending")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
+_TAKES_JOBS = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED, NodeState.RESERVED, NodeState.PLANNED)
+_NODES_EVERY_SECONDS = 15.0
+# A training that is ready without being asked waits so long; each look at another account's file is a sudo.
+_READY_EVERY_SECONDS = 10.0
+_LOGS_EVERY_SECONDS = 60.0
+_HISTORY_SECONDS = 30 * 86_400
 
 
 def rules_of(pool: PoolSettings) -> PoolRules:
@@ -35,7 +51,10 @@ def rules_of(pool: PoolSettings) -> PoolRules:
 
 
 class Coordinator:
-    """Has the lease of a pool's database. `tell` gets a line for each thing done."""
+    """Has the lease of a pool's database. `tell` gets a line for each thing done.
+
+    `launch` says where launches of other accounts are kept, and by which program of root's.
+    """
 
     def __init__(
         self,
@@ -43,12 +62,28 @@ class Coordinator:
         database: ShareDatabase,
         actions: Actions,
         tell: Callable[[str], None] = lambda words: None,
+        *,
+        launch: LaunchSettings | None = None,
     ) -> None:
         self.pool = pool
         self.rules = rules_of(pool)
         self.database = database
         self.actions = actions
         self.tell = tell
+        # What was decided last, and for how many nodes.
+        self.decision = Decision()
+        self.capacity = pool.nodes
+        # What was last said of what an owner wants.
+        self._heeded: dict[str, tuple[str, TaskMark]] = {}
+        self._launch = launch or LaunchSettings()
+        self._usable: frozenset[str] | None = None
+        self._usable_at = float("-inf")
+        self._told: dict[str, str] = {}
+        # When each task's files were last looked at.
+        self._looked_at: dict[tuple[str, str], float] = {}
+        self._logs: dict[str, str] = {}
+        # When the suspend command that each task has was written.
+        self._asked_at: dict[str, float] = {}
 
     async def step(self) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
@@ -56,13 +91,21 @@ class Coordinator:
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
         rows = await self._fetch_rows()
-        for task in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED):
-            row = rows.pop(task.id, None)
-            if row is not None:
+        tasks = self.database.tasks()
+        for task in tasks:
+            row = rows.get(task.id)
+            if row is None:
+                continue
+            if task.state not in UNFINISHED:
+                await self._begin_again(task, row)
+            else:
                 await self._follow(task, row)
-        for row in rows.values():
-            await self._admit(row)
-        await self._decide()
+        known = {one.id for one in tasks}
+        for job_id, row in rows.items():
+            if job_id not in known:
+                await self._admit(row)
+        await self._watch_running()
+        await self._decide(rows)
         return bool(self.database.tasks("state IN ('starting', 'suspending')"))
 
     @property
@@ -70,15 +113,38 @@ class Coordinator:
         return self.actions.store.clock.now()
 
     async def _fetch_rows(self) -> dict[str, Row]:
-        """The jobs that may be tasks, by id: what is in the queue, and what has left it and was not finished."""
-        store = self.actions.store
-        parsed = await store.ask(store.backend.queue.jobs(JobScope(user=store.user)))
+        """The pool's jobs by id: those in the queue, and of its tasks those that have left it."""
+        store, pool = self.actions.store, self.pool
+        scope = JobScope(queue=pool.queue, qos=pool.qos, reservation=pool.reservation)
+        parsed = await store.ask(store.backend.queue.jobs(scope))
         rows: dict[str, Row] = {str(row["id"]): row for row in parsed.table.to_pylist()}
-        gone = [one.id for one in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED) if one.id not in rows]
+        gone = [one.id for one in unfinished_tasks(self.database) if one.id not in rows]
         if gone:
-            rows |= {str(row["id"]): row for row in await self.actions.rows_of(gone)}
-        known = {one.id for one in self.database.tasks(f"NOT {_in(_UNFINISHED)}", *_UNFINISHED)}
-        return {job_id: row for job_id, row in rows.items() if job_id not in known}
+            found = {str(row["id"]): row for row in await self.actions.rows_of(gone)}
+            forgotten = [job_id for job_id in gone if job_id not in found]
+            rows |= found | (await self._past_rows(forgotten) if forgotten else {})
+        return rows
+
+    async def _past_rows(self, job_ids: list[str]) -> dict[str, Row]:
+        """Rows of jobs that have left the queue for good: from the history, else that say no more than that."""
+        store = self.actions.store
+        try:
+            parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, job_ids))
+            past = {str(row["id"]): row for row in parsed.table.to_pylist() if row["state"] in ENDED}
+        except (AccountingUnavailable, NoSuchJob):
+            past = {}
+        unknown = {"state": JobState.GONE, "ends_at": None, "started_at": None}
+        return {job_id: past.get(job_id, unknown) for job_id in job_ids}
+
+    def _files(self, task: StoredTask) -> TaskFiles:
+        store = self.actions.store
+        return TaskFiles(
+            store.transport,
+            task.folder,
+            account="" if task.user == store.user else task.user,
+            program=self._launch.launch_program,
+            storage_root=self._launch.site.storage_root.rstrip("/"),
+        )
 
     # -- what came
 
@@ -87,20 +153,11 @@ class Coordinator:
         if mark is None or row["state"] != JobState.HELD:
             return
         user, job_id = str(row["user"]), str(row["id"])
-        gpus = int(row["gpus"] or 0)
-        nodes = -(-int(row["cpus"] or 1) // self.pool.cpus_per_node)
-        if gpus and self.pool.gpus_per_node:
-            nodes = max(nodes, -(-gpus // self.pool.gpus_per_node))
         priority = self.rules.allowed_priority(user, mark.priority)
-        place = (row["submitted_at"].timestamp(), int(row["_number"]))
-        refusal = self.rules.refusal(
-            PoolTask(job_id, user, nodes, priority, place), capacity=self.pool.nodes, gpus=gpus
-        )
+        place = (row["submitted_at"].timestamp() if row["submitted_at"] else self._now, int(row["_number"] or 0))
+        task = PoolTask(job_id, user, self._nodes(row), priority, place)
         name = str(row["name"] or "")
-        if not refusal and (
-            twin := self.database.tasks(f"user = ? AND name = ? AND {_in(_UNFINISHED)}", user, name, *_UNFINISHED)
-        ):
-            refusal = f"{user} has a task of this name: job {twin[0].id}"
+        refusal = await self._refusal(task, row, name)
         state = "refused" if refusal else "waiting"
         with self.database.writing(self._now):
             self.database.add(
@@ -109,7 +166,7 @@ class Coordinator:
                     place[1],
                     user,
                     name,
-                    nodes,
+                    task.nodes,
                     priority,
                     place[0],
                     mark.folder,
@@ -121,11 +178,61 @@ class Coordinator:
                     0,
                     0,
                     None,
+                    0.0,
                 )
             )
-        self.tell(f"job {job_id} of {user}: {refusal or f'waits at {priority.name} for {nodes} nodes'}")
+        self.tell(f"job {job_id} of {user}: {refusal or _waits(priority, task.nodes)}")
         if refusal:
-            await self._act(Verb.CANCEL, job_id)
+            await self._act(Verb.CANCEL, job_id, user)
+        else:
+            await self._hold_firmly(job_id, user)
+
+    def _nodes(self, row: Row) -> int:
+        """How many nodes a job has or asks for."""
+        if not self.actions.store.backend.is_embedded:
+            return int(row["nodes"] or 1)
+        nodes = -(-int(row["cpus"] or 1) // self.pool.cpus_per_node)
+        gpus = int(row["gpus"] or 0)
+        return max(nodes, -(-gpus // self.pool.gpus_per_node)) if gpus and self.pool.gpus_per_node else nodes
+
+    async def _refusal(self, task: PoolTask, row: Row, name: str) -> str:
+        """Why a job is no task of this pool; '' where it is one."""
+        if row["_tasks"] != 1 or row["array_id"] is not None:
+            return "an array is no task"
+        for what, wanted, has in (("queue", self.pool.queue, row["queue"]), ("QoS", self.pool.qos, row["qos"])):
+            if wanted and has != wanted:
+                return f"its {what} is {has}, and the pool's is {wanted} alone"
+        if refusal := self.rules.refusal(task, capacity=self.pool.nodes, gpus=int(row["gpus"] or 0)):
+            return refusal
+        twins = self.database.tasks(
+            f"user = ? AND name = ? AND id != ? AND {in_states(UNFINISHED)}", task.user, name, task.id, *UNFINISHED
+        )
+        if twins:
+            return f"{task.user} has a task of this name: job {twins[0].id}"
+        return await self._native_refusal(task.id)
+
+    async def _native_refusal(self, job_id: str) -> str:
+        detail = self.actions.store.backend.detail
+        if detail.task_refusal is None:
+            return ""
+        try:
+            return detail.task_refusal(await self.actions.store.ask(detail.native(job_id)))
+        except NoSuchJob:
+            return ""
+
+    async def _begin_again(self, task: StoredTask, row: Row) -> None:
+        """Somebody has put a task back into the queue that had ended."""
+        state = row["state"]
+        if state in ENDED or state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
+            return
+        if task.state in ("refused", "stopped"):
+            self.tell(f"job {task.id} was {task.state}, and does not start again")
+            await self._act(Verb.CANCEL, task.id, task.user)
+            return
+        with self.database.writing(self._now):
+            self.database.change("UPDATE tasks SET state = 'waiting', words = '' WHERE id = ?", task.id)
+        self.tell(f"job {task.id} waits again")
+        await self._follow(replace(task, state="waiting"), row)
 
     # -- what became of a task
 
@@ -133,70 +240,202 @@ class Coordinator:
         """Bring what is noted of a task up to what its job is now, and do again what was not done."""
         state, now = row["state"], self._now
         if state in ENDED:
-            result = _RESULTS.get(state, "failed")
-            ended = row["ends_at"].timestamp() if row["ends_at"] else now
-            with self.database.writing(now):
-                self.database.end_run(task, result, ended, result)
-            self.tell(f"job {task.id} {result}")
-        elif state == JobState.HELD:
+            self._end(task, row)
+            return
+        mark = parse_mark(row["comment"])
+        if mark is not None:
+            task = self._heed(task, mark)
+        is_paused = mark is not None and mark.is_paused
+        if state in _RUNS and task.state in ("starting", "suspending", "running"):
+            self._note_start(task, row)
+            task = self.database.tasks("id = ?", task.id)[0]
+        else:
+            task = await self._with_changes(task, row)
+        if state == JobState.HELD:
             if task.state == "starting":
                 await self._release(task)
             elif task.state in ("running", "suspending"):
+                await self._hold_firmly(task.id, task.user)
+                rests, how = ("paused", "paused") if is_paused else ("waiting", await self._files(task).how_suspended())
                 with self.database.writing(now):
-                    self.database.end_run(task, "waiting", now, "suspended")
-                self.tell(f"job {task.id} is suspended")
+                    self.database.end_run(task, rests, now, how)
+                after = "" if task.asked_at is None else f", {now - task.asked_at:.1f} s after it was asked to"
+                self.tell(f"job {task.id} is suspended{after}")
         elif state == JobState.PENDING:
-            # Whoever released or requeued it: its turn has not come.
             if task.state != "starting":
-                await self._act(Verb.HOLD, task.id)
+                # Whoever released or requeued it: its turn has not come.
+                await self._act(Verb.HOLD, task.id, task.user)
+            elif now > (task.since or now) + self.pool.start_seconds:
+                await self._withdraw(task, str(row["reason"] or "no reason is told"))
         elif state in _RUNS:
-            if task.state == "starting":
-                started = row["started_at"].timestamp() if row["started_at"] else now
-                with self.database.writing(now):
-                    self.database.change("UPDATE tasks SET state = 'running' WHERE id = ?", task.id)
-                    self.database.change(
-                        "UPDATE runs SET started_at = ? WHERE task = ? AND ended_at IS NULL", started, task.id
-                    )
-                self.tell(f"job {task.id} runs")
-            elif task.state == "waiting":
+            if task.state in ("waiting", "paused"):
                 # Somebody else released it.
                 await self._requeue(task)
-            elif task.state == "suspending" or self._is_ready(task):
+            elif task.state == "suspending" or is_paused:
                 await self._suspend(task)
+
+    def _heed(self, task: StoredTask, mark: TaskMark) -> StoredTask:
+        """Take up what a task's owner wants of it; the task as it is noted then."""
+        changes, words = heeded(task, mark, self.rules, capacity=self.pool.nodes, now=self._now)
+        if changes:
+            with self.database.writing(self._now):
+                self.database.alter(task.id, changes)
+        if words and self._heeded.get(task.id) != (words, mark):
+            self._heeded[task.id] = (words, mark)
+            self.tell(f"job {task.id}: {words}")
+        return replace(task, **changes)
+
+    def _end(self, task: StoredTask, row: Row) -> None:
+        state = row["state"]
+        result = _RESULTS.get(state, "unknown" if state == JobState.GONE else "failed")
+        if task.words and task.state == "suspending":
+            # Ended by force, or for its silence: what it was ended for says how.
+            result = "failed"
+        ended = row["ends_at"].timestamp() if row["ends_at"] else self._now
+        self._note_start(task, row)
+        with self.database.writing(self._now):
+            self.database.end_run(task, result, ended, result)
+        self.tell(f"job {task.id} {result if result != 'unknown' else 'is gone: how it ended is not known'}")
+
+    def _note_start(self, task: StoredTask, row: Row) -> None:
+        """Note when a task that was to start did, and how many nodes it has."""
+        started = row["started_at"].timestamp() if row["started_at"] else self._now
+        if task.state == "starting" and row["state"] != JobState.GONE:
+            with self.database.writing(self._now):
+                self.database.change("UPDATE tasks SET state = 'running', words = '' WHERE id = ?", task.id)
+                self.database.change(
+                    "UPDATE runs SET started_at = ? WHERE task = ? AND ended_at IS NULL", started, task.id
+                )
+            self.tell(f"job {task.id} runs")
+        if row["state"] in _RUNS and self._nodes(row) != task.nodes:
+            with self.database.writing(self._now):
+                self.database.change("UPDATE tasks SET nodes = ? WHERE id = ?", self._nodes(row), task.id)
+
+    async def _with_changes(self, task: StoredTask, row: Row) -> StoredTask:
+        """A task that waits as its owner has changed its job since; what may not be is cancelled."""
+        if task.state != "waiting" or row["state"] not in (JobState.HELD, JobState.PENDING):
+            return task
+        priority, nodes = Priority(task.priority), self._nodes(row)
+        is_moved = any(
+            wanted and row[column] != wanted for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
+        )
+        if (nodes, str(row["name"] or "")) == (task.nodes, task.name) and not is_moved:
+            return task
+        changed = replace(task, nodes=nodes, name=str(row["name"] or ""))
+        refusal = await self._refusal(changed.pool_task, row, changed.name)
+        with self.database.writing(self._now):
+            self.database.change(
+                "UPDATE tasks SET nodes = ?, name = ?, state = ?, words = ? WHERE id = ?",
+                *(nodes, changed.name, "refused" if refusal else "waiting", refusal, task.id),
+            )
+        self.tell(f"job {task.id} was changed: {refusal or _waits(priority, nodes)}")
+        if refusal:
+            await self._act(Verb.CANCEL, task.id, task.user)
+            return replace(changed, state="refused")
+        return changed
+
+    async def _watch_running(self) -> None:
+        """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
+        running = self.database.tasks("state = 'running'")
+        ready = [task for task in running if self._is_due(task, "ready", _READY_EVERY_SECONDS)]
+        found = await asyncio.gather(*(self._files(task).is_ready() for task in ready))
+        for task, is_ready in zip(ready, found, strict=True):
+            if is_ready:
+                await self._suspend(task)
+        if not self.pool.no_log_seconds:
+            return
+        logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
+        for task, written in zip(logging, await asyncio.gather(*map(self._written_at, logging)), strict=True):
+            since = max(written or 0.0, task.since or 0.0)
+            if written is not None and self._now - since > self.pool.no_log_seconds:
+                words = f"it wrote no log for {self.pool.no_log_seconds:g} s"
+                self._note_failing(task, words)
+                await self._act(Verb.CANCEL, task.id, task.user)
+
+    def _is_due(self, task: StoredTask, what: str, seconds: float) -> bool:
+        is_own = task.user == self.actions.store.user
+        if self._now < self._looked_at.get((task.id, what), float("-inf")) + (0.0 if is_own else seconds):
+            return False
+        self._looked_at[task.id, what] = self._now
+        return True
+
+    async def _written_at(self, task: StoredTask) -> float | None:
+        """When a task last wrote to its log, in epoch seconds; None where that cannot be seen."""
+        if task.id not in self._logs:
+            try:
+                detail = await self.actions.store.fetch_detail(task.id)
+            except HpcdashError:
+                return None
+            self._logs[task.id] = detail.job["stdout_path"][0].as_py() or ""
+        path = PurePosixPath(self._logs[task.id])
+        if task.folder and str(path.parent) == task.folder:
+            seen = await self._files(task).look(path.name)
+            return None if seen is None else float(seen[1])
+        if task.user != self.actions.store.user or not path.is_absolute():
+            return None
+        try:
+            return os.stat(path).st_mtime
+        except OSError:
+            return None
+
+    def _note_failing(self, task: StoredTask, words: str) -> None:
+        with self.database.writing(self._now):
+            self.database.change(
+                "UPDATE tasks SET state = 'suspending', words = ?, asked_at = coalesce(asked_at, ?) WHERE id = ?",
+                words,
+                self._now,
+                task.id,
+            )
+        self.tell(f"job {task.id} is ended: {words}")
 
     async def _suspend(self, task: StoredTask) -> None:
         """Ask a task to suspend; end it once it has saved, or its time is over."""
         now = self._now
+        if task.words:
+            await self._act(Verb.CANCEL, task.id, task.user)
+            return
         if task.asked_at is None:
             with self.database.writing(now):
                 self.database.change("UPDATE tasks SET state = 'suspending', asked_at = ? WHERE id = ?", now, task.id)
             self.tell(f"job {task.id} is asked to suspend")
-        if not self._is_ready(task):
-            is_told = bool(task.folder) and self._write_command(task, b"suspend\n")
-            if is_told and now < (task.asked_at or now) + self.pool.grace_seconds:
+        files = self._files(task)
+        if not await files.is_ready():
+            asked_at = task.asked_at or now
+            # Once it is written it stays, and each write as another account is a sudo.
+            if self._asked_at.get(task.id) != asked_at and await files.tell():
+                self._asked_at[task.id] = asked_at
+            if self._asked_at.get(task.id) == asked_at and now < asked_at + self.pool.grace_seconds:
                 return
         await self._requeue(task)
 
+    async def _withdraw(self, task: StoredTask, reason: str) -> None:
+        """Take back a start that did not come about, so that what is behind it has its turn."""
+        await self._act(Verb.HOLD, task.id, task.user)
+        with self.database.writing(self._now):
+            self.database.withdraw(task, f"did not start: {reason}", self._now + self.pool.retry_seconds)
+        self.tell(f"job {task.id} did not start: {reason}")
+
     # -- who is next
 
-    async def _decide(self) -> None:
+    async def _decide(self, rows: Mapping[str, Row]) -> None:
         now = self._now
         for task in self.database.tasks("state = 'running' AND level = ?", Priority.ABOVE_NORMAL):
-            due = _running(task).demotion_at(self.rules.demote_after_seconds)
+            due = task.running_task.demotion_at(self.rules.demote_after_seconds)
             if due is not None and due <= now:
                 with self.database.writing(now):
                     self.database.change(
                         "UPDATE tasks SET demoted = 1, level = ?, since = ? WHERE id = ?", Priority.NORMAL, now, task.id
                     )
                 self.tell(f"job {task.id} is NORMAL from now on")
-        tasks = {one.id: one for one in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED)}
-        held = sum(one.nodes for one in tasks.values() if one.state in _WITH_NODES)
-        decision = decide(
-            [_running(one) for one in tasks.values() if one.state in ("starting", "running")],
-            queue_up(_task(one) for one in tasks.values() if one.state == "waiting"),
+        tasks = {one.id: one for one in unfinished_tasks(self.database)}
+        held = sum(one.nodes for one in tasks.values() if one.state in WITH_NODES)
+        capacity = self.capacity = await self._capacity(tasks, rows)
+        decision = self.decision = decide(
+            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
+            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
             self.rules.quotas,
-            capacity=self.pool.nodes,
-            free=self.pool.nodes - held,
+            capacity=capacity,
+            free=capacity - held,
         )
         if any(tasks[name].level != level for name, level in decision.levels.items()):
             with self.database.writing(now):
@@ -212,61 +451,96 @@ class Coordinator:
             self.tell(f"job {one.id} starts at {level.name}")
             await self._release(tasks[one.id])
 
-    # -- done to the queue and to the task's files
+    def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:
+        row = rows.get(task.id)
+        return task.retry_at <= self._now and row is not None and not row["dependency"]
+
+    async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
+        """How many nodes the pool's tasks may have now: what can be used or they have, and no other job has."""
+        if self.actions.store.backend.is_embedded:
+            return self.pool.nodes
+        ours: set[str] = set()
+        others: set[str] = set()
+        for job_id, row in rows.items():
+            is_ours = job_id in tasks and tasks[job_id].state in WITH_NODES
+            if row["state"] in (*_RUNS, JobState.COMPLETING):
+                (ours if is_ours else others).update(_names(row["node_list"]))
+        usable = await self._usable_nodes()
+        if usable is None:
+            return max(0, self.pool.nodes - len(others))
+        return min(self.pool.nodes, len((usable | ours) - (others - ours)))
+
+    async def _usable_nodes(self) -> frozenset[str] | None:
+        """The pool's nodes that take jobs; None where the scheduler does not tell which are the pool's."""
+        pool, store = self.pool, self.actions.store
+        if not (pool.queue or pool.reservation):
+            return None
+        if self._now < self._usable_at + _NODES_EVERY_SECONDS and self._usable is not None:
+            return self._usable
+        reserved: frozenset[str] | None = None
+        if pool.reservation:
+            parsed = await store.ask(store.backend.policy.reservations(store.user))
+            reserved = frozenset(
+                name
+                for row in parsed.table.to_pylist()
+                if row["name"] == pool.reservation
+                for name in _names(row["node_list"])
+            )
+        parsed = await store.ask(store.backend.queue.nodes())
+        self._usable_at = self._now
+        self._usable = frozenset(
+            str(row["name"])
+            for row in parsed.table.to_pylist()
+            if row["state"] in _TAKES_JOBS
+            and (not pool.queue or pool.queue in (row["queues"] or ()))
+            and (reserved is None or row["name"] in reserved)
+        )
+        return self._usable
+
+    # -- done to the queue
 
     async def _release(self, task: StoredTask) -> None:
-        if task.folder:
-            self._write_command(task, b"")
-            for suffix in (READY_SUFFIX, SEEN_SUFFIX):
-                with suppress(OSError):
-                    os.unlink(f"{task.folder}/{SUSPEND_NAME}{suffix}")
-        await self._act(Verb.RELEASE, task.id)
+        if await self._files(task).clear():
+            await self._act(Verb.RELEASE, task.id, task.user)
+        else:
+            self._tell_once(task.id, f"job {task.id} cannot start: what its last run left in {task.folder} stays there")
+        if self._now > (task.since or self._now) + self.pool.start_seconds:
+            await self._withdraw(task, self._told.get(task.id, "it stays held"))
+
+    async def _hold_firmly(self, job_id: str, user: str) -> None:
+        """Have a held job stay so, whatever its owner does: what they hold themselves they may release."""
+        if user != self.actions.store.user and not self.pool.as_owners:
+            await self._act(Verb.HOLD, job_id, user)
 
     async def _requeue(self, task: StoredTask) -> None:
-        plan = self.actions.plan(ActionRequest(Verb.REQUEUE, (task.id,), hold=True))
-        await self.actions.run(plan)
+        outcome = await self._act(Verb.REQUEUE, task.id, task.user)
+        if outcome.done is False and (why := await self._native_refusal(task.id)):
+            self._note_failing(task, why)
+            await self._act(Verb.CANCEL, task.id, task.user)
 
-    async def _act(self, verb: Verb, job_id: str) -> None:
-        await self.actions.run(self.actions.plan(ActionRequest(verb, (job_id,))))
+    async def _act(self, verb: Verb, job_id: str, user: str) -> Outcome:
+        own = self.actions.store.user
+        request = ActionRequest(verb, (job_id,), hold=verb is Verb.REQUEUE, at_once=verb is Verb.RELEASE)
+        plan = self.actions.plan(request, run_as=user if self.pool.as_owners and user != own else "")
+        outcome = (await self.actions.run(plan)).outcomes[0]
+        if outcome.done:
+            self._told.pop(job_id, None)
+        else:
+            self._tell_once(job_id, f"job {job_id}: {verb}: {outcome.words}")
+        return outcome
 
-    def _is_ready(self, task: StoredTask) -> bool:
-        return bool(task.folder) and os.path.lexists(f"{task.folder}/{SUSPEND_NAME}{READY_SUFFIX}")
-
-    def _write_command(self, task: StoredTask, content: bytes) -> bool:
-        """Write a task's command file, if it is the account's own: the comment that names it may be anybody's."""
-        try:
-            file = os.open(f"{task.folder}/{SUSPEND_NAME}", os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return False
-        try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-                return False
-            os.ftruncate(file, 0)
-            os.write(file, content)
-        except OSError:
-            return False
-        finally:
-            os.close(file)
-        return True
+    def _tell_once(self, job_id: str, words: str) -> None:
+        if self._told.get(job_id) != words:
+            self._told[job_id] = words
+            self.tell(words)
 
 
-def _in(states: tuple[str, ...]) -> str:
-    return f"state IN ({','.join('?' * len(states))})"
+def _waits(priority: Priority, nodes: int) -> str:
+    return f"waits at {priority.name} for {counted(nodes, 'node')}"
 
 
-def _task(stored: StoredTask) -> PoolTask:
-    return PoolTask(
-        stored.id,
-        stored.user,
-        stored.nodes,
-        Priority(stored.priority),
-        (stored.submitted_at, stored.number),
-        stored.above_normal_seconds,
-        bool(stored.demoted),
-    )
-
-
-def _running(stored: StoredTask) -> RunningTask:
-    level = Priority.NORMAL if stored.level is None else Priority(stored.level)
-    return RunningTask(_task(stored), level, stored.since or 0.0)
+def _names(node_list: str | None) -> Iterable[str]:
+    try:
+        return expand(node_list) if node_list else ()
+    except ValueError:
+        return ()

@@ -7,7 +7,8 @@ import os
 import secrets
 import socket
 import sqlite3
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,14 @@ from typing import Any
 from hpcdash.domain.share import Priority
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import make_private
+from hpcdash.services.share.scheduling import PoolTask, RunningTask
 
 NAME = "share.db"
+_LOCK = "share.lock"
+UNFINISHED = ("waiting", "starting", "running", "suspending", "paused")
+WITH_NODES = ("starting", "running", "suspending")
+# How a run ended that was interrupted for another: its task had saved, was too slow to, or did not answer.
+INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
 _SCHEMA = (
@@ -27,14 +34,18 @@ _SCHEMA = (
     " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT NULL,"
     " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
     " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
-    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL)",
+    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0)",
     "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
 )
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
-    " demoted, suspended, asked_at"
+    " demoted, suspended, asked_at, retry_at"
 )
+
+
+# Number, level, start, end, how it ended.
+RunRow = tuple[int, Priority, float | None, float | None, str]
 
 
 class PoolHeld(HpcdashError):
@@ -43,9 +54,11 @@ class PoolHeld(HpcdashError):
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """One row of `tasks`. `state`: waiting, starting, running, suspending, succeeded, failed, stopped or refused.
+    """One row of `tasks`.
 
-    `level` and `since` are of the present run, `asked_at` is when it was told to suspend; epoch seconds.
+    `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown. `level`
+    and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
+    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start.
     """
 
     id: str
@@ -64,6 +77,25 @@ class StoredTask:
     demoted: int
     suspended: int
     asked_at: float | None
+    retry_at: float
+
+    @property
+    def pool_task(self) -> PoolTask:
+        """As the rules take it."""
+        return PoolTask(
+            self.id,
+            self.user,
+            self.nodes,
+            Priority(self.priority),
+            (self.submitted_at, self.number),
+            self.above_normal_seconds,
+            bool(self.demoted),
+        )
+
+    @property
+    def running_task(self) -> RunningTask:
+        level = Priority.NORMAL if self.level is None else Priority(self.level)
+        return RunningTask(self.pool_task, level, self.since or 0.0)
 
 
 class ShareDatabase:
@@ -72,6 +104,8 @@ class ShareDatabase:
     def __init__(self, folder: Path) -> None:
         make_private(folder, "HPCDASH_STATE")
         self.path = folder / NAME
+        for file in (self.path, folder / _LOCK):
+            _require_plain(file)
         self._token = ""
         self._lock: int | None = None
         old_mask = os.umask(0o077)
@@ -91,7 +125,8 @@ class ShareDatabase:
         A coordinator of this host that is gone has left its lock: its lease is taken over at once, another host's when
         it is over.
         """
-        lock = os.open(self.path.with_name("share.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(self.path.with_name(_LOCK), flags, 0o600)
         host = socket.gethostname()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -145,7 +180,35 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
-    def runs(self, task: str) -> list[tuple[int, Priority, float | None, float | None, str]]:
+    def ended_tasks(self, most: int) -> list[StoredTask]:
+        """Those that came last."""
+        rows = self._connection.execute(
+            f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)}"
+            " ORDER BY submitted_at DESC, number DESC LIMIT ?",
+            (*UNFINISHED, most),
+        )
+        return [StoredTask(*row) for row in rows]
+
+    def runs_of(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
+        """The last runs of some tasks, at most so many of each."""
+        found: dict[str, list[RunRow]] = {}
+        for start in range(0, len(tasks), 500):
+            some = tasks[start : start + 500]
+            rows = self._connection.execute(
+                "SELECT task, run, level, started_at, ended_at, how FROM runs"
+                f" WHERE task IN ({','.join('?' * len(some))}) ORDER BY task, run",
+                some,
+            )
+            for task, run, level, began, ended, how in rows:
+                found.setdefault(task, []).append((run, Priority(level), began, ended, how))
+        return {task: runs[-most:] for task, runs in found.items()}
+
+    @property
+    def changes(self) -> int:
+        """How many rows this connection has changed."""
+        return self._connection.total_changes
+
+    def runs(self, task: str) -> list[RunRow]:
         """(number, level, start, end, how it ended) of each run of a task."""
         rows = self._connection.execute(
             "SELECT run, level, started_at, ended_at, how FROM runs WHERE task = ? ORDER BY run", (task,)
@@ -153,6 +216,11 @@ class ShareDatabase:
         return [(run, Priority(level), start, end, how) for run, level, start, end, how in rows]
 
     # -- inside `writing`
+
+    def alter(self, task: str, changes: Mapping[str, object]) -> None:
+        """Change columns of a task, by their names."""
+        names = ", ".join(f"{name} = ?" for name in changes)
+        self.change(f"UPDATE tasks SET {names} WHERE id = ?", *changes.values(), task)
 
     def add(self, task: StoredTask) -> None:
         marks = ",".join("?" * len(StoredTask.__slots__))
@@ -171,6 +239,16 @@ class ShareDatabase:
             task,
         )
 
+    def withdraw(self, task: StoredTask, words: str, retry_at: float) -> None:
+        """Note that a task did not start, and waits again."""
+        self.change(
+            "UPDATE tasks SET state = 'waiting', level = NULL, since = NULL, words = ?, retry_at = ? WHERE id = ?",
+            words,
+            retry_at,
+            task.id,
+        )
+        self.change("DELETE FROM runs WHERE task = ? AND started_at IS NULL AND ended_at IS NULL", task.id)
+
     def end_run(self, task: StoredTask, state: str, now: float, how: str) -> None:
         """Note that a task has no nodes any more: it waits again, or has ended."""
         ran = max(0.0, now - (task.since or now)) if task.level == Priority.ABOVE_NORMAL else 0.0
@@ -183,3 +261,26 @@ class ShareDatabase:
             task.id,
         )
         self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)
+
+
+def in_states(states: tuple[str, ...]) -> str:
+    """A condition on `tasks` that takes the states as its values."""
+    return f"state IN ({','.join('?' * len(states))})"
+
+
+def unfinished_tasks(database: ShareDatabase) -> list[StoredTask]:
+    return database.tasks(in_states(UNFINISHED), *UNFINISHED)
+
+
+def _require_plain(file: Path) -> None:
+    """Raises HpcdashError where a file of the pool's is there and is no regular file of this account's alone."""
+    try:
+        found = os.lstat(file)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        raise HpcdashError(
+            f"{file} is a link, or not this account's own file", "Move it away, and find out who put it there."
+        )
+    if found.st_mode & 0o077:
+        file.chmod(0o600)

@@ -153,16 +153,21 @@ class HistoryView(JobsView):
         return replace(column, longest=max(_EXIT_CELLS, min(longest, _MOST_EXIT_CELLS)))
 
     def placeholder(self) -> str:
+        owned = self.whose(everyone=False)
         if self._span != ("", ""):
-            whose = "No jobs ended" if self.everyone else "None of your jobs ended"
+            whose = "No jobs ended" if self.everyone or not owned else "None of your jobs ended"
             return f"{whose} in this span ({self._format_span()}). w chooses another one"
+        if not owned:
+            return "No jobs ended in the last 7 days. w looks further back"
         if self.everyone:
             return "No jobs ended in the last 7 days. w looks further back, m shows only yours"
         return "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
-        everyone = "everyone's (others' are hidden from you)" if self._hides_others else "everyone's"
-        return ("history", everyone if self.everyone else "mine", self._format_span())
+        whose = self.whose(everyone=self.everyone)
+        if self.everyone and self._hides_others:
+            whose = ("everyone's (others' are hidden from you)",)
+        return ("history", *whose, self._format_span())
 
     def _format_span(self) -> str:
         since, until = self._span

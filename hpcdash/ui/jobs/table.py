@@ -14,7 +14,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from hpcdash.domain import arrays
-from hpcdash.domain.columns import shared_ending
+from hpcdash.domain.columns import shared_beginning, shared_ending
 from hpcdash.domain.job_text import format_end, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.text import visible
@@ -66,8 +66,8 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
     return cells.text_cell(row["reason"], row) if row["reason"] else ""
 
 
-def id_cell(value: str | None, row: cells.RowContext, ending: str = "") -> cells.Cell:
-    """The id without `ending`, with what of an array it is: a folded one, an open one, or a task of it."""
+def id_cell(value: str | None, row: cells.RowContext, ending: str = "", beginning: str = "") -> cells.Cell:
+    """The id without `beginning` and `ending`, with what of an array it is: a folded one, an open one, a task of it."""
     fold = row.get("_fold") or PLAIN
     if fold in (FOLDED, UNFOLDED):
         sign = "+" if fold == FOLDED else "-"
@@ -75,7 +75,7 @@ def id_cell(value: str | None, row: cells.RowContext, ending: str = "") -> cells
         # 12[5] is the fifth task of PBS's 12[].
         tasks = f" ({row['_tasks']})" if "[" in array_id else f"[{row['_tasks']}]"
         return f"{sign} {array_id}{tasks}", cells.STRONG
-    shown = value.removesuffix(ending) if value else value
+    shown = value.removeprefix(beginning).removesuffix(ending) if value else value
     return f"  {shown}" if fold == CHILD else cells.text_cell(shown, row)
 
 
@@ -338,7 +338,9 @@ class JobsView(TableView):
         if ending:
             column = replace(column, cell=partial(id_cell, ending=ending))
         if table["array_id"].null_count == table.num_rows:
-            return fitted(column, table, extra=-len(ending))
+            if beginning := shared_beginning(table["id"]):
+                column = replace(column, cell=partial(id_cell, ending=ending, beginning=beginning))
+            return fitted(column, table, extra=-len(ending) - len(beginning))
         # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a task's, its indent.
         folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
         indent_cells = 2
@@ -365,12 +367,12 @@ class JobsView(TableView):
     def placeholder(self) -> str:
         return (
             "The queue is empty. n submits a job"
-            if self.everyone
+            if self.everyone or not self.whose(everyone=False)
             else "You have no jobs. n submits one, m shows everyone's"
         )
 
     def scope_crumbs(self) -> Sequence[str]:
-        return ("jobs", "everyone's" if self.everyone else "mine")
+        return ("jobs", *self.whose(everyone=self.everyone))
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         note = row.get("note")

@@ -101,7 +101,7 @@ class UsageView(View):
     def crumbs(self) -> Sequence[str]:
         since, until = self._span
         span = f"{since} to {until}" if until else _SPANS.get(since, f"since {since}")
-        return ("usage", "everyone's" if self.everyone else "mine", span, f"by {self._by}")
+        return ("usage", *self.whose(everyone=self.everyone), span, f"by {self._by}")
 
     def hint(self) -> str:
         return "  ·  ".join(self.report.notes) if self.report is not None else ""

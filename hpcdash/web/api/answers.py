@@ -25,7 +25,16 @@ from hpcdash.errors import (
 )
 from hpcdash.services.jobs.launch_status import LaunchStatus
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launch_service import KeyReused, LaunchState, NoLog, NoSuchLaunch, NotAllowed, NotEnded
+from hpcdash.services.submit.launch_service import (
+    KeyReused,
+    LaunchState,
+    NoLog,
+    NoResult,
+    NoSuchLaunch,
+    NotAllowed,
+    NotEnded,
+    ResultTooLarge,
+)
 
 # A launch may be an array of a hundred thousand tasks; `tasks` counts them all.
 MOST_JOBS_OF_A_LAUNCH = 1000
@@ -60,7 +69,7 @@ class Envelope(msgspec.Struct, kw_only=True):
     taken_at: str
 
 
-class Launch(msgspec.Struct, kw_only=True):
+class LaunchSummary(msgspec.Struct, kw_only=True):
     """A launch. `tasks` counts its jobs by their state; null where that is not known yet."""
 
     id: str
@@ -80,12 +89,12 @@ class Launch(msgspec.Struct, kw_only=True):
 class LaunchAnswer(Envelope, kw_only=True):
     """One launch, with the rows of its jobs as `hpcdash jobs` has them, as long as they are in the queue."""
 
-    launch: Launch
+    launch: LaunchSummary
     jobs: list[dict[str, Any]]
 
 
 class LaunchesAnswer(Envelope, kw_only=True):
-    launches: list[Launch]
+    launches: list[LaunchSummary]
 
 
 class TerminationAnswer(Envelope, kw_only=True):
@@ -96,7 +105,7 @@ class TerminationAnswer(Envelope, kw_only=True):
     words: str
 
 
-class Slots(msgspec.Struct, kw_only=True):
+class SlotUsage(msgspec.Struct, kw_only=True):
     """Slots of one type. `unavailable` are on nodes that are down, drained or reserved; null is not known."""
 
     slot_type: str
@@ -111,7 +120,7 @@ class ResourcesAnswer(Envelope, kw_only=True):
     """`node_states` counts nodes by their state; `nodes` are rows as `hpcdash nodes` has them."""
 
     node_states: dict[str, int]
-    slots: list[Slots]
+    slots: list[SlotUsage]
     nodes: list[dict[str, Any]]
 
 
@@ -134,7 +143,26 @@ class LogPage(msgspec.Struct, kw_only=True):
     text: str
 
 
-class Health(msgspec.Struct, kw_only=True):
+class CallFailure(msgspec.Struct, kw_only=True):
+    """What a function raised, and where."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class ResultAnswer(msgspec.Struct, kw_only=True):
+    """What the function of a launch, or of a task of its array, returned; `failure` where it raised in place of it."""
+
+    schema: int = 1
+    id: str
+    task: int | None
+    path: str
+    value: Any
+    failure: CallFailure | None
+
+
+class ServerHealth(msgspec.Struct, kw_only=True):
     """`status` is `ok`, or `degraded` where the cluster did not answer when it was asked last."""
 
     schema: int = 1
@@ -142,7 +170,19 @@ class Health(msgspec.Struct, kw_only=True):
     version: str
 
 
-ANSWERS = (*(Error, LaunchAnswer, LaunchesAnswer, TerminationAnswer, ResourcesAnswer, JobsAnswer, LogPage, Health),)
+ANSWERS = (
+    *(
+        Error,
+        LaunchAnswer,
+        LaunchesAnswer,
+        TerminationAnswer,
+        ResourcesAnswer,
+        JobsAnswer,
+        LogPage,
+        ResultAnswer,
+        ServerHealth,
+    ),
+)
 
 
 def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[str, Any]:
@@ -152,9 +192,9 @@ def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[
     return {"cluster": session.name, "backend": store.backend.name, "taken_at": format_utc(taken_at)}
 
 
-def launch_of(state: LaunchState) -> Launch:
+def launch_of(state: LaunchState) -> LaunchSummary:
     launch, row = state.launch, state.rows[0] if len(state.rows) == 1 else None
-    return Launch(
+    return LaunchSummary(
         id=launch.launch_id,
         name=launch.record.name or None,
         account=launch.account,
@@ -184,7 +224,7 @@ def node_states(nodes: pa.Table) -> dict[str, int]:
     return dict(sorted(Counter(map(str, nodes["state"].to_pylist())).items()))
 
 
-def slots_of(nodes: pa.Table) -> list[Slots]:
+def slots_of(nodes: pa.Table) -> list[SlotUsage]:
     """The CPUs of all nodes, and their GPUs by type."""
     columns = ["state", "cpus", "cpus_used", "gpus", "gpus_used", "gpu_type"]
     rows = nodes.select(columns).to_pylist()
@@ -195,14 +235,14 @@ def slots_of(nodes: pa.Table) -> list[Slots]:
     return found
 
 
-def _slots(rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None) -> Slots:
+def _slots(rows: Sequence[Mapping[str, Any]], column: str, slot_type: str, gpu_type: str | None) -> SlotUsage:
     total = sum(row[column] or 0 for row in rows)
     usable = [row for row in rows if row["state"] in _USABLE]
     in_use = [row for row in rows if row[column]]
     is_known = all(row[f"{column}_used"] is not None for row in in_use)
     free = sum((row[column] or 0) - (row[f"{column}_used"] or 0) for row in usable)
     used = sum(row[f"{column}_used"] or 0 for row in rows)
-    return Slots(
+    return SlotUsage(
         slot_type=slot_type,
         gpu_type=gpu_type,
         total=total,
@@ -234,14 +274,17 @@ def error_of(error: HpcdashError) -> Error:
 
 
 def http_status_of(error: HpcdashError) -> int:
-    """404 not there, 403 not allowed, 409 refused as things are, 422 cannot be asked, 429 too often, 503 no answer."""
+    """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be asked, 429 too often, 503
+    no answer."""
     match error:
-        case NoSuchLaunch() | NoSuchJob() | NoLog():
+        case NoSuchLaunch() | NoSuchJob() | NoLog() | NoResult():
             return 404
         case NotAllowed():
             return 403
         case KeyReused() | NotEnded() | SchedulerRefused():
             return 409
+        case ResultTooLarge():
+            return 413
         case RateLimited():
             return 429
         case UsageError() | ConfigError():

@@ -45,6 +45,14 @@ def test_jobs_are_cancelled_by_one_command_without_throttles() -> None:
     assert command.job_ids == ("41", "88_[3-9%1]", "90_2", "65+1")
 
 
+def test_a_task_of_a_pool_is_put_back_while_it_runs_and_begins_at_once() -> None:
+    suspended = BACKEND.actions.commands(ActionRequest(Verb.REQUEUE, ("41",), hold=True))
+    assert lines(suspended) == ["scontrol requeuehold incomplete 41"]
+    # Slurm lets a job that was requeued begin after two minutes.
+    started = BACKEND.actions.commands(ActionRequest(Verb.RELEASE, ("41",), at_once=True))
+    assert lines(started) == ["scontrol update jobid=41 starttime=now", "scontrol release 41"]
+
+
 def test_a_persons_own_scancel_settings_are_left_out() -> None:
     (command,) = commands("cancel", "41")
     assert ("-u", "SCANCEL_INTERACTIVE") in zip(command.argv, command.argv[1:], strict=False)
@@ -133,9 +141,9 @@ def test_a_limit_is_changed_by_an_amount_job_by_job() -> None:
 
 
 def test_a_throttle_is_changed_of_the_array_and_the_rest_of_the_tasks() -> None:
-    changes = {"queue": "main,debug", "qos": "low", "nice": "-5", "throttle": "3"}
+    changes = {"queue": "main,debug", "qos": "low", "nice": "-5", "comment": "a+b:/c", "throttle": "3"}
     assert lines(commands("alter", "88_[3-9%1]", changes=changes)) == [
-        "scontrol update jobid=88_[3-9] partition=main,debug qos=low nice=-5",
+        "scontrol update jobid=88_[3-9] partition=main,debug qos=low nice=-5 comment=a+b:/c",
         "scontrol update jobid=88 arraytaskthrottle=3",
     ]
 

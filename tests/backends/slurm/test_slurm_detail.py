@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.slurm.detail import job_detail, native_query, parse_native, scontrol_id
+from hpcdash.backends.slurm.detail import job_detail, native_query, parse_native, scontrol_id, task_refusal
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.errors import NoSuchJob, UnreadableOutput
 from tests.support.slurm_text import TOKEN, answered, queue_text
@@ -139,3 +139,21 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
     native = parse_native(answered(b"JobId=1 JobName=a\n   RunTime=00:28:24 SubmitTime=1795088225 EndTime=Unknown\n"))
     assert native["SubmitTime"] == "2026-11-19T11:37:05Z"
     assert (native["RunTime"], native["EndTime"]) == ("00:28:24", "Unknown")
+
+
+@pytest.mark.parametrize(
+    ("native", "why"),
+    [
+        ({"NumNodes": "2", "Requeue": "1"}, ""),
+        ({"NumNodes": "2-2", "Requeue": "1"}, ""),
+        ({"NumNodes": "1-4"}, "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"),
+        ({"NumNodes": "1", "ArrayJobId": "7"}, "an array or a heterogeneous job is no task"),
+        ({"NumNodes": "1", "HetJobId": "7"}, "an array or a heterogeneous job is no task"),
+        (
+            {"JobId": "7", "NumNodes": "1", "Requeue": "0"},
+            "it was submitted with --no-requeue (`scontrol update JobId=7 Requeue=1` allows it)",
+        ),
+    ],
+)
+def test_which_jobs_are_tasks_of_a_pool(native: dict[str, str], why: str) -> None:
+    assert task_refusal(native) == why

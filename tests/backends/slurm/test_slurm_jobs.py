@@ -240,6 +240,7 @@ def test_a_failure_is_no_empty_queue() -> None:
         (JobScope("alice", ended=True), ("-u", "alice", "-t", "all")),
         (JobScope(job_ids=("7", "8_3")), ("-t", "all", "-j", "7,8_3")),
         (JobScope(), ()),
+        (JobScope(queue="shared", qos="low", reservation="ours"), ("-p", "shared", "-q", "low", "-R", "ours")),
     ],
 )
 def test_whose_jobs_are_asked_for(scope: JobScope, words: tuple[str, ...]) -> None:

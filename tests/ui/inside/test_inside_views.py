@@ -7,6 +7,11 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.config.read import settings_from_text
@@ -99,6 +104,25 @@ async def test_stacks_show_first_which_ranks_stand_where() -> None:
         rows_of(app).move_to("88")
         await press(pilot, "i")
         await until(pilot, lambda: "1 of 2 in reduce (a.py:1): rank 0" in screen_text(app), "stacks", 60)
+
+
+def test_stacks_look_as_they_did(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcdash.ui.inside.view.time", SimpleNamespace(monotonic=lambda: 0.0))
+    frames_of_a_loader = "    accept (socket.py:293)\n    get_batch (data.py:41)\n    train (train.py:88)\n"
+    frames_of_the_others = (
+        "    all_reduce (torch/distributed.py:2077)\n    step (optim.py:120)\n    train (train.py:91)\n"
+    )
+    dumped = 'process 9{0}, rank {0}: python train.py\nThread 8 (active): "MainThread"\n{1}'
+    app = app_of(cluster(dumped.format(0, frames_of_the_others), dumped.format(1, frames_of_a_loader)))
+
+    async def dump(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        rows_of(app).move_to("88")
+        await press(pilot, "i")
+        await until(pilot, lambda: "1 of 2 in" in screen_text(app), "stacks", 60)
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=(120, 34), run_before=dump)
 
 
 async def test_leftovers_are_ended_once_that_is_agreed() -> None:

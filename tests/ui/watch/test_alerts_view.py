@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import WatchSettings
@@ -58,6 +60,15 @@ async def test_5_shows_what_is_wrong_the_gravest_first_and_what_to_do(tmp_path: 
         assert "Job not running" in screen_text(app)
         await press(pilot, "escape", "slash", *"rule:drained", "enter")
         assert "no job train-7b" not in screen_text(app)
+
+
+def test_the_alerts_of_a_recorded_cluster_look_as_they_did(snap_compare: Any, tmp_path: Path) -> None:
+    async def judged(pilot: Pilot[Any]) -> None:
+        await until(pilot, lambda: "is drained" in screen_text(pilot.app), "the nodes to be judged")
+        await settled(pilot)
+
+    session = watched(replayed("training"), tmp_path)
+    assert snap_compare(HpcdashApp([session], first_view="alerts"), terminal_size=SIZE, run_before=judged)
 
 
 async def test_z_silences_an_alert_for_the_watchdogs_in_the_background_too(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""The files in a task's launch folder by which its coordinator and its training speak, read and written as its owner.
+
+The folder is named by a job's comment, which may be anybody's word: nothing is written but as the job's owner, who
+could write there anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from contextlib import suppress
+
+from hpcdash.domain.share import SUSPEND_NAME
+from hpcdash.errors import HpcdashError
+from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
+from hpcdash.services.submit.sudoers import NOTHING_THERE, PLAIN_NAME, program_argv
+from hpcdash.transport.base import CommandResult, Transport
+
+_READY = f"{SUSPEND_NAME}{READY_SUFFIX}"
+_SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
+_LIMIT_SECONDS = 20.0
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+# What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
+_FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
+
+
+class TaskFiles:
+    """Of one task: `folder` is absolute, '' where it has none.
+
+    `account` is the owner where that is not the coordinator's own account. Then root's `program` there writes, in
+    launches of `storage_root` alone.
+    """
+
+    def __init__(
+        self, transport: Transport, folder: str, *, account: str = "", program: str = "", storage_root: str = ""
+    ) -> None:
+        self._transport = transport
+        self._folder = folder
+        self._account = account
+        self._program = program
+        root, _, self._launch = folder.rpartition("/")
+        is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
+        self._is_reached = bool(folder) and (not account or bool(is_kept and _ACCOUNT.fullmatch(account)))
+
+    async def tell(self) -> bool:
+        """Write the suspend command; whether the training can see it."""
+        return await self._write(SUSPEND_NAME, b"suspend\n")
+
+    async def clear(self) -> bool:
+        """Take the command of the run before and its answers away; whether none is left."""
+        if not self._is_reached:
+            return True
+        if not self._account:
+            for name in (_READY, _SEEN):
+                with suppress(OSError):
+                    os.unlink(f"{self._folder}/{name}")
+            await self._write(SUSPEND_NAME, b"")
+            return not await self.is_ready()
+        if await self.is_ready() and not await self._write(_READY, b""):
+            return False
+        return await self._write(SUSPEND_NAME, b"") or not await self.is_ready()
+
+    async def is_ready(self) -> bool:
+        """Whether the training has saved, and waits to be ended."""
+        return ((await self.look(_READY)) or (0, 0))[0] > 0
+
+    async def how_suspended(self) -> str:
+        """How a run left its nodes, as INTERRUPTED has it: it had saved, was too slow to, or did not answer."""
+        if await self.is_ready():
+            return "suspended"
+        return "ignored" if await self.look(_SEEN) is None else "slow"
+
+    async def look(self, name: str) -> tuple[int, int] | None:
+        """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""
+        if not self._is_reached:
+            return None
+        if not self._account:
+            try:
+                found = os.lstat(f"{self._folder}/{name}")
+            except OSError:
+                return None
+            return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
+        told = await self._run("read", name, "end", "0")
+        if told is None or told.status != 0 or (said := _FOUND.match(told.stdout)) is None:
+            return None
+        return int(said[1]), int(said[2])
+
+    async def _write(self, name: str, content: bytes) -> bool:
+        if not self._is_reached:
+            return False
+        if self._account:
+            # Only what was made at the submission is written to: a folder without it has no training that looks.
+            seen = await self._run("read", name, "end", "0")
+            if seen is None or seen.status == NOTHING_THERE:
+                return False
+            told = await self._run("write", name, stdin=content)
+            return told is not None and told.status == 0
+        return _write_own(f"{self._folder}/{name}", content)
+
+    async def _run(self, verb: str, *words: str, stdin: bytes | None = None) -> CommandResult | None:
+        argv = program_argv(self._account, self._program, verb, self._launch, *words)
+        try:
+            return await self._transport.run(argv, stdin=stdin, limit_seconds=_LIMIT_SECONDS)
+        except HpcdashError:
+            return None
+
+
+def _write_own(path: str, content: bytes) -> bool:
+    """Write to a file that is there and the account's own."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+            return False
+        os.ftruncate(file, 0)
+        os.write(file, content)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True

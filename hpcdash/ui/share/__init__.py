@@ -1,0 +1,1 @@
+"""A shared pool on the screen."""

@@ -1,0 +1,393 @@
+"""A shared pool: how full it is, quotas, who runs, who waits and why, whose turn is next, who was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
+from hpcdash.domain.share import EVERYONE, Priority
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import clip, visible
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.store import Changed
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.share import text
+from hpcdash.services.share.state import Pool, PoolReader, Task
+from hpcdash.ui.dialogs import TextDialog
+from hpcdash.ui.table_view import ReadTableView
+from hpcdash.ui.themes import style_name
+from hpcdash.ui.view import FRAMED_LINES
+from hpcdash.ui.widgets import cells
+from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.table_rows import Column
+
+POOL_TASKS = pa.schema(
+    [
+        ("id", TEXT),
+        ("name", TEXT),
+        ("user", WORD),
+        ("nodes", COUNT),
+        ("priority", WORD),
+        ("state", WORD),
+        ("turn", TEXT),
+        ("demotion_at", TIME),
+        ("suspended", COUNT),
+        ("since", TIME),
+        ("submitted_at", TIME),
+        ("why", TEXT),
+    ]
+)
+_NO_POOLS = "No pool is shared here. [share.NAME] in the configuration makes one: hpcdash config example"
+_NO_TASKS = "No tasks. A request with a priority under share is one: n submits"
+# The signs and colours of the job states that come nearest.
+_LIKE = {
+    "waiting": JobState.PENDING,
+    "starting": JobState.PENDING,
+    "running": JobState.RUNNING,
+    "suspending": JobState.COMPLETING,
+    "paused": JobState.HELD,
+    "succeeded": JobState.COMPLETED,
+    "failed": JobState.FAILED,
+    "refused": JobState.FAILED,
+    "stopped": JobState.CANCELLED,
+}
+_ORDER = tuple(_LIKE)
+_BAR_CELLS, _QUOTA_CELLS, _WIDE = 20, 6, 90
+_MOST_TOLD = 500
+
+
+def state_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
+    state = _LIKE.get(value or "", JobState.UNKNOWN)
+    return f"{signs().states.get(state, '?')} {visible(value or 'unknown')}", style_name(state)
+
+
+def count_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
+    """A count that is of interest where it is not 0."""
+    return str(value) if value else ""
+
+
+class ShareView(ReadTableView):
+    """One pool of the cluster. Its coordinator's file is read as often as one's own jobs are asked for, while shown."""
+
+    NAME = "share"
+    IDENTITY = "id"
+    DEFAULT_COLUMNS = ("id", "user", "name", "nodes", "priority", "state", "turn", "demotion", "suspended", "why")
+    DEFAULT_CSS = """
+    ShareView > .about { height: auto; }
+    ShareView > .about > Static { width: 1fr; height: auto; padding: 0 1; }
+    ShareView > .about > .silent { color: $text-warning; }
+    """
+
+    def __init__(self, session: ClusterSession, **rest: Any) -> None:
+        self._readers = [PoolReader(session.store, pool) for pool in session.pools]
+        self._at = 0
+        self._asked_at = 0.0
+        super().__init__(session, **rest)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="pool", classes="about"):
+            yield Static("", classes="use", markup=False)
+            yield Static("", classes="quotas", markup=False)
+            yield Static("", classes="silent", markup=False)
+        yield from super().compose()
+        with Vertical(id="interrupted", classes="about") as interrupted:
+            interrupted.border_title = Content("Interrupted")
+            yield Static("", classes="past", markup=False)
+
+    # -- what is read
+
+    @property
+    def reader(self) -> PoolReader:  # type: ignore[override]
+        return self._readers[self._at]
+
+    @property
+    def pool(self) -> Pool | None:
+        return self.reader.state if self._readers else None
+
+    def pointed_task(self) -> Task | None:
+        """The task that is pointed at."""
+        row_id = self.rows.cursor_id if self.is_live else None
+        return None if self.pool is None or row_id is None else self.pool.task(row_id)
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        return frozenset()
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.MINE
+
+    def states_in_lists(self) -> object:
+        return None
+
+    def store_changed(self, changed: Changed) -> None:
+        """Jobs tell nothing of the pool: its coordinator does."""
+
+    def taken_at(self) -> float | None:
+        return None if self.pool is None else self.pool.taken_at.timestamp()
+
+    def on_mount(self) -> None:
+        self.reload()
+        self.read()
+
+    def shown(self) -> None:
+        super().shown()
+        self.read()
+
+    def tick(self) -> None:
+        poller = self.session.poller
+        wait = poller.pace.seconds[Kind.MINE] * (1.0 if poller.focused else poller.pace.unfocused_factor)
+        now = self.session.store.clock.now()
+        if self.is_live and self.screen.is_current and not 0 <= now - self._asked_at < wait:
+            self.read()
+
+    def read(self) -> None:
+        if self._readers:
+            self._asked_at = self.session.store.clock.now()
+            super().read()
+
+    def show_read(self) -> None:
+        self.reload()
+        self._show_about()
+
+    def do_ask_now(self) -> None:
+        self.read()
+
+    def do_next_pool(self) -> None:
+        """The next pool of the configuration."""
+        if len(self._readers) < 2:
+            self.notify("there is no other pool here", timeout=3)
+            return
+        self._at = (self._at + 1) % len(self._readers)
+        self._error = None
+        self.show_read()
+        self.read()
+
+    # -- the table
+
+    @property
+    def schema(self) -> pa.Schema:
+        return POOL_TASKS
+
+    @cached_property
+    def _catalogue(self) -> dict[str, Column]:
+        instant = cells.instant_cell(self.now, self.session.zone)
+        plain = cells.text_cell
+        return {
+            "id": Column("id", "JOB", 6, "left", 0, plain, flexible=True, longest=16),
+            "user": Column("user", "USER", 6, "left", 2, plain, longest=12),
+            "name": Column("name", "NAME", 8, "left", 1, plain, flexible=True, longest=28),
+            "nodes": Column("nodes", "NODES", 5, "right", 2, cells.count_cell),
+            "priority": Column("priority", "PRIORITY", 8, "left", 1, plain, longest=19),
+            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, state_cell),
+            "turn": Column("turn", "TURN", 5, "left", 3, plain),
+            "demotion": Column("demotion_at", "NORMAL IN", 9, "right", 4, self._demotion_cell),
+            "suspended": Column("suspended", "SUSPENDED", 9, "right", 6, count_cell),
+            "since": Column("since", "SINCE", 10, "right", 7, instant),
+            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
+            "why": Column("why", "WHY", 16, "left", 1, plain, flexible=True),
+        }
+
+    def catalogue(self) -> Mapping[str, Column]:
+        return self._catalogue
+
+    def _demotion_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
+        pool = self.pool
+        task = None if pool is None else pool.task(str(row["id"]))
+        return "" if task is None else text.format_demotion(task, self.now())
+
+    def source(self) -> pa.Table | None:
+        pool = self.pool
+        if pool is None:
+            return None if self._readers else POOL_TASKS.empty_table()
+        rows = [
+            {
+                "id": task.id,
+                "name": task.name,
+                "user": task.user,
+                "nodes": task.nodes,
+                "priority": text.format_level(task),
+                "state": task.state,
+                "turn": text.format_turn(task),
+                "demotion_at": task.demotion_at,
+                "suspended": task.suspended,
+                "since": task.since,
+                "submitted_at": task.submitted_at,
+                "why": task.why,
+            }
+            for task in in_order(pool.tasks)
+        ]
+        return pa.Table.from_pylist(rows, POOL_TASKS)
+
+    def counts(self) -> tuple[str, str]:
+        pool = self.pool
+        if pool is None:
+            return "", ""
+        numbers = [(state, sum(task.state == state for task in pool.tasks)) for state in _ORDER]
+        told = [(signs().states.get(_LIKE[state], "?"), count, state) for state, count in numbers if count]
+        return " ".join(f"{sign}{count} {state}" for sign, count, state in told), " ".join(
+            f"{sign}{count}" for sign, count, _ in told
+        )
+
+    def placeholder(self) -> str:
+        return _NO_TASKS if self._readers else _NO_POOLS
+
+    def _format_waiting(self) -> str:
+        if self._error is None:
+            return "asking …"
+        return " ".join(visible(part) for part in (self._error.message, self._error.next_step) if part)
+
+    @property
+    def own_error(self) -> HpcdashError | None:
+        # Where nothing is known the table says it.
+        return self._error if self.pool is not None else None
+
+    # -- above and below it
+
+    def on_resize(self) -> None:
+        for part in self.query(".about"):
+            part.set_class(self.app.size.height >= FRAMED_LINES, "panel")
+        self._show_about()
+
+    def _show_about(self) -> None:
+        if not self.is_live:
+            return
+        pool = self.pool
+        self.query_one("#pool").display = pool is not None
+        below = self.query_one("#interrupted")
+        if pool is None:
+            below.display = False
+            return
+        width = max(30, self.size.width - 4)
+        title = f"Pool {visible(pool.pool)}" + (f" ({self._at + 1} of {len(self._readers)})" if self._more else "")
+        self.query_one("#pool", Vertical).border_title = Content(title)
+        self.query_one(".use", Static).update(self._use(pool, width))
+        self.query_one(".quotas", Static).update(Content("\n").join(self._quotas(pool, width)))
+        silence = self.query_one(".silent", Static)
+        words = text.format_silence(pool, self.now())
+        silence.display = bool(words)
+        silence.update(words)
+        # A third of what is free below the first lines.
+        lines = max(0, (self.app.size.height - FRAMED_LINES) // 3 + 2) if self.app.size.height >= FRAMED_LINES else 0
+        past = list(self._past(pool))[:lines]
+        below.display = bool(past)
+        self.query_one(".past", Static).update("\n".join(clip(one, width) for one in past))
+
+    @property
+    def _more(self) -> bool:
+        return len(self._readers) > 1
+
+    def _use(self, pool: Pool, width: int) -> Content:
+        """The pool's gauge, and whose turn is next."""
+        name = "" if self.app.size.height >= FRAMED_LINES else f"{visible(pool.pool)} "
+        size = _BAR_CELLS if width >= _WIDE else _BAR_CELLS // 2
+        bar = _bar(pool.nodes_used / pool.nodes if pool.nodes else 1.0, size)
+        words = text.format_use(pool)
+        following = next((task for task in pool.tasks if task.place == 1), None)
+        after = f"   next: {text.format_task(following)}" if following is not None else ""
+        told = clip(f"{words}{after}", max(10, width - size - len(name) - 1))
+        return Content.assemble((name, "bold"), bar, " ", told)
+
+    def _quotas(self, pool: Pool, width: int) -> Iterator[Content]:
+        """One's own quotas on a line with gauges, then those of others, as many as there is room for."""
+        users = text.quota_users(pool, self.session.store.user or "")
+        levels = text.quota_levels(pool)
+        if not levels:
+            yield Content.styled("no quota: no task of this pool runs", "$text-warning")
+            return
+        tall = self.app.size.height
+        most = 1 if tall < FRAMED_LINES else max(2, (tall - FRAMED_LINES) // 4 + 2)
+        names = {user: "everyone" if user == EVERYONE else visible(user) for user in users}
+        shown = users[:most] if users else []
+        label = min(16, max(len(names[user]) for user in shown))
+        has_bars = label + sum(_QUOTA_CELLS + 10 + len(level) for level in levels) <= width
+        for user in shown:
+            parts = [Content.styled(f"{clip(names[user], label):<{label}}", "$table-dim")]
+            left = width - label
+            for level in levels:
+                quota = text.format_quota(pool, user, level)
+                taken, _, total = quota.partition("/")
+                quota = quota or signs().missing
+                bar = Content("")
+                if has_bars:
+                    # Those of one priority stand below each other.
+                    quota = f"{quota:<5}"
+                    has_quota = bool(total) and int(total) > 0
+                    bar = _bar(int(taken) / int(total), _QUOTA_CELLS) if has_quota else Content(" " * _QUOTA_CELLS)
+                    bar = Content.assemble(bar, " ")
+                left -= 4 + len(level) + len(quota) + (_QUOTA_CELLS + 1 if has_bars else 0)
+                if left < 0:
+                    parts.append(Content(" …"))
+                    break
+                parts.append(Content.assemble("   ", (f"{level} ", "$table-dim"), bar, quota))
+            yield Content("").join(parts)
+
+    def _past(self, pool: Pool) -> Iterator[str]:
+        for task, run in pool.interruptions()[:_MOST_TOLD]:
+            at = cells.short_instant(run.ended_at or task.submitted_at, self.now(), self.session.zone)
+            yield f"{at:>10}  {text.format_interruption(task, run)}"
+
+    def do_interruptions(self) -> None:
+        """Who was interrupted when, and whether it had saved."""
+        pool = self.pool
+        lines = [] if pool is None else list(self._past(pool))
+        self.app.push_screen(
+            TextDialog("Interrupted", Text("\n".join(lines) or "No task was interrupted for another."))
+        )
+
+    # -- words
+
+    def scope_crumbs(self) -> Sequence[str]:
+        return ("share", *((visible(self.reader.pool.name),) if self._readers else ()))
+
+    def row_hint(self, row: Mapping[str, Any]) -> str:
+        task = self.pointed_task()
+        if task is None:
+            return ""
+        runs = [run for run in task.runs if run.started_at is not None]
+        parts = [visible(task.why)]
+        if runs:
+            began = cells.short_instant(runs[-1].started_at or task.submitted_at, self.now(), self.session.zone)
+            parts.append(f"run {runs[-1].run} began {began}")
+        if task.suspended:
+            parts.append(f"suspended {task.suspended} times" if task.suspended > 1 else "suspended once")
+        return "  ·  ".join(filter(None, parts))
+
+    # -- the job that a task is
+
+    def pointed_job(self) -> str | None:
+        return self.rows.cursor_id if self.is_live else None
+
+    def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
+        self.post_message(self.Wanted("job", job_id=row_id))
+
+
+def in_order(tasks: Sequence[Task]) -> list[Task]:
+    """Those that have nodes by their level, those that wait by their turn, then what ended, the newest first."""
+
+    def rank(task: Task) -> tuple[float, ...]:
+        if task.state in ("starting", "running", "suspending"):
+            return (0, -Priority[task.level or task.priority], task.submitted_at.timestamp())
+        if task.is_unfinished:
+            place = float("inf") if task.place is None else task.place
+            return (1 + (task.state == "paused"), place, task.submitted_at.timestamp())
+        ended = max((run.ended_at for run in task.runs if run.ended_at), default=task.submitted_at)
+        return (3, 0, -ended.timestamp())
+
+    return sorted(tasks, key=rank)
+
+
+def _bar(fraction: float, size: int) -> Content:
+    styles = {cells.ACCENT: "$text-accent" if fraction < 1 else "$text-warning", cells.MUTED: "$text-muted"}
+    pieces = cells.usage_bar(min(max(fraction, 0.0), 1.0), size)
+    return Content.assemble(*((words, styles[style]) for words, style in pieces))

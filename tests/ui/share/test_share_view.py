@@ -1,0 +1,110 @@
+"""A shared pool on the screen: quotas, tasks, why each waits, and what its owner asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from hpcdash.config.settings import PoolSettings
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.ui.app import HpcdashApp
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
+from tests.ui.stage import dashboard, notices, press, replayed, rows_of, screen_text, settled, type_text, until
+
+SIZES = [(80, 24), (100, 30), (160, 45), (250, 70)]
+
+
+async def open_pool(pilot: Pilot[Any], row: str = "60") -> None:
+    await settled(pilot)
+    await pilot.press("colon")
+    await type_text(pilot, "share")
+    await press(pilot, "enter")
+    await until(pilot, lambda: "8 of 8 nodes used" in screen_text(pilot.app), "the pool is shown")
+    rows_of(pilot.app).move_to(row)  # type: ignore[arg-type]
+    await settled(pilot)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_pool_looks_as_it_did(snap_compare: Any, size: tuple[int, int]) -> None:
+    assert snap_compare(dashboard("pool"), terminal_size=size, run_before=open_pool)
+
+
+async def test_the_history_of_interruptions_says_how_each_ended() -> None:
+    app = dashboard("pool")
+    async with app.run_test(size=(120, 34)) as pilot:
+        await open_pool(pilot)
+        await press(pilot, "t")
+        told = screen_text(app)
+        assert "job 45 (hyperband) of luis at LOW after 11 h 1 min: did not answer" in told
+        assert "job 21 (convnext-v2-in22k) of maya at LOW after 1 h 27 min: too slow to save" in told
+
+
+async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The recording's jobs have no marks.
+    async def rows(actions: Actions, job_ids: Sequence[str]) -> list[dict[str, Any]]:
+        row = {"id": job_ids[0], "name": "mae", "user": "maya", "state": "held", "array_id": None, "_tasks": 1}
+        return [{**row, "comment": "hpcdash-share:NORMAL:/home/maya/x"}]
+
+    monkeypatch.setattr(Actions, "rows_of", rows)
+    app = dashboard("pool")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await open_pool(pilot, "72")
+        await pilot.press("greater_than_sign")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
+        told = screen_text(app)
+        assert "Raise job 72 from NORMAL to ABOVE_NORMAL?" in told
+        assert "! job 5 (sdxl-lora (rank 64)) of chen, NORMAL, 2 nodes" in told
+        assert "scontrol update jobid=72 comment=hpcdash-share:ABOVE_NORMAL:/home/maya/x" in " ".join(told.split())
+        # Somebody else is interrupted: enter alone does not do it.
+        await press(pilot, "enter")
+        assert app.screen is app.main
+        rows_of(app).move_to("6")
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
+        assert "It has 30 s to save, and does not run until it is resumed." in screen_text(app)
+        await press(pilot, "n")
+        # What is another one's stays so.
+        rows_of(app).move_to("5")
+        await press(pilot, "x")
+        await until(pilot, lambda: any("job 5 is chen's" in words for words in notices(app)), "it is chen's")
+
+
+async def test_in_read_only_mode_nothing_is_asked_for() -> None:
+    app = dashboard("pool", read_only=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await open_pool(pilot)
+        await press(pilot, "x")
+        assert app.screen is app.main
+        assert "stop" not in screen_text(app).splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("pools", "words"),
+    [
+        ((), "[share.NAME] in the configuration makes one"),
+        ((PoolSettings("lab", 4, state_file="/shared/lab/none.json"),), "has published nothing"),
+    ],
+    ids=["none", "silent"],
+)
+async def test_without_a_pool_the_view_says_what_to_do(pools: tuple[PoolSettings, ...], words: str) -> None:
+    app = HpcdashApp([replace(replayed("pool"), pools=pools)])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        await app.main.go("share")
+        await until(pilot, lambda: words in screen_text(app), words)
+
+
+async def test_a_file_of_another_account_is_not_believed() -> None:
+    pools = (PoolSettings("lab", 4, coordinator="hpcshare", state_file="/shared/lab/pool.json"),)
+    app = HpcdashApp([replace(replayed("pool"), pools=pools)])
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        await app.main.go("share")
+        await until(pilot, lambda: "belongs to maya, its coordinator is hpcshare" in screen_text(app), "it is refused")
+        assert "mae-vit" not in screen_text(app)
