@@ -186,7 +186,7 @@ def test_a_model_that_saves_when_it_is_asked_goes_on_where_it_was(lab: Lab) -> N
     lab.start()
     for turn in (1, 2):
         known = len(lab.steps("model"))
-        until(lambda known=known: len(lab.steps("model")) > known, "the model trains", 120.0)  # type: ignore[misc]
+        until(lambda known=known: len(lab.steps("model")) > known, "the model trains", 120.0)
         lab.submit(f"hot{turn}", "high", steps=5)
         lab.until_states(**{f"hot{turn}": "succeeded", "model": "running"})
     (lab.folder / "model" / "enough").touch()
