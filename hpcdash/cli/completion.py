@@ -23,6 +23,21 @@ from hpcdash.private_files import atomic_write
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 
 _VARIABLE = "_HPCDASH_COMPLETE"
+# bash takes the colon of state:run for the end of a word, and replaces only what is behind it.
+_BASH_WORDS = """\
+    local words=() word before= i
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if ((i)) && [[ $word == :* || ( ${words[-1]} == *: && -n $word ) ]]; then
+            words[-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+    word=${words[-1]}
+    [[ $COMP_WORDBREAKS == *:* ]] && before=${word%"${word##*:}"}
+
+"""
 _JOBS = frozenset(("job", "jobs", "after", "inside"))
 _MOST_JOBS = 200
 # A shell inserts it as it is: what another user named must be no command there.
@@ -91,8 +106,13 @@ def completion_script(cli: click.Command, shell: str) -> str:
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(cli, {}, "hpcdash", _VARIABLE).source() + "\n"
-    # Else bash would complete state:run from the colon on.
-    return script + "COMP_WORDBREAKS=${COMP_WORDBREAKS//:/}\n" if shell == "bash" else script
+    if shell != "bash":
+        return script
+    own = 'COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD'
+    assert own in script
+    script = script.replace("    response=$(", f"{_BASH_WORDS}    response=$(")
+    script = script.replace(own, 'COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1))')
+    return script.replace("COMPREPLY+=($value)", 'COMPREPLY+=("${value#"$before"}")')
 
 
 def install(cli: click.Command, shell: str) -> tuple[Path, str]:

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from hpcdash import __version__
+from hpcdash.cli.completion import completion_script
 from hpcdash.cli.help import EXAMPLES, GROUPS
 from hpcdash.cli.main import cli
 from tests.support.command_words import read_words
@@ -102,3 +103,18 @@ def test_completion_is_written_where_the_shell_looks(program: Program, shell: st
     assert Path(file).read_text() == program("completion", shell).text
     if shell == "bash":
         subprocess.run(["bash", "-n", file], check=True, timeout=30)
+
+
+def test_bash_completes_what_is_behind_a_colon(tmp_path: Path) -> None:
+    stub = tmp_path / "hpcdash"
+    stub.write_text(
+        '#!/bin/sh\ntest "$COMP_WORDS" = "$(printf "hpcdash\\njobs\\nstate:r")" && echo plain,state:running\n'
+    )
+    stub.chmod(0o755)
+    script = completion_script(cli, "bash") + (
+        f'COMP_WORDS=(hpcdash jobs state : r) COMP_CWORD=4; _hpcdash_completion {stub}; echo "$COMPREPLY"\n'
+        f"COMP_WORDBREAKS=' '; COMP_WORDS=(hpcdash jobs state:r) COMP_CWORD=2; COMPREPLY=()\n"
+        f'_hpcdash_completion {stub}; echo "$COMPREPLY"\n'
+    )
+    said = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=60)
+    assert said.stdout.split() == ["running", "state:running"]
