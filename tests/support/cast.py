@@ -24,15 +24,17 @@ CAST = Path(__file__).parents[2] / "docs" / "images" / "demo.cast"
 COLUMNS, LINES = 110, 30
 # What is typed, what is on the screen then, and what is said of it where it is a moment to look at.
 STEPS = (
-    ("\x05", "timed out", "hpcdash demo: a queue of this machine with a dozen jobs"),
-    ("g", "spike at", "g: the loss of a training, from its log"),
-    ("q", "timed out", ""),
-    ("l", "lm loss", "l: its log, live"),
-    ("q", "timed out", ""),
-    ("/shards\r", "shards", ""),
-    ("t", "LAST WORDS", "t: the failures of an array by cause"),
-    ("q", "QUEUE", ""),
-    ("?", "esc", "?: everything else, searchable"),
+    ("\x05", ("timed out", "lm loss"), "hpcdash demo: a queue of this machine with a dozen jobs"),
+    ("g", ("spike at",), "g: the loss of a training, from its log"),
+    ("q", ("timed out",), ""),
+    ("l", ("lm loss", "following"), "l: its log, live"),
+    ("q", ("timed out",), ""),
+    ("x", ("Command to run",), "x: the command, and what would be lost"),
+    ("n", ("timed out",), ""),
+    ("/shards\r", ("exit 137",), ""),
+    ("t", ("LAST WORDS", "is not JSON"), "t: the failures of an array by cause"),
+    ("q", ("QUEUE", "exit 137"), ""),
+    ("?", ("type to search",), "?: everything else, searchable"),
 )
 # A moment stays for as long; a pause of the recording is no longer.
 SECONDS_A_MOMENT = 3.0
@@ -69,7 +71,7 @@ async def record(folder: Path) -> str:
                 screen.type(key)
                 await asyncio.sleep(0.3)
                 note(screen)
-            await screen.until(shown, 200.0)
+            await screen.until(lambda text, shown=shown: all(part in text for part in shown), 200.0)  # type: ignore[misc]
             # What is drawn last comes a moment later.
             await asyncio.sleep(1.5)
             note(screen, words)
