@@ -27,7 +27,7 @@ def require_own(folder: Path, variable: str) -> None:
     own = (os.geteuid(), _ROOT)
     with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
         if (owner := os.lstat(folder).st_uid) not in own or (owner := os.stat(folder).st_uid) != os.geteuid():
-            raise NotPrivate(f"{folder} belongs to {_name(owner)}, not to you", _another(variable))
+            raise NotPrivate(f"{folder} belongs to {user_name(owner)}, not to you", _another(variable))
         mode = os.stat(folder).st_mode & 0o7777
         if mode & 0o022:
             os.chmod(folder, mode & ~0o022)
@@ -35,7 +35,7 @@ def require_own(folder: Path, variable: str) -> None:
             for entry in entries:
                 if (owner := entry.stat(follow_symlinks=False).st_uid) not in own:
                     raise NotPrivate(
-                        f"{entry.path} belongs to {_name(owner)}, who could have put it there for you to write to",
+                        f"{entry.path} belongs to {user_name(owner)}, who could have put it there for you to write to",
                         f"Remove it if it is nothing you know. {_another(variable)}",
                     )
 
@@ -90,7 +90,7 @@ def _another(variable: str) -> str:
     return f"Set {variable} to a folder of your own."
 
 
-def _name(uid: int) -> str:
+def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -139,7 +139,7 @@ def run_action(
     else:
         _write_table(report)
     sys.stdout.flush()
-    status = _exit_status(report.outcomes)
+    status = exit_status(report.outcomes)
     if status:
         sys.exit(status)
 
@@ -165,7 +165,7 @@ def _list_jobs(rows: Sequence[Row]) -> None:
         print(f"  … and {len(rows) - _MOST_JOBS_LISTED} more", file=sys.stderr)
 
 
-def _exit_status(outcomes: Sequence[Outcome]) -> int:
+def exit_status(outcomes: Sequence[Outcome]) -> int:
     ways = {outcome.done for outcome in outcomes}
     return EXIT_UNREACHABLE if None in ways else EXIT_REFUSED if False in ways else 0
 

@@ -8,10 +8,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import platformdirs
@@ -22,7 +23,14 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings, path_variable
-from hpcdash.config.settings import ClusterSettings, EmbeddedSettings, LaunchSettings, PollSettings, Settings
+from hpcdash.config.settings import (
+    ClusterSettings,
+    EmbeddedSettings,
+    LaunchSettings,
+    PollSettings,
+    PoolSettings,
+    Settings,
+)
 from hpcdash.config.values import http_url
 from hpcdash.domain.request import Site
 from hpcdash.embedded import FOLDER_VARIABLE
@@ -326,7 +334,23 @@ def queue_pace_of(cluster: ClusterSettings) -> Pace:
     return replace(pace, seconds=seconds, controller_share=min(pace.controller_share, 0.05))
 
 
-def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinfo | None = None) -> ClusterSession:
+def pool_folder(name: str) -> Path:
+    """Where the coordinator of a shared pool keeps what it knows."""
+    return state_root() / "share" / name
+
+
+def with_state_file(pool: PoolSettings) -> PoolSettings:
+    """With the file that its coordinator publishes where the configuration names none."""
+    return replace(pool, state_file=pool.state_file or str(pool_folder(pool.name) / "pool.json"))
+
+
+def build_session(
+    cluster: ClusterSettings,
+    pool: ConnectionPool,
+    *,
+    zone: tzinfo | None = None,
+    share: Mapping[str, PoolSettings] = MappingProxyType({}),
+) -> ClusterSession:
     """A cluster's store and poller; nothing is asked yet."""
     backends = backends_of(cluster)
     transport = _transport(cluster, pool, backends)
@@ -352,7 +376,8 @@ def build_session(cluster: ClusterSettings, pool: ConnectionPool, *, zone: tzinf
     origin = f"{_origin(cluster)}, asked every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
     launch = _here(cluster.launch) if is_queue else cluster.launch
     launches = Launches(store, launch, state_root())
-    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches)
+    pools = tuple(with_state_file(one) for one in share.values() if one.cluster in (None, cluster.name))
+    return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches, pools=pools)
 
 
 def snapshot_cache(cluster: ClusterSettings, backends: Sequence[Backend] | None = None) -> SnapshotCache:

@@ -427,6 +427,7 @@ def _switch_command(kind: str, words: str) -> click.Command:
 @click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
 @click.option("--nice", metavar="N", help="Higher values wait longer; on PBS, -100 sets priority 100 (qalter -p).")
 @click.option("--throttle", metavar="N", help="Array tasks that may run at once; 0 means all (not on PBS).")
+@click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def alter(
@@ -692,14 +693,38 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 
 
 @share.command("show")
-@click.argument("pool")
+@click.argument("pool", default="")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def share_show(common: CommonOptions, pool: str, form: str) -> None:
-    """Show a pool's tasks: states, how often each was suspended, and with JSON each run's start and end."""
+    """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
+
+    POOL may be left out where the configuration has one. JSON has each run's start and end.
+    """
     from hpcdash.cli.share import run_show
 
     run_show(common, pool, form)
+
+
+def _wish_command(wish: str, words: str) -> None:
+    @share.command(wish, help=words)
+    @click.argument("job")
+    @click.option("--pool", "name", default="", metavar="POOL", help="The pool, where there are several.")
+    @common_options
+    def command(common: CommonOptions, job: str, name: str, to: str | None = None) -> None:
+        from hpcdash.cli.share import run_wish
+
+        run_wish(common, wish, job, name=name, priority=to)
+
+    if wish in ("raise", "lower"):
+        command.params.append(click.Option(["--to"], metavar="PRIORITY", help="The next one with quota by default."))
+
+
+_wish_command("raise", "Raise your task's priority; asks first, and shows whom it interrupts.")
+_wish_command("lower", "Lower your task's priority; asks first.")
+_wish_command("suspend", "Suspend your task until it is resumed; it saves first.")
+_wish_command("resume", "Have your suspended task run again when it is its turn; shows whom it interrupts.")
+_wish_command("stop", "End your task for good.")
 
 
 @share.command("simulate")

@@ -84,7 +84,12 @@ def run_dashboard(common: CommonOptions) -> None:
     zone = UTC if settings.ui.clock == "utc" else None
     pool = connection_pool(prompter)
     sessions = [
-        watched(build_session(cluster, pool, zone=zone), settings.watch, state_root(), _ConfigFile(common.config))
+        watched(
+            build_session(cluster, pool, zone=zone, share=settings.share),
+            settings.watch,
+            state_root(),
+            _ConfigFile(common.config),
+        )
         for cluster in chosen_clusters(common, settings)
     ]
     # Before the screen is there: what the last run knew is part of the first paint.

@@ -64,7 +64,7 @@ EXAMPLES = {
     "render": ("render request.toml --for pbs",),
     "stub": ("stub train.sh | hpcdash submit -",),
     "alloc": ("alloc --gpus 8 --time 4h --keep",),
-    "share": ("share run lab", "share show lab", "share simulate trace.csv --nodes 8"),
+    "share": ("share run lab", "share show", "share raise 4711", "share simulate trace.csv --nodes 8"),
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
     "check-nodes": ("check-nodes gpu", "check-nodes n01,n[03-07]"),
     "checkpoints": ("checkpoints --days 90 --every 3h --save 40s --tb 2.3",),

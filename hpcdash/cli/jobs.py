@@ -48,7 +48,7 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
     cluster = chosen_clusters(common, settings)[0]
 
     async def run() -> T:
-        session = build_session(cluster, connection_pool(TerminalPrompter()))
+        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
             await session.store.resolve_backend()
             done = await work(session)

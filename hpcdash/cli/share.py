@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,16 @@ from hpcdash.cli.terminal import print_json, print_text
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import visible, width_of
 from hpcdash.domain.units import MINUTE, parse_duration
-from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 
 if TYPE_CHECKING:
+    from hpcdash.services.jobs.actions import Report
     from hpcdash.services.session import ClusterSession
+    from hpcdash.services.share.state import Pool
+
+_MOST_INTERRUPTIONS = 10
 
 # The coordinator waits as long as its scheduler takes to answer, several times over.
 _COMMANDS_PER_MINUTE = 600
@@ -101,22 +105,18 @@ def _seconds(text: str) -> int:
     return seconds
 
 
-def _folder(name: str) -> Path:
-    from hpcdash.cli.build import state_root
-
-    return state_root() / "share" / name
-
-
 def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
     """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
     import asyncio
+    from pathlib import Path
 
-    from hpcdash.cli.build import chosen_site
+    from hpcdash.cli.build import chosen_site, pool_folder, with_state_file
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.database import PoolHeld, ShareDatabase
+    from hpcdash.services.share.state import PUBLISH_SECONDS, build_state, publish
 
-    pool = _pool(common, name)
+    pool = with_state_file(_pool(common, name))
     seconds = None if limit is None else _seconds(limit)
     site = chosen_site(common)
     if site.cluster.transport != "local":
@@ -127,10 +127,29 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         await store.open()
         if store.backend.detail.task_refusal is None:
             raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+        if pool.coordinator not in ("", store.user):
+            raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
-        database = ShareDatabase(_folder(name))
+        database = ShareDatabase(pool_folder(name))
+        published_at, changes, said = 0.0, -1, ""
+
+        def tell_pool() -> None:
+            nonlocal published_at, changes, said
+            now = store.clock.now()
+            if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
+                return
+            try:
+                publish(
+                    build_state(pool, coordinator.rules, database, coordinator.decision, now), Path(pool.state_file)
+                )
+            except HpcdashError as error:
+                if error.message != said:
+                    print(f"hpcdash: {visible(error.message)}. {visible(error.next_step)}", file=sys.stderr)
+                said = error.message
+            published_at, changes = now, database.changes
+
         try:
             database.acquire(store.clock.now())
             coordinator = Coordinator(
@@ -146,6 +165,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 began = monotonic()
                 try:
                     is_changing = await coordinator.step()
+                    tell_pool()
                 except PoolHeld:
                     raise
                 except HpcdashError as error:
@@ -163,47 +183,143 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     with_session(common, work)
 
 
+def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
+    """The pool of a name, '' for the only one."""
+    pools = {one.name: one for one in session.pools}
+    if not name and len(pools) == 1:
+        return next(iter(pools.values()))
+    if name in pools:
+        return pools[name]
+    if not pools:
+        raise UsageError(
+            f"no pool is shared on {visible(session.name)}",
+            "[share.NAME] in the configuration makes one: docs/share.md.",
+        )
+    words = f"there is no pool {visible(name)}" if name else "there are several pools"
+    raise UsageError(words, f"Name one: {', '.join(pools)}.")
+
+
 def run_show(common: CommonOptions, name: str, form: str) -> None:
-    """The tasks of a pool."""
-    from hpcdash.domain.rfc3339 import format_utc
-    from hpcdash.services.share.database import NAME, ShareDatabase
+    """What a pool's coordinator has published: how full it is, quotas, tasks."""
+    from msgspec import to_builtins
 
-    pool = _pool(common, name)
-    if not (_folder(name) / NAME).exists():
-        raise UsageError(f"pool {name} has had no coordinator here", f"hpcdash share run {name}")
-    database = ShareDatabase(_folder(name))
-    tasks = database.tasks()
-    if form == "json":
+    from hpcdash.cli.jobs import with_session
+    from hpcdash.services.share.state import PoolReader
+    from hpcdash.services.share.text import format_silence
 
-        def moment(at: float | None) -> str | None:
-            return None if at is None else format_utc(at)
+    async def work(session: ClusterSession) -> None:
+        store = session.store
+        await store.open()
+        pool = await PoolReader(store, _pool_here(session, name)).read()
+        now = datetime.fromtimestamp(store.clock.now(), UTC)
+        if form == "json":
+            print_json({"schema": 1, "cluster": session.name, "backend": store.backend.name, **to_builtins(pool)})
+        else:
+            print_text("\n".join(_pool_lines(pool, store.user, now)) + "\n")
+        if words := format_silence(pool, now):
+            print(f"hpcdash: {words}", file=sys.stderr)
 
-        rows = [
-            {
-                "id": one.id,
-                "user": one.user,
-                "name": one.name,
-                "nodes": one.nodes,
-                "priority": Priority(one.priority).name,
-                "level": None if one.level is None else Priority(one.level).name,
-                "state": one.state,
-                "words": one.words,
-                "suspended": one.suspended,
-                "runs": [
-                    {"run": run, "level": level.name, "started_at": moment(start), "ended_at": moment(end), "how": how}
-                    for run, level, start, end, how in database.runs(one.id)
-                ],
-            }
-            for one in tasks
-        ]
-        print_json({"schema": 1, "pool": name, "nodes": pool.nodes, "tasks": rows})
-    else:
-        lines = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "SUSPENDED")]
-        for one in tasks:
-            level = Priority(one.priority if one.level is None else one.level).name
-            lines.append((one.id, one.user, one.name, str(one.nodes), level, one.state, str(one.suspended)))
-        widths = [max(len(visible(line[at])) for line in lines) for at in range(len(lines[0]))]
-        for line in lines:
-            cells = [f"{visible(cell):<{size}}" for cell, size in zip(line, widths, strict=True)]
-            print_text("  ".join(cells).rstrip() + "\n")
-    database.close()
+    with_session(common, work)
+
+
+def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None) -> None:
+    """Ask the coordinator for something on behalf of a task's owner, through the scheduler."""
+    from hpcdash.cli.actions import exit_status
+    from hpcdash.cli.jobs import with_session
+    from hpcdash.cli.terminal import is_agreed
+    from hpcdash.services.share.state import PoolReader
+    from hpcdash.services.share.text import format_interrupted, format_task
+    from hpcdash.services.share.wishes import Wish, plan_wish
+
+    settings = load_settings(common.config)
+    if common.read_only or settings.read_only:
+        raise UsageError(f"share {wish}: nothing is changed here (read-only)")
+    wanted = None if priority is None else _priority(priority)
+    must_ask = not common.yes
+    if must_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"share {wish} needs confirmation, but there is no terminal", "--yes does it without asking.")
+
+    async def work(session: ClusterSession) -> Report | None:
+        await session.store.open(force=True)
+        pool = await PoolReader(session.store, _pool_here(session, name)).read()
+        planned = await plan_wish(session, pool, job_id, Wish(wish), wanted)
+        task = pool.task(job_id)
+        subject = format_task(task) if task is not None else visible(job_id)
+        print(f"{wish} on {visible(session.name)}: {subject}", file=sys.stderr)
+        is_stop = wish == Wish.STOP
+        for words in (
+            planned.question,
+            *planned.outcome,
+            *(() if is_stop else format_interrupted(planned.interrupted)),
+        ):
+            if words:
+                print(f"  {visible(words)}", file=sys.stderr)
+        for command in planned.plan.commands:
+            print(f"  {visible(command.words)}", file=sys.stderr)
+        if must_ask and not await is_agreed():
+            return None
+        return await session.actions.run(planned.plan)
+
+    report = with_session(common, work)
+    if report is None:
+        print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    if report.journal_problem:
+        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    for outcome in report.outcomes:
+        said = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
+        print(f"{visible(outcome.job_id)}  {wish} {said}{': ' if outcome.words else ''}{visible(outcome.words)}")
+    if status := exit_status(report.outcomes):
+        sys.exit(status)
+
+
+def _priority(text: str) -> Priority:
+    try:
+        return parse_priority(text)
+    except ValueError as error:
+        raise UsageError(f"--to: {error}") from None
+
+
+def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
+    from hpcdash.domain.units import format_age
+    from hpcdash.services.share import text
+
+    age = format_age(max(0.0, (now - pool.taken_at).total_seconds()))
+    yield f"pool {pool.pool}: {text.format_use(pool)}; {visible(pool.coordinator)}, {age} ago"
+    users = text.quota_users(pool, user)
+    rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
+    rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]
+    yield from ("", *_aligned(rows)) if users else ("", "no quota: no task of this pool runs")
+    rows = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "TURN", "DEMOTION", "SUSPENDED", "WHY")]
+    for task in pool.tasks:
+        rows.append(
+            (
+                task.id,
+                task.user,
+                task.name,
+                str(task.nodes),
+                text.format_level(task),
+                task.state,
+                text.format_turn(task),
+                text.format_demotion(task, now),
+                str(task.suspended or ""),
+                task.why,
+            )
+        )
+    yield from ("", *_aligned(rows)) if pool.tasks else ("", "no tasks")
+    if pool.tasks_left_out:
+        yield f"{pool.tasks_left_out} more wait behind these"
+    if interruptions := pool.interruptions()[:_MOST_INTERRUPTIONS]:
+        yield from ("", "INTERRUPTED")
+        for task, run in interruptions:
+            at = run.ended_at or task.submitted_at
+            yield f"{at.astimezone():%Y-%m-%d %H:%M:%S}  {text.format_interruption(task, run)}"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    shown = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(width_of(row[at]) for row in shown) for at in range(len(shown[0]))]
+    return [
+        "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]

@@ -161,8 +161,12 @@ _EXAMPLE = """\
 # A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`). A request with
 # share = "NORMAL" is a task of it. Whoever is not among the choosers gets the highest priority with quota left. Of a
 # cluster a queue, a QoS or a reservation is the pool, and as_owners acts on other users' jobs by sudo; on the embedded
-# queue cpus_per_node and gpus_per_node say what a node is.
+# queue cpus_per_node and gpus_per_node say what a node is. The coordinator is an account, one's own by default;
+# `hpcdash share show` and :share show what it publishes in state_file.
 #[share.lab]
+#cluster = "gpu"
+#coordinator = "hpcshare"
+#state_file = "/shared/lab/pool.json"
 #nodes = 4
 #queue = "shared"
 #qos = "shared"

@@ -11,7 +11,8 @@ EVERYONE = "*"
 # The file in a task's launch folder that the coordinator writes the suspend command to.
 SUSPEND_NAME = "suspend"
 _MARK_START = "hpcdash-share:"
-_MARK = re.compile(re.escape(_MARK_START) + r"([A-Z_]+)(?::(/[A-Za-z0-9._/@+-]+))?")
+_PAUSED = "+paused"
+_MARK = re.compile(re.escape(_MARK_START) + rf"([A-Z_]+)({re.escape(_PAUSED)})?(?::(/[A-Za-z0-9._/@+-]+))?")
 
 
 class Priority(IntEnum):
@@ -43,13 +44,18 @@ def parse_priority(text: str) -> Priority:
 
 @dataclass(frozen=True, slots=True)
 class TaskMark:
-    """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none)."""
+    """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none).
+
+    `is_paused`: its owner wants it to be suspended, until the mark no longer says so.
+    """
 
     priority: Priority
     folder: str = ""
+    is_paused: bool = False
 
     def __str__(self) -> str:
-        return f"{_MARK_START}{self.priority.name}" + (f":{self.folder}" if self.folder else "")
+        paused = _PAUSED if self.is_paused else ""
+        return f"{_MARK_START}{self.priority.name}{paused}" + (f":{self.folder}" if self.folder else "")
 
 
 def parse_mark(comment: str | None) -> TaskMark | None:
@@ -57,4 +63,4 @@ def parse_mark(comment: str | None) -> TaskMark | None:
     found = _MARK.fullmatch(comment or "")
     if found is None or found[1] not in Priority.__members__:
         return None
-    return TaskMark(Priority[found[1]], found[2] or "")
+    return TaskMark(Priority[found[1]], found[3] or "", bool(found[2]))

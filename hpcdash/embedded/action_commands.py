@@ -132,7 +132,7 @@ def _signal(folder: Path, words: list[str]) -> int:
 
 
 def _alter(folder: Path, words: list[str]) -> int:
-    """KEY=VALUE… -- ID…: time (a limit, or + or - some) and throttle."""
+    """KEY=VALUE… -- ID…: time (a limit, or + or - some), throttle and comment."""
     if "--" not in words:
         raise UsageError("alter needs changes (time=30:00), then -- and a job")
     at = words.index("--")
@@ -155,6 +155,10 @@ def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> lis
         # Of a whole array, tasks that ended already are no failure.
         left = [job for job in jobs if job.state == "pending" or job.state in ACTIVE] or jobs
         return [_alter_limit(store, job, value) for job in left]
+    if name == "comment":
+        for number in {job.number for job in jobs}:
+            store.set_comment(number, value)
+        return []
     if name != "throttle":
         return [f"this queue's jobs have no {name}"]
     try:

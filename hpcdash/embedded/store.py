@@ -364,6 +364,10 @@ class QueueStore(Database):
     def set_throttle(self, number: int, throttle: int | None) -> None:
         self.change("UPDATE submissions SET throttle = ? WHERE number = ?", (throttle, number))
 
+    def set_comment(self, number: int, comment: str) -> None:
+        request = replace(self.submission(number).request, comment=comment)
+        self.change("UPDATE submissions SET request = ? WHERE number = ?", (json.dumps(request.to_json()), number))
+
     def run_again(self, job: Job) -> None:
         """Note that a job that ended is to run once more; who could never start because of it waits again."""
         self.put_back(job.id, restarted=True)

@@ -18,7 +18,7 @@ _WHOLE_LIMIT_SECONDS = 15.0
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 512, 64 * 1024
 _CUT_SHORT = "the answer was cut short"
 _STAT = re.compile(rb"([0-9]{1,20}:[0-9]{1,20}) ([0-9]{1,20}) (-?[0-9]{1,20})")
-_READ = re.compile(rb"(?:there|same) (" + _STAT.pattern + rb") ([0-9]{1,20})")
+_READ = re.compile(rb"(?:there|same) (" + _STAT.pattern + rb") ([0-9]{1,20})(?: ([^\n]{0,256}))?")
 
 
 class Obstacle(Enum):
@@ -51,7 +51,7 @@ class FileStat:
 
     `problem` is '' or says in words why it cannot be read, and `obstacle` which kind that is; `is_missing` is true only
     where there surely is nothing under its name. `age_seconds` is since it was written, by the clock there; None where
-    it was not asked for. Without an identity and a problem it was not looked at.
+    it was not asked for. Without an identity and a problem it was not looked at. `owner` is an account's name there.
     """
 
     identity: str = ""
@@ -60,6 +60,7 @@ class FileStat:
     problem: str = ""
     obstacle: Obstacle | None = None
     age_seconds: float | None = field(default=None, compare=False)
+    owner: str = field(default="", compare=False)
 
     @property
     def is_there(self) -> bool:
@@ -248,7 +249,8 @@ def _chunk(
         kind = header.decode("ascii", "replace")
         problem = _problem(kind, body, asked.path) if is_whole else _CUT_SHORT
         return Chunk(FileStat(problem=problem, obstacle=_OBSTACLES.get(kind)), begin, b"")
-    chunk = cut_blocks(parse_stat(told[1], now), int(told[5]), asked.length, block, body, complaint)
+    look = replace(parse_stat(told[1], now), owner=(told[6] or b"").decode("utf-8", "replace"))
+    chunk = cut_blocks(look, int(told[5]), asked.length, block, body, complaint)
     return chunk if is_whole else replace(chunk, look=replace(chunk.look, problem=_CUT_SHORT))
 
 
@@ -280,8 +282,8 @@ def _problem(kind: str, where: bytes, path: str) -> str:
 
 # $1 token, $2 block size, then for each file: its path, where to begin in bytes or `end`, how many bytes, and when to
 # read it: '' always, `if-blank` where the one before holds nothing but blanks, `IDENTITY SIZE MODIFIED` where it is no
-# longer that. Prints for each `TOKEN there IDENTITY SIZE MODIFIED BEGIN`, then whole blocks that hold what was asked
-# for; `same` in place of `there` with none; or `TOKEN PROBLEM`, then the folder that is the reason. The token last.
+# longer that. Prints for each `TOKEN there IDENTITY SIZE MODIFIED BEGIN OWNER`, then whole blocks that hold what was
+# asked for; `same` in place of `there` with none; or `TOKEN PROBLEM`, then the folder that is why. The token last.
 # A file is opened once: what is looked at is what is read, whatever is renamed. [ -f ] first: opening a FIFO would wait
 # for its writer. `stat -` is coreutils'; -f without a file BSD's.
 READ_SCRIPT = r"""
@@ -307,16 +309,18 @@ explain() {
 read_file() {
   [ -f "$path" ] || { explain; return; }
   {
-    format='%d:%i %s %Y'
+    format='%d:%i %s %Y %U'
     found=$(stat -L -c "$format" - <&3 2>/dev/null || stat -L -c "$format" "$path" 2>/dev/null ||
-      stat -f '%d:%i %z %m' <&3 2>/dev/null) || { problem no-stat; return; }
+      stat -f '%d:%i %z %m %Su' <&3 2>/dev/null) || { problem no-stat; return; }
+    owner=${found#* * * }
+    found=${found%" $owner"}
     set -- $found
     if [ "$begin" = end ]; then
       begin=$(($2 - length))
       [ "$begin" -ge 0 ] || begin=0
     fi
-    if [ "$found" = "$when" ]; then printf '%s same %s %s\n' "$token" "$found" "$begin"; return; fi
-    printf '%s there %s %s\n' "$token" "$found" "$begin"
+    if [ "$found" = "$when" ]; then printf '%s same %s %s %s\n' "$token" "$found" "$begin" "$owner"; return; fi
+    printf '%s there %s %s %s\n' "$token" "$found" "$begin" "$owner"
     if [ "$length" -gt 0 ] && { [ "$2" -gt "$begin" ] || [ "$2" -eq 0 ]; }; then
       dd bs="$block" skip=$((begin / block)) count=$(((begin % block + length + block - 1) / block)) <&3 || status=$?
     fi

@@ -12,6 +12,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.submit.launches import Launches
 
 if TYPE_CHECKING:
+    from hpcdash.config.settings import PoolSettings
     from hpcdash.services.watch.board import WatchBoard
 
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 class ClusterSession:
     """A configured, found or recorded cluster.
 
-    `origin` says in words where it comes from; times are shown in `zone` (None: this machine's).
+    `origin` says in words where it comes from; times are shown in `zone` (None: this machine's). `pools` are those that
+    are shared there, each with the file that its coordinator publishes.
     """
 
     store: ClusterStore
@@ -29,6 +31,7 @@ class ClusterSession:
     zone: tzinfo | None = None
     launches: Launches | None = None
     watching: WatchBoard | None = None
+    pools: tuple[PoolSettings, ...] = ()
 
     @property
     def name(self) -> str:

@@ -118,15 +118,16 @@ class ReplayTransport:
         return is_reader and normalised_argv(argv) not in self.case.answers and self._files.is_dir()
 
     async def _run_on_files(self, argv: tuple[str, ...], limit_seconds: float, cap_bytes: int) -> CommandResult:
-        """What a script prints of the recorded files; they were all written at the recording's moment."""
+        """What a script prints of the recorded files: all were written at the recording's moment, by who made it."""
         words = without_env(argv)
         self.asked.append(words)
         there = tuple(f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in words[3:])
         done = await LocalTransport().run((*words[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         stdout = done.stdout.replace(os.fsencode(self._files), b"")
-        # `TOKEN there DEVICE:INODE SIZE MODIFIED`
+        # `TOKEN there DEVICE:INODE SIZE MODIFIED BEGIN OWNER`
         found = re.escape(os.fsencode(words[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
-        stdout = re.sub(rb"(" + found + rb")[0-9]+", rb"\g<1>%d" % self.clock, stdout)
+        written = rb"\g<1>%d\g<2>%b" % (self.clock, self.user.encode())
+        stdout = re.sub(rb"(" + found + rb")[0-9]+( [0-9]+ )[^\n]*", written, stdout)
         return replace(done, argv=argv, stdout=stdout)
 
     def _next_answer(self, argv: tuple[str, ...]) -> RecordedAnswer:

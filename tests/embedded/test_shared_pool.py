@@ -141,7 +141,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     # More than the quota ever gives is refused, and so is a name that is taken.
     lab.submit("large", "high", command="true", slots=2)
     until(lambda: lab.states().get("large") == "refused", "large is refused", 120.0)
-    assert lab.tasks()["large"]["words"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
+    assert lab.tasks()["large"]["why"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]
     )
     # The later of the two gives way: it does not answer, and is ended when its seconds are over.
@@ -150,12 +150,37 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     assert (tasks["deaf"]["suspended"], tasks["good"]["suspended"]) == (1, 0)
     (lab.folder / "hot" / "enough").touch()
     tasks = lab.until_states(hot="succeeded", deaf="running")
-    assert [run["how"] for run in tasks["deaf"]["runs"]] == ["suspended", ""]
+    assert [run["how"] for run in tasks["deaf"]["runs"]] == ["ignored", ""]
     assert all(run["started_at"] for run in tasks["deaf"]["runs"])
     # A person's stop is for good.
     assert lab.program("cancel", tasks["deaf"]["id"], "--yes").status == 0
     (lab.folder / "good" / "enough").touch()
     lab.until_states(deaf="stopped", good="succeeded")
+
+
+@pytest.mark.system
+def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> None:
+    lab.submit("one", "normal", slots=2)
+    lab.submit("two", "normal", steps=20)
+    lab.start()
+    tasks = lab.until_states(one="running", two="waiting")
+    first, second = tasks["one"]["id"], tasks["two"]["id"]
+    assert "needs confirmation, but there is no terminal" in lab.program("share", "suspend", first).refused(2)
+    assert "root's quota" in lab.program("share", "raise", first, "--to", "high", "--yes").refused(1).replace(
+        tasks["one"]["user"], "root"
+    )
+    assert "has no task 99" in lab.program("share", "stop", "99", "--yes").refused(1)
+    # Raised, the second takes its node from the first, which is named before it is done.
+    raised = lab.program("share", "raise", second, "--yes")
+    assert (raised.status, f"job {first} (one)" in raised.stderr) == (0, True), raised
+    lab.until_states(two="succeeded", one="running")
+    assert lab.program("share", "suspend", first, "--yes").status == 0
+    tasks = lab.until_states(one="paused")
+    assert [run["how"] for run in tasks["one"]["runs"]] == ["suspended", "paused"]
+    assert lab.program("share", "resume", first, "--yes").status == 0
+    lab.until_states(one="running")
+    assert lab.program("share", "stop", first, "--yes").status == 0
+    lab.until_states(one="stopped")
 
 
 def kill_often(lab: Lab, kills: int) -> None:

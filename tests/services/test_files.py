@@ -22,7 +22,7 @@ SHELLS = [shell for shell in ("dash", "bash", "ksh", "busybox") if shutil.which(
 # Its options are BSD's, and of coreutils' it has none.
 BSD_STAT = """#!/bin/sh
 [ "$1" = -f ] && [ $# -eq 2 ] || { echo 'stat: illegal option -- c' >&2; exit 1; }
-exec {stat} -L -c "$(printf %s "$2" | sed 's/%z/%s/; s/%m/%Y/')" -
+exec {stat} -L -c "$(printf %s "$2" | sed 's/%z/%s/; s/%m/%Y/; s/%Su/%U/')" -
 """
 Run = Callable[[Query[tuple[Chunk, ...]]], tuple[Chunk, ...]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import COMMENT, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.answers import decoded
 from hpcdash.backends.embedded.typed import typed
 from hpcdash.backends.queries import Answer
@@ -32,10 +32,11 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         _require(signal_number, request.signal)
         words = ("signal", request.signal, request.recipient or "steps")
     elif request.verb is Verb.ALTER:
-        if unknown := [name for name in request.changes if name not in _HAS]:
+        if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
             raise UsageError(f"{unknown[0]}: jobs of this queue have none", f"It supports: {', '.join(_HAS)}.")
         for name, value in request.changes.items():
-            _require(read_change_of_time if name == "time" else read_throttle, value)
+            if name != COMMENT:
+                _require(read_change_of_time if name == "time" else read_throttle, value)
         if "throttle" in request.changes and (tasks := [job_id for job_id in request.job_ids if is_task(job_id)]):
             # The queue would change it for the whole array.
             raise UsageError(f"throttle: {tasks[0]} is a task", f"Name its array: {array_of(tasks[0])}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ALTERABLE, COMMENT, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
@@ -266,7 +266,7 @@ class Alteration:
 
 def alteration(changes: Mapping[str, str]) -> Alteration:
     """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
-    unknown = [name for name in changes if name not in ALTERABLE]
+    unknown = [name for name in changes if name not in (*ALTERABLE, COMMENT)]
     if unknown:
         raise UsageError(f"{unknown[0]!r} cannot be changed", f"You can change: {', '.join(ALTERABLE)}.")
     if not changes:
@@ -287,6 +287,8 @@ def alteration(changes: Mapping[str, str]) -> Alteration:
                 fields.append(f"qos={_name('qos', value)}")
             case "nice":
                 fields.append(f"nice={_integer('nice', value)}")
+            case "comment":
+                fields.append(f"comment={value}")
             case _:
                 throttle = _integer("throttle", value)
                 if not 0 <= throttle <= _MOST_TASKS:

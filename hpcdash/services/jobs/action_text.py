@@ -58,6 +58,7 @@ CHANGED = {
     "qos": "QoS",
     "nice": "nice",
     "throttle": "tasks at once",
+    "comment": "comment",
 }
 _ASKED = {Verb.ALTER: "Change", Verb.SUBMIT: "Submit again:"}
 

@@ -18,15 +18,22 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.share import Priority, TaskMark, parse_mark
 from hpcdash.domain.states import ENDED, JobState, NodeState
+from hpcdash.domain.text import counted
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
 from hpcdash.services.jobs.actions import Actions
-from hpcdash.services.share.database import ShareDatabase, StoredTask
+from hpcdash.services.share.database import (
+    UNFINISHED,
+    WITH_NODES,
+    ShareDatabase,
+    StoredTask,
+    in_states,
+    unfinished_tasks,
+)
 from hpcdash.services.share.files import TaskFiles
-from hpcdash.services.share.scheduling import PoolRules, PoolTask, Quotas, RunningTask, decide, queue_up
+from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
+from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
-_UNFINISHED = ("waiting", "starting", "running", "suspending")
-_WITH_NODES = ("starting", "running", "suspending")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
 _TAKES_JOBS = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED, NodeState.RESERVED, NodeState.PLANNED)
@@ -63,6 +70,9 @@ class Coordinator:
         self.database = database
         self.actions = actions
         self.tell = tell
+        self.decision = Decision()
+        # What was last said of what an owner wants.
+        self._heeded: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
@@ -84,7 +94,7 @@ class Coordinator:
             row = rows.get(task.id)
             if row is None:
                 continue
-            if task.state not in _UNFINISHED:
+            if task.state not in UNFINISHED:
                 await self._begin_again(task, row)
             else:
                 await self._follow(task, row)
@@ -106,7 +116,7 @@ class Coordinator:
         scope = JobScope(queue=pool.queue, qos=pool.qos, reservation=pool.reservation)
         parsed = await store.ask(store.backend.queue.jobs(scope))
         rows: dict[str, Row] = {str(row["id"]): row for row in parsed.table.to_pylist()}
-        gone = [one.id for one in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED) if one.id not in rows]
+        gone = [one.id for one in unfinished_tasks(self.database) if one.id not in rows]
         if gone:
             found = {str(row["id"]): row for row in await self.actions.rows_of(gone)}
             forgotten = [job_id for job_id in gone if job_id not in found]
@@ -166,10 +176,10 @@ class Coordinator:
                     0,
                     0,
                     None,
-                    0.0,
                 )
             )
-        self.tell(f"job {job_id} of {user}: {refusal or f'waits at {priority.name} for {task.nodes} nodes'}")
+        waits = f"waits at {priority.name} for {counted(task.nodes, 'node')}"
+        self.tell(f"job {job_id} of {user}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, job_id, user)
         else:
@@ -193,7 +203,7 @@ class Coordinator:
         if refusal := self.rules.refusal(task, capacity=self.pool.nodes, gpus=int(row["gpus"] or 0)):
             return refusal
         twins = self.database.tasks(
-            f"user = ? AND name = ? AND id != ? AND {_in(_UNFINISHED)}", task.user, name, task.id, *_UNFINISHED
+            f"user = ? AND name = ? AND id != ? AND {in_states(UNFINISHED)}", task.user, name, task.id, *UNFINISHED
         )
         if twins:
             return f"{task.user} has a task of this name: job {twins[0].id}"
@@ -230,6 +240,10 @@ class Coordinator:
         if state in ENDED:
             self._end(task, row)
             return
+        mark = parse_mark(row["comment"])
+        if mark is not None:
+            task = self._heed(task, mark)
+        is_paused = mark is not None and mark.is_paused
         if state in _RUNS and task.state in ("starting", "suspending", "running"):
             self._note_start(task, row)
             task = self.database.tasks("id = ?", task.id)[0]
@@ -240,8 +254,9 @@ class Coordinator:
                 await self._release(task)
             elif task.state in ("running", "suspending"):
                 await self._hold_firmly(task.id, task.user)
+                rests, how = ("paused", "paused") if is_paused else ("waiting", await self._how_suspended(task))
                 with self.database.writing(now):
-                    self.database.end_run(task, "waiting", now, "suspended")
+                    self.database.end_run(task, rests, now, how)
                 after = "" if task.asked_at is None else f", {now - task.asked_at:.1f} s after it was asked to"
                 self.tell(f"job {task.id} is suspended{after}")
         elif state == JobState.PENDING:
@@ -251,11 +266,29 @@ class Coordinator:
             elif now > (task.since or now) + self.pool.start_seconds:
                 await self._withdraw(task, str(row["reason"] or "no reason is told"))
         elif state in _RUNS:
-            if task.state == "waiting":
+            if task.state in ("waiting", "paused"):
                 # Somebody else released it.
                 await self._requeue(task)
-            elif task.state == "suspending":
+            elif task.state == "suspending" or is_paused:
                 await self._suspend(task)
+
+    def _heed(self, task: StoredTask, mark: TaskMark) -> StoredTask:
+        """Take up what a task's owner wants of it; the task as it is noted then."""
+        changes, words = heeded(task, mark, self.rules, capacity=self.pool.nodes, now=self._now)
+        if changes:
+            with self.database.writing(self._now):
+                self.database.alter(task.id, changes)
+        if words and self._heeded.get(task.id) != (words, mark):
+            self._heeded[task.id] = (words, mark)
+            self.tell(f"job {task.id}: {words}")
+        return replace(task, **changes)
+
+    async def _how_suspended(self, task: StoredTask) -> str:
+        """Whether a task that has left its nodes had saved, was too slow to, or did not answer."""
+        files = self._files(task)
+        if await files.is_ready():
+            return "suspended"
+        return "slow" if await files.has_seen() else "ignored"
 
     def _end(self, task: StoredTask, row: Row) -> None:
         state = row["state"]
@@ -285,27 +318,25 @@ class Coordinator:
 
     async def _with_changes(self, task: StoredTask, row: Row) -> StoredTask:
         """A task that waits as its owner has changed its job since; what may not be is cancelled."""
-        if task.state != "waiting" or row["state"] not in (JobState.HELD, JobState.PENDING):
+        if task.state not in ("waiting", "paused") or row["state"] not in (JobState.HELD, JobState.PENDING):
             return task
-        mark = parse_mark(row["comment"]) or TaskMark(Priority(task.priority))
-        priority, nodes = self.rules.allowed_priority(task.user, mark.priority), self._nodes(row)
+        changed = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
         is_moved = any(
             wanted and row[column] != wanted for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
         )
-        if (priority, nodes, str(row["name"] or "")) == (task.priority, task.nodes, task.name) and not is_moved:
+        if changed == task and not is_moved:
             return task
-        changed = replace(task, priority=priority, nodes=nodes, name=str(row["name"] or ""))
-        refusal = await self._refusal(replace(_task(changed), priority=priority), row, changed.name)
+        refusal = await self._refusal(changed.pool_task, row, changed.name)
+        changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
+        if refusal:
+            changes["state"] = "refused"
         with self.database.writing(self._now):
-            self.database.change(
-                "UPDATE tasks SET priority = ?, nodes = ?, name = ?, state = ?, words = ? WHERE id = ?",
-                *(priority, nodes, changed.name, "refused" if refusal else "waiting", refusal, task.id),
-            )
-        self.tell(f"job {task.id} was changed: {refusal or f'waits at {priority.name} for {nodes} nodes'}")
+            self.database.alter(task.id, changes)
+        waits = f"waits for {counted(changed.nodes, 'node')}"
+        self.tell(f"job {task.id} was changed: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
-            return replace(changed, state="refused")
-        return changed
+        return replace(changed, **changes)
 
     async def _watch_running(self) -> None:
         """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
@@ -393,19 +424,19 @@ class Coordinator:
     async def _decide(self, rows: Mapping[str, Row]) -> None:
         now = self._now
         for task in self.database.tasks("state = 'running' AND level = ?", Priority.ABOVE_NORMAL):
-            due = _running(task).demotion_at(self.rules.demote_after_seconds)
+            due = task.running_task.demotion_at(self.rules.demote_after_seconds)
             if due is not None and due <= now:
                 with self.database.writing(now):
                     self.database.change(
                         "UPDATE tasks SET demoted = 1, level = ?, since = ? WHERE id = ?", Priority.NORMAL, now, task.id
                     )
                 self.tell(f"job {task.id} is NORMAL from now on")
-        tasks = {one.id: one for one in self.database.tasks(_in(_UNFINISHED), *_UNFINISHED)}
-        held = sum(one.nodes for one in tasks.values() if one.state in _WITH_NODES)
+        tasks = {one.id: one for one in unfinished_tasks(self.database)}
+        held = sum(one.nodes for one in tasks.values() if one.state in WITH_NODES)
         capacity = await self._capacity(tasks, rows)
-        decision = decide(
-            [_running(one) for one in tasks.values() if one.state in ("starting", "running")],
-            queue_up(_task(one) for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
+        decision = self.decision = decide(
+            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
+            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
             self.rules.quotas,
             capacity=capacity,
             free=capacity - held,
@@ -435,7 +466,7 @@ class Coordinator:
         ours: set[str] = set()
         others: set[str] = set()
         for job_id, row in rows.items():
-            is_ours = job_id in tasks and tasks[job_id].state in _WITH_NODES
+            is_ours = job_id in tasks and tasks[job_id].state in WITH_NODES
             if row["state"] in (*_RUNS, JobState.COMPLETING):
                 (ours if is_ours else others).update(_names(row["node_list"]))
         usable = await self._usable_nodes()
@@ -513,24 +544,3 @@ def _names(node_list: str | None) -> Iterable[str]:
         return expand(node_list) if node_list else ()
     except ValueError:
         return ()
-
-
-def _in(states: tuple[str, ...]) -> str:
-    return f"state IN ({','.join('?' * len(states))})"
-
-
-def _task(stored: StoredTask) -> PoolTask:
-    return PoolTask(
-        stored.id,
-        stored.user,
-        stored.nodes,
-        Priority(stored.priority),
-        (stored.submitted_at, stored.number),
-        stored.above_normal_seconds,
-        bool(stored.demoted),
-    )
-
-
-def _running(stored: StoredTask) -> RunningTask:
-    level = Priority.NORMAL if stored.level is None else Priority(stored.level)
-    return RunningTask(_task(stored), level, stored.since or 0.0)

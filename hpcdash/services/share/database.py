@@ -8,7 +8,7 @@ import secrets
 import socket
 import sqlite3
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,14 @@ from typing import Any
 from hpcdash.domain.share import Priority
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import make_private
+from hpcdash.services.share.scheduling import PoolTask, RunningTask
 
 NAME = "share.db"
 _LOCK = "share.lock"
+UNFINISHED = ("waiting", "starting", "running", "suspending", "paused")
+WITH_NODES = ("starting", "running", "suspending")
+# How a run ended that was interrupted for another: its task had saved, was too slow to, or did not answer.
+INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
 _SCHEMA = (
@@ -39,6 +44,10 @@ COLUMNS = (
 )
 
 
+# Number, level, start, end, how it ended.
+RunRow = tuple[int, Priority, float | None, float | None, str]
+
+
 class PoolHeld(HpcdashError):
     """Another coordinator has the pool, or has taken it over."""
 
@@ -47,9 +56,9 @@ class PoolHeld(HpcdashError):
 class StoredTask:
     """One row of `tasks`.
 
-    `state`: waiting, starting, running, suspending, succeeded, failed, stopped, refused or unknown. `level` and
-    `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before `retry_at`;
-    epoch seconds. `words` say why it is refused, ended, or did not start.
+    `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
+    `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
+    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start.
     """
 
     id: str
@@ -68,7 +77,25 @@ class StoredTask:
     demoted: int
     suspended: int
     asked_at: float | None
-    retry_at: float
+    retry_at: float = 0.0
+
+    @property
+    def pool_task(self) -> PoolTask:
+        """As the rules take it."""
+        return PoolTask(
+            self.id,
+            self.user,
+            self.nodes,
+            Priority(self.priority),
+            (self.submitted_at, self.number),
+            self.above_normal_seconds,
+            bool(self.demoted),
+        )
+
+    @property
+    def running_task(self) -> RunningTask:
+        level = Priority.NORMAL if self.level is None else Priority(self.level)
+        return RunningTask(self.pool_task, level, self.since or 0.0)
 
 
 class ShareDatabase:
@@ -153,7 +180,35 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
-    def runs(self, task: str) -> list[tuple[int, Priority, float | None, float | None, str]]:
+    def ended_tasks(self, most: int) -> list[StoredTask]:
+        """Those that came last."""
+        rows = self._connection.execute(
+            f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)}"
+            " ORDER BY submitted_at DESC, number DESC LIMIT ?",
+            (*UNFINISHED, most),
+        )
+        return [StoredTask(*row) for row in rows]
+
+    def runs_of(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
+        """The last runs of some tasks, at most so many of each."""
+        found: dict[str, list[RunRow]] = {}
+        for start in range(0, len(tasks), 500):
+            some = tasks[start : start + 500]
+            rows = self._connection.execute(
+                "SELECT task, run, level, started_at, ended_at, how FROM runs"
+                f" WHERE task IN ({','.join('?' * len(some))}) ORDER BY task, run",
+                some,
+            )
+            for task, run, level, began, ended, how in rows:
+                found.setdefault(task, []).append((run, Priority(level), began, ended, how))
+        return {task: runs[-most:] for task, runs in found.items()}
+
+    @property
+    def changes(self) -> int:
+        """How many rows this connection has changed."""
+        return self._connection.total_changes
+
+    def runs(self, task: str) -> list[RunRow]:
         """(number, level, start, end, how it ended) of each run of a task."""
         rows = self._connection.execute(
             "SELECT run, level, started_at, ended_at, how FROM runs WHERE task = ? ORDER BY run", (task,)
@@ -161,6 +216,11 @@ class ShareDatabase:
         return [(run, Priority(level), start, end, how) for run, level, start, end, how in rows]
 
     # -- inside `writing`
+
+    def alter(self, task: str, changes: Mapping[str, object]) -> None:
+        """Change columns of a task, by their names."""
+        names = ", ".join(f"{name} = ?" for name in changes)
+        self.change(f"UPDATE tasks SET {names} WHERE id = ?", *changes.values(), task)
 
     def add(self, task: StoredTask) -> None:
         marks = ",".join("?" * len(StoredTask.__slots__))
@@ -170,7 +230,10 @@ class ShareDatabase:
     def begin(self, task: str, level: Priority, now: float) -> None:
         """Note that a task is to be started."""
         self.change(
-            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL WHERE id = ?", level, now, task
+            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL, words = '' WHERE id = ?",
+            level,
+            now,
+            task,
         )
         self.change(
             "INSERT INTO runs (task, run, level) SELECT ?, coalesce(max(run), 0) + 1, ? FROM runs WHERE task = ?",
@@ -215,3 +278,12 @@ def _require_plain(file: Path) -> None:
         )
     if found.st_mode & 0o077:
         file.chmod(0o600)
+
+
+def in_states(states: tuple[str, ...]) -> str:
+    """A condition on `tasks` that takes the states as its values."""
+    return f"state IN ({','.join('?' * len(states))})"
+
+
+def unfinished_tasks(database: ShareDatabase) -> list[StoredTask]:
+    return database.tasks(in_states(UNFINISHED), *UNFINISHED)

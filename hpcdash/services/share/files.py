@@ -65,6 +65,10 @@ class TaskFiles:
         """Whether the training has saved, and waits to be ended."""
         return ((await self.look(_READY)) or (0, 0))[0] > 0
 
+    async def has_seen(self) -> bool:
+        """Whether the training has seen the command."""
+        return await self.look(_SEEN) is not None
+
     async def look(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""
         if not self._is_reached:

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority
+from hpcdash.domain.text import counted
 
 DEMOTE_AFTER_SECONDS = 1800.0
 # When a task came, and its number among those that came then.
@@ -260,7 +261,7 @@ class PoolRules:
     def refusal(self, task: PoolTask, *, capacity: int, gpus: int | None = None) -> str:
         """Why a task could never run here; '' where it could. `gpus`: of all its nodes together."""
         if task.nodes > capacity:
-            return f"it asks for {task.nodes} nodes, and the pool has {capacity}"
+            return f"it asks for {counted(task.nodes, 'node')}, and the pool has {capacity}"
         if gpus is not None and gpus < self.least_gpus:
             return f"it asks for {gpus} GPUs, and a task of this pool has at least {self.least_gpus}"
         levels = list(self.quotas.levels(task))
@@ -268,12 +269,12 @@ class PoolRules:
             named = LEVELS if task.level == Priority.AUTO else (task.level,)
             most = max(self.quotas.of(task.user, level) for level in named)
             at = "at any priority" if task.level == Priority.AUTO else f"at {task.level.name}"
-            return f"it asks for {task.nodes} nodes, and {task.user}'s quota {at} is {most}"
+            return f"it asks for {counted(task.nodes, 'node')}, and {task.user}'s quota {at} is {most}"
         # What becomes NORMAL needs quota there: it would be suspended for good.
         lasting = [level for level in levels if level != Priority.ABOVE_NORMAL]
         if not lasting and task.nodes > (normal := self.quotas.of(task.user, Priority.NORMAL)):
             return (
-                f"it asks for {task.nodes} nodes: ABOVE_NORMAL becomes NORMAL after"
+                f"it asks for {counted(task.nodes, 'node')}: ABOVE_NORMAL becomes NORMAL after"
                 f" {self.demote_after_seconds / 60:g} min, and {task.user}'s quota at NORMAL is {normal}"
             )
         return ""

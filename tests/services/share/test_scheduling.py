@@ -173,7 +173,7 @@ def test_above_normal_becomes_normal_after_half_an_hour_of_running_in_all() -> N
         (4, NORMAL, None, ""),
         (9, NORMAL, None, "it asks for 9 nodes, and the pool has 8"),
         (5, NORMAL, None, "it asks for 5 nodes, and ann's quota at NORMAL is 4"),
-        (1, HIGH, None, "it asks for 1 nodes, and ann's quota at HIGH is 0"),
+        (1, HIGH, None, "it asks for 1 node, and ann's quota at HIGH is 0"),
         (
             6,
             AUTO,

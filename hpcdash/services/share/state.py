@@ -1,0 +1,390 @@
+"""What a pool's coordinator publishes of it: one JSON file that the pool's users read, and nobody else writes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from hpcdash.config.settings import PoolSettings
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority
+from hpcdash.domain.text import counted
+from hpcdash.errors import HpcdashError
+from hpcdash.private_files import atomic_write
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import Chunk, FileRange, files_query
+from hpcdash.services.share.database import (
+    INTERRUPTED,
+    UNFINISHED,
+    WITH_NODES,
+    ShareDatabase,
+    StoredTask,
+    unfinished_tasks,
+)
+from hpcdash.services.share.scheduling import (
+    Decision,
+    PoolRules,
+    PoolTask,
+    Quotas,
+    RunningTask,
+    decide,
+    queue_up,
+)
+
+SCHEMA = 1
+# A coordinator that has nothing new to say says so this often; one that is silent for longer has ended, or hangs.
+PUBLISH_SECONDS = 10.0
+SILENT_SECONDS = 60.0
+MOST_BYTES = 8 << 20
+_MOST_TASKS = 5000
+_MOST_ENDED = 100
+_MOST_RUNS = 50
+
+PriorityName = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(Priority.__members__)})\Z")]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of a task. `how` it ended: as INTERRUPTED has it, paused, succeeded, failed, stopped; '' not yet."""
+
+    run: Count
+    level: PriorityName
+    started_at: Moment | None
+    ended_at: Moment | None
+    how: str
+
+    @property
+    def is_interrupted(self) -> bool:
+        return self.how in INTERRUPTED
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One task. `state` is as StoredTask has it, `why` says in words why it waits; `place` 1 is next.
+
+    `level` is the priority it runs at, or would: AUTO's is the highest with quota left. `demotion_at`: when it becomes
+    NORMAL. `since`: when its level or its run began. Null is unknown, or does not hold.
+    """
+
+    id: str
+    user: str
+    name: str
+    nodes: Count
+    priority: PriorityName
+    level: PriorityName | None
+    state: str
+    why: str
+    place: Count | None
+    submitted_at: Moment
+    since: Moment | None
+    demotion_at: Moment | None
+    is_demoted: bool
+    suspended: Count
+    runs: tuple[Run, ...]
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.state in UNFINISHED
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """The most nodes at once of a user at a priority; `user` "*" is each one without a quota of their own there."""
+
+    user: str
+    priority: PriorityName
+    total: Count
+    used: Count | None
+
+
+class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
+    """A pool at one moment: its rules, quotas and tasks in the order in which they came; what ended is the newest."""
+
+    pool: str
+    coordinator: str
+    taken_at: Moment
+    nodes: Count
+    nodes_used: Count
+    grace_seconds: float
+    demote_after_seconds: float
+    least_gpus: Count
+    choosers: tuple[str, ...]
+    quotas: tuple[Quota, ...]
+    tasks: tuple[Task, ...]
+    tasks_left_out: Count
+
+    @property
+    def rules(self) -> PoolRules:
+        quotas = {(one.user, Priority[one.priority]): one.total for one in self.quotas}
+        return PoolRules(Quotas(quotas), frozenset(self.choosers), self.least_gpus, self.demote_after_seconds)
+
+    def task(self, job_id: str) -> Task | None:
+        return next((one for one in self.tasks if one.id == job_id), None)
+
+    def interruptions(self) -> list[tuple[Task, Run]]:
+        """The runs that were interrupted for others, the newest first."""
+        found = [(task, run) for task in self.tasks for run in task.runs if run.is_interrupted and run.ended_at]
+        return sorted(found, key=lambda one: one[1].ended_at or one[0].submitted_at, reverse=True)
+
+    def interrupted_by(
+        self, job_id: str, *, priority: Priority | None = None, is_paused: bool | None = None
+    ) -> list[Task]:
+        """The tasks that would be suspended as soon as one has another priority, or is paused or not any more."""
+        before = self._suspended(())
+        changes = {} if priority is None else {"priority": priority.name}
+        changed = []
+        for task in self.tasks:
+            if task.id == job_id:
+                state = task.state if is_paused is None else "paused" if is_paused else "waiting"
+                changed.append(msgspec.structs.replace(task, state=state, **changes))
+        after = self._suspended(changed)
+        return [task for task in self.tasks if task.id in after - before]
+
+    def _suspended(self, changed: Sequence[Task]) -> set[str]:
+        instead = {task.id: task for task in changed}
+        tasks = [(at, instead.get(task.id, task)) for at, task in enumerate(self.tasks)]
+        running = [
+            RunningTask(
+                one := _pool_task(task, at), _running_level(task, one), (task.since or self.taken_at).timestamp()
+            )
+            for at, task in tasks
+            if task.state in ("starting", "running")
+        ]
+        waiting = [_pool_task(task, at) for at, task in tasks if task.state == "waiting"]
+        used = sum(task.nodes for _, task in tasks if task.state in WITH_NODES)
+        decision = decide(
+            running, queue_up(waiting), self.rules.quotas, capacity=self.nodes, free=max(0, self.nodes - used)
+        )
+        return {one.id for one in decision.suspend}
+
+
+def _pool_task(task: Task, at: int) -> PoolTask:
+    place = (task.submitted_at.timestamp(), at)
+    return PoolTask(task.id, task.user, task.nodes, Priority[task.priority], place, demoted=task.is_demoted)
+
+
+def _running_level(task: Task, pooled: PoolTask) -> Priority:
+    """AUTO runs at the level it was given; what has a priority runs at that."""
+    if pooled.priority == Priority.AUTO and task.level is not None:
+        return Priority[task.level]
+    return Priority.NORMAL if pooled.level == Priority.AUTO else pooled.level
+
+
+# -- written
+
+
+def build_state(pool: PoolSettings, rules: PoolRules, database: ShareDatabase, decision: Decision, now: float) -> Pool:
+    """What is known of a pool after its coordinator has decided."""
+    stored = unfinished_tasks(database)
+    used: dict[tuple[str, Priority], int] = defaultdict(int)
+    for one in stored:
+        if one.state in WITH_NODES:
+            used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += one.nodes
+    waiting = _Waiting(stored, rules.quotas, used, decision)
+    left_out = max(0, len(stored) - _MOST_TASKS)
+    shown = [*database.ended_tasks(_MOST_ENDED), *stored[:_MOST_TASKS]]
+    runs = database.runs_of([one.id for one in shown], _MOST_RUNS)
+    tasks = [
+        Task(
+            id=one.id,
+            user=one.user,
+            name=one.name,
+            nodes=one.nodes,
+            priority=Priority(one.priority).name,
+            level=None if (level := waiting.level(one)) is None else level.name,
+            state=one.state,
+            why=waiting.why(one, pool.grace_seconds),
+            place=waiting.places.get(one.id),
+            submitted_at=_moment(one.submitted_at),
+            since=_moment_or_none(one.since),
+            demotion_at=_demotion(one, rules),
+            is_demoted=bool(one.demoted),
+            suspended=one.suspended,
+            runs=tuple(
+                Run(number, level.name, _moment_or_none(start), _moment_or_none(end), how)
+                for number, level, start, end, how in runs.get(one.id, ())
+            ),
+        )
+        for one in sorted(shown, key=lambda one: (one.submitted_at, one.number))
+    ]
+    holder = database.holder()
+    return Pool(
+        pool=pool.name,
+        coordinator=f"{holder[0]}" if holder else "",
+        taken_at=_moment(now),
+        nodes=pool.nodes,
+        nodes_used=sum(used.values()),
+        grace_seconds=pool.grace_seconds,
+        demote_after_seconds=rules.demote_after_seconds,
+        least_gpus=rules.least_gpus,
+        choosers=tuple(sorted(rules.choosers)),
+        quotas=tuple(_quotas(rules.quotas, used, {one.user for one in stored})),
+        tasks=tuple(tasks),
+        tasks_left_out=left_out,
+    )
+
+
+def publish(state: Pool, file: Path) -> None:
+    """Put a pool's state in the place of the last one, readable by everybody. Raises HpcdashError."""
+    try:
+        # What is lost with the machine is published again a moment later.
+        atomic_write(file, msgspec.json.encode(state) + b"\n", mode=0o644, sync=False)
+    except OSError as error:
+        raise HpcdashError(
+            f"what pool {state.pool} does cannot be published: {file}: {error.strerror}",
+            "state_file of the pool needs a folder that the coordinator may write to.",
+        ) from error
+
+
+class _Waiting:
+    """In which order tasks wait, at which level and for what."""
+
+    def __init__(
+        self,
+        tasks: Sequence[StoredTask],
+        quotas: Quotas,
+        used: Mapping[tuple[str, Priority], int],
+        decision: Decision,
+    ) -> None:
+        self._quotas = quotas
+        self._used = used
+        self._next = {task.id: level for task, level in (*decision.start, *decision.next)}
+        self._blocker = decision.blocker
+        self._out_of_quota = decision.out_of_quota
+        waits = [one for one in tasks if one.state == "waiting"]
+        self._levels = {one.id: self._wanted(one) for one in waits}
+        in_line = [one for one in waits if self._levels[one.id] is not None and not self._lacks_quota(one)]
+        in_line.sort(
+            key=lambda one: (one.id not in self._next, -(self._levels[one.id] or 0), one.submitted_at, one.number)
+        )
+        self.places = {one.id: at for at, one in enumerate(in_line, 1)}
+        self._first = in_line[0] if in_line else None
+
+    def level(self, task: StoredTask) -> Priority | None:
+        if task.level is not None:
+            return Priority(task.level)
+        return self._levels.get(task.id)
+
+    def _wanted(self, task: StoredTask) -> Priority | None:
+        if task.id in self._next:
+            return self._next[task.id]
+        pooled = task.pool_task
+        if pooled.level != Priority.AUTO:
+            return pooled.level
+        levels = self._quotas.levels(pooled)
+        return next((one for one in levels if self._left(task.user, one) >= task.nodes), None)
+
+    def _left(self, user: str, level: Priority) -> int:
+        return self._quotas.of(user, level) - self._used.get((user, level), 0)
+
+    def _lacks_quota(self, task: StoredTask) -> bool:
+        level = self._levels[task.id]
+        if level is None or task.id in self._next:
+            return level is None
+        return (task.user, level) in self._out_of_quota
+
+    def why(self, task: StoredTask, grace_seconds: float) -> str:
+        if task.state == "suspending":
+            return f"was asked to suspend, and has {grace_seconds:g} s to save"
+        if task.state == "starting":
+            return "is being started"
+        if task.state == "paused":
+            return "suspended by its owner until resumed"
+        if task.state != "waiting" or task.words:
+            return task.words
+        if self._lacks_quota(task):
+            level = self._levels[task.id]
+            if level is None:
+                return f"{task.user}'s quota is used up at every priority"
+            used, total = self._used.get((task.user, level), 0), self._quotas.of(task.user, level)
+            return f"quota: {task.user} has {used} of {counted(total, 'node')} at {level.name}"
+        if task.id in self._next:
+            return f"next: waits until {counted(task.nodes, 'node')} {'is' if task.nodes == 1 else 'are'} freed"
+        first = self._first
+        if first is None or first.id == task.id or (self._blocker and self._blocker[0].id == task.id):
+            return f"waits for {counted(task.nodes, 'node')}"
+        return f"behind job {first.id} of {first.user}"
+
+
+def _quotas(quotas: Quotas, used: Mapping[tuple[str, Priority], int], users: Iterable[str]) -> Iterator[Quota]:
+    """Those of the configuration, and what each user with a task has and uses."""
+    named = {user for user, _ in quotas.nodes if user != EVERYONE}
+    for level in LEVELS:
+        if (EVERYONE, level) in quotas.nodes:
+            yield Quota(EVERYONE, level.name, quotas.nodes[EVERYONE, level], None)
+        for user in sorted({*named, *users}):
+            total, taken = quotas.of(user, level), used.get((user, level), 0)
+            if total or taken or (user, level) in quotas.nodes:
+                yield Quota(user, level.name, total, taken)
+
+
+def _demotion(task: StoredTask, rules: PoolRules) -> datetime | None:
+    is_running = task.state == "running"
+    return _moment_or_none(task.running_task.demotion_at(rules.demote_after_seconds) if is_running else None)
+
+
+def _moment_or_none(at: float | None) -> datetime | None:
+    return None if at is None else _moment(at)
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(int(at), UTC)
+
+
+# -- read
+
+
+def parse_state(content: bytes) -> Pool:
+    """Raises ValueError, which says what is wrong."""
+    try:
+        return msgspec.json.decode(content, type=Pool)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class PoolReader:
+    """Reads what a pool's coordinator published, over the cluster's connection; what has not changed is not sent."""
+
+    def __init__(self, store: ClusterStore, pool: PoolSettings) -> None:
+        self.pool = pool
+        self.state: Pool | None = None
+        self._store = store
+        self._file = pool.state_file
+        self._last: Chunk | None = None
+
+    async def read(self) -> Pool:
+        """Raises HpcdashError where there is none, it is not the coordinator's, or it cannot be understood."""
+        known = None if self._last is None or self.state is None else self._last.look
+        query = files_query([FileRange(self._file, 0, MOST_BYTES + 1, known)])
+        [chunk] = await self._store.ask(query)
+        look, name = chunk.look, self.pool.name
+        coordinator, owner = self.pool.coordinator or self._store.user, look.owner or "nobody known"
+        if look.is_missing:
+            raise HpcdashError(
+                f"pool {name} has published nothing: {self._file}: {look.problem}",
+                f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says where it publishes.",
+            )
+        if look.problem:
+            raise HpcdashError(f"pool {name}: {self._file}: {look.problem}")
+        if owner != coordinator:
+            raise HpcdashError(
+                f"pool {name}: {self._file} belongs to {owner}, its coordinator is {coordinator}",
+                f"coordinator in [share.{name}] names the account whose file is believed.",
+            )
+        if known is not None and look == known and not chunk.content and self.state is not None:
+            return self.state
+        if look.size > MOST_BYTES or len(chunk.content) > MOST_BYTES:
+            raise HpcdashError(f"pool {name}: {self._file} is larger than {MOST_BYTES >> 20} MiB")
+        try:
+            self.state = parse_state(chunk.content)
+        except ValueError as error:
+            self.state = None
+            raise HpcdashError(
+                f"pool {name}: {self._file} is not what hpcdash publishes: {error}",
+                "Does the coordinator run another version?",
+            ) from None
+        self._last = chunk
+        return self.state

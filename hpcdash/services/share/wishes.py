@@ -1,0 +1,144 @@
+"""What a task's owner wants of it: another priority, to be suspended, to go on, or to be stopped.
+
+It goes through the scheduler: the job's comment, which only its owner can write, says it to the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hpcdash.backends.actions import COMMENT, ActionRequest, Verb
+from hpcdash.domain.share import LEVELS, Priority, TaskMark, parse_mark
+from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError
+from hpcdash.services.share.database import StoredTask
+from hpcdash.services.share.scheduling import PoolRules, PoolTask
+
+if TYPE_CHECKING:
+    from hpcdash.services.jobs.actions import Plan
+    from hpcdash.services.session import ClusterSession
+    from hpcdash.services.share.state import Pool, Task
+
+
+class Wish(StrEnum):
+    RAISE = "raise"
+    LOWER = "lower"
+    SUSPEND = "suspend"
+    RESUME = "resume"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class WishPlan:
+    """What would be done, the question, what comes of it in words, and the tasks that would be interrupted."""
+
+    plan: Plan
+    question: str
+    outcome: tuple[str, ...]
+    interrupted: tuple[Task, ...]
+
+
+def heeded(
+    task: StoredTask, mark: TaskMark, rules: PoolRules, *, capacity: int, now: float
+) -> tuple[dict[str, Any], str]:
+    """The columns of a task that its owner's mark changes, and what to say of it; nothing where all is as it says."""
+    changes: dict[str, Any] = {}
+    words = ""
+    priority = rules.allowed_priority(task.user, mark.priority)
+    if priority != task.priority:
+        words = rules.refusal(replace(task.pool_task, priority=priority), capacity=capacity)
+        if not words:
+            changes["priority"] = int(priority)
+            words = f"asks for {priority.name}"
+            level = replace(task.pool_task, priority=priority).level
+            if task.level is not None and level not in (Priority.AUTO, task.level):
+                # What ran at ABOVE_NORMAL counts, however often its owner changes it.
+                ran = max(0.0, now - (task.since or now)) if task.level == Priority.ABOVE_NORMAL else 0.0
+                changes |= {"level": int(level), "above_normal_seconds": task.above_normal_seconds + ran}
+                if task.state == "running":
+                    changes["since"] = now
+        else:
+            words = f"{priority.name} is refused: {words}"
+    if mark.is_paused and task.state == "waiting":
+        changes["state"], words = "paused", "its owner has it wait"
+    elif not mark.is_paused and task.state == "paused":
+        changes["state"], words = "waiting", "its owner has it go on"
+    return changes, words
+
+
+async def plan_wish(
+    session: ClusterSession, pool: Pool, job_id: str, wish: Wish, priority: Priority | None = None
+) -> WishPlan:
+    """What a wish comes to; raises HpcdashError, which says why it cannot be had. `priority`: for RAISE and LOWER."""
+    task = pool.task(job_id)
+    if task is None:
+        raise HpcdashError(f"pool {pool.pool} has no task {visible(job_id)}", "`hpcdash share show` lists its tasks.")
+    user = session.store.user
+    if task.user != user:
+        raise HpcdashError(f"job {visible(job_id)} is {visible(task.user)}'s", "Only its owner can do that.")
+    if not task.is_unfinished:
+        raise HpcdashError(f"job {visible(job_id)} has ended: {visible(task.state)}")
+    rows = await session.actions.rows_of((job_id,))
+    mark = parse_mark(rows[0]["comment"]) if rows else None
+    if mark is None:
+        raise HpcdashError(
+            f"job {visible(job_id)} is not marked as a task of a pool", "Its comment was changed, or it has ended."
+        )
+    if wish is Wish.STOP:
+        request = ActionRequest(Verb.CANCEL, (job_id,))
+        plan = session.actions.plan(request, rows)
+        return WishPlan(plan, "", ("It is ended and does not start again.",), ())
+    interrupted: Sequence[Task] = ()
+    if wish in (Wish.RAISE, Wish.LOWER):
+        wanted = _priority(pool, task, wish, priority)
+        mark = replace(mark, priority=wanted)
+        interrupted = pool.interrupted_by(job_id, priority=wanted)
+        question = f"{wish.capitalize()} job {visible(job_id)} from {task.level or task.priority} to {wanted.name}?"
+        outcome: tuple[str, ...] = ()
+    else:
+        if mark.is_paused == (wish is Wish.SUSPEND):
+            is_so = "suspended by you already" if mark.is_paused else "not suspended by you"
+            raise HpcdashError(f"job {visible(job_id)} is {is_so}")
+        mark = replace(mark, is_paused=wish is Wish.SUSPEND)
+        interrupted = pool.interrupted_by(job_id, is_paused=mark.is_paused)
+        question = f"{wish.capitalize()} job {visible(job_id)}?"
+        runs = task.state in ("starting", "running", "suspending")
+        saves = f"It has {pool.grace_seconds:g} s to save, and " if runs else "It "
+        outcome = (
+            (f"{saves}does not run until it is resumed.",) if mark.is_paused else ("It runs when it is its turn.",)
+        )
+    plan = session.actions.plan(ActionRequest(Verb.ALTER, (job_id,), changes={COMMENT: str(mark)}), rows)
+    return WishPlan(plan, question, outcome, tuple(interrupted))
+
+
+def _priority(pool: Pool, task: Task, wish: Wish, asked: Priority | None) -> Priority:
+    """The one that was asked for, else the next one that has quota for the task."""
+    rules = pool.rules
+    if rules.allowed_priority(task.user, Priority.NORMAL) == Priority.AUTO:
+        raise HpcdashError(
+            f"{task.user} may not choose a priority in pool {pool.pool}",
+            "choosers in its coordinator's configuration says who may.",
+        )
+
+    def refusal(level: Priority) -> str:
+        place = (task.submitted_at.timestamp(), 0)
+        one = PoolTask(task.id, task.user, task.nodes, level, place, demoted=task.is_demoted)
+        return rules.refusal(one, capacity=pool.nodes)
+
+    present = Priority[task.level or task.priority]
+    if asked is not None:
+        if words := refusal(asked):
+            raise HpcdashError(f"job {task.id} cannot have {asked.name}: {words}")
+        if asked == Priority[task.priority]:
+            raise HpcdashError(f"job {task.id} has {asked.name} already")
+        return asked
+    is_higher = wish is Wish.RAISE
+    levels = [level for level in LEVELS if (level > present if is_higher else level < present)]
+    fitting = [level for level in levels if not refusal(level)]
+    if not fitting:
+        way = "above" if is_higher else "below"
+        raise HpcdashError(f"{task.user} has no quota {way} {present.name} for job {task.id} ({task.nodes} nodes)")
+    return fitting[-1] if is_higher else fitting[0]

@@ -1,0 +1,210 @@
+"""What a pool's coordinator publishes, and whom its readers believe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.config.settings import PoolSettings, QuotaSettings
+from hpcdash.domain.share import Priority
+from hpcdash.errors import HpcdashError
+from hpcdash.private_files import user_name
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.share import text
+from hpcdash.services.share.coordinator import rules_of
+from hpcdash.services.share.database import ShareDatabase, StoredTask, unfinished_tasks
+from hpcdash.services.share.scheduling import decide, queue_up
+from hpcdash.services.share.state import MOST_BYTES, Pool, PoolReader, build_state, parse_state, publish
+from hpcdash.transport.local import LocalTransport
+
+NOW = 1_795_244_354.0
+NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
+POOL = PoolSettings(
+    "lab",
+    4,
+    choosers=("ada", "bob"),
+    quotas=(QuotaSettings(NORMAL, 2), QuotaSettings(ABOVE, 2), QuotaSettings(HIGH, 4, ("bob",))),
+)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[ShareDatabase]:
+    database = ShareDatabase(tmp_path / "lab")
+    database.acquire(NOW)
+    yield database
+    database.close()
+
+
+class Tasks:
+    """Puts tasks into a database, each a minute after the one before."""
+
+    def __init__(self, database: ShareDatabase) -> None:
+        self.database = database
+        self.count = 0
+
+    def add(self, user: str, priority: Priority = NORMAL, nodes: int = 1, *, name: str = "", **fields: Any) -> str:
+        self.count += 1
+        at = NOW - 3600 + 60 * self.count
+        given = {"state": "waiting", "words": "", "level": None, "since": None, "asked_at": None} | fields
+        task = StoredTask(
+            id=str(self.count),
+            number=self.count,
+            user=user,
+            name=name or f"task{self.count}",
+            nodes=nodes,
+            priority=priority,
+            submitted_at=at,
+            folder="",
+            above_normal_seconds=0.0,
+            demoted=0,
+            suspended=0,
+            **given,
+        )
+        with self.database.writing(NOW):
+            self.database.add(task)
+        return task.id
+
+    def run(self, user: str, priority: Priority = NORMAL, nodes: int = 1, *, level: Priority | None = None) -> str:
+        job_id = self.add(user, priority, nodes)
+        with self.database.writing(NOW):
+            self.database.begin(job_id, priority if level is None else level, NOW - 600)
+            self.database.change("UPDATE tasks SET state = 'running' WHERE id = ?", job_id)
+            self.database.change("UPDATE runs SET started_at = ? WHERE task = ?", NOW - 600, job_id)
+        return job_id
+
+    def state(self) -> Pool:
+        """As the coordinator publishes it."""
+        stored = unfinished_tasks(self.database)
+        decision = decide(
+            [one.running_task for one in stored if one.state == "running"],
+            queue_up(one.pool_task for one in stored if one.state == "waiting"),
+            rules_of(POOL).quotas,
+            capacity=POOL.nodes,
+            free=POOL.nodes - sum(one.nodes for one in stored if one.state == "running"),
+        )
+        state = build_state(POOL, rules_of(POOL), self.database, decision, NOW)
+        return parse_state(msgspec.json.encode(state))
+
+
+def test_each_that_waits_says_why_and_when_it_is_its_turn(database: ShareDatabase) -> None:
+    tasks = Tasks(database)
+    tasks.run("bob", HIGH, 2)
+    tasks.run("ada", ABOVE)
+    tasks.run("ada")
+    quota = tasks.add("ada", NORMAL, 2)
+    first = tasks.add("bob", NORMAL, 1)
+    behind = tasks.add("cleo", NORMAL, 2)
+    automatic = tasks.add("ada", AUTO, 2)
+    paused = tasks.add("bob", HIGH, state="paused")
+    state = tasks.state()
+    # One's own task of the same priority is not interrupted; another one's is, where it came later.
+    assert (state.nodes_used, text.format_use(state)) == (
+        4,
+        "4 of 4 nodes used, 3 tasks run, 4 wait, 1 suspended by its owner",
+    )
+    told = {task.id: (task.level, text.format_turn(task), task.why) for task in state.tasks}
+    assert told[quota] == ("NORMAL", "", "quota: ada has 1 of 2 nodes at NORMAL")
+    assert told[first] == ("NORMAL", "next", "waits for 1 node")
+    assert told[behind] == ("NORMAL", "2nd", f"behind job {first} of bob")
+    assert told[automatic] == (None, "", "ada's quota is used up at every priority")
+    assert told[paused][2] == "suspended by its owner until resumed"
+    # ABOVE_NORMAL becomes NORMAL half an hour after it began.
+    demoted = state.task("2")
+    assert demoted is not None
+    assert text.format_demotion(demoted, state.taken_at) == "20 min"
+    assert text.quota_users(state, "cleo") == ["cleo", "ada", "bob", "*"]
+    assert [text.format_quota(state, "ada", level) for level in text.quota_levels(state)] == ["", "1/2", "1/2"]
+    assert text.format_quota(state, "bob", "HIGH") == "2/4"
+
+
+def test_the_interrupted_are_those_that_a_wish_takes_nodes_from(database: ShareDatabase) -> None:
+    tasks = Tasks(database)
+    tasks.run("ada", NORMAL, 2)
+    tasks.run("cleo", AUTO, 2, level=NORMAL)
+    wish = tasks.add("bob", NORMAL, 2)
+    paused = tasks.add("bob", HIGH, 4, state="paused")
+    state = tasks.state()
+    # AUTO has quota left above NORMAL.
+    assert [task.user for task in state.interrupted_by(wish, priority=HIGH)] == ["ada"]
+    assert [task.user for task in state.interrupted_by(paused, is_paused=False)] == ["ada", "cleo"]
+    assert state.interrupted_by(wish, is_paused=True) == []
+
+
+def test_the_history_of_interruptions_is_newest_first_and_says_how(database: ShareDatabase) -> None:
+    tasks = Tasks(database)
+    for user, how, ended in (("ada", "suspended", 200), ("bob", "slow", 100), ("cleo", "paused", 50)):
+        job_id = tasks.run(user)
+        [task] = database.tasks("id = ?", job_id)
+        with database.writing(NOW):
+            database.end_run(task, "waiting", NOW - ended, how)
+    # What a person suspended was not interrupted for another.
+    assert [text.format_interruption(*one) for one in tasks.state().interruptions()] == [
+        "job 2 (task2) of bob at NORMAL after 8 min: too slow to save",
+        "job 1 (task1) of ada at NORMAL after 6 min: saved",
+    ]
+
+
+def reader(file: Path, coordinator: str = "") -> PoolReader:
+    store = ClusterStore(
+        "here",
+        LocalTransport(),
+        (BACKEND,),
+        clock=FrozenClock(NOW),
+        budget=CommandBudget(600),
+        user=user_name(os.geteuid()),
+    )
+    return PoolReader(store, PoolSettings("lab", 4, coordinator=coordinator, state_file=str(file)))
+
+
+async def complaint(reader: PoolReader) -> str:
+    with pytest.raises(HpcdashError) as raised:
+        await reader.read()
+    return raised.value.message
+
+
+@pytest.mark.system
+async def test_only_the_coordinator_s_file_is_believed(database: ShareDatabase, tmp_path: Path) -> None:
+    file = tmp_path / "pool.json"
+    assert "has published nothing" in await complaint(reader(file))
+    hostile = "\x1b[2J[bold]\x00"
+    tasks = Tasks(database)
+    tasks.add("ada", name=hostile)
+    publish(tasks.state(), file)
+    assert file.stat().st_mode & 0o777 == 0o644
+    one = reader(file)
+    state = await one.read()
+    assert [task.name for task in state.tasks] == [hostile]
+    assert "\x1b" not in text.format_task(state.tasks[0])
+    # What has not changed is not read again, what has is.
+    assert await one.read() is state
+    tasks.add("bob")
+    publish(tasks.state(), file)
+    assert len((await one.read()).tasks) == 2
+    assert f"belongs to {user_name(os.geteuid())}, its coordinator is hpcshare" in await complaint(
+        reader(file, "hpcshare")
+    )
+    for content in (
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b'{"x":' + b"[" * 1_000_000,
+        file.read_bytes().replace(b'"NORMAL"', b'"NORMAL\\n"'),
+        file.read_bytes().replace(b'"schema":1', b'"schema":2'),
+        file.read_bytes().replace(b'"nodes":4', b'"nodes":-4'),
+    ):
+        file.write_bytes(content)
+        assert "is not what hpcdash publishes" in await complaint(reader(file))
+    with file.open("r+b") as stream:
+        stream.truncate(MOST_BYTES + 1)
+    assert "is larger than 8 MiB" in await complaint(reader(file))
+    file.unlink()
+    os.mkfifo(file)
+    assert "it is not a regular file" in await complaint(reader(file))

@@ -1,0 +1,56 @@
+"""What a task's owner wants of it, as the job's comment says it and its coordinator takes it up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hpcdash.domain.share import EVERYONE, Priority, TaskMark, parse_mark
+from hpcdash.services.share.database import StoredTask
+from hpcdash.services.share.scheduling import PoolRules, Quotas
+from hpcdash.services.share.wishes import heeded
+
+NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
+RULES = PoolRules(Quotas({(EVERYONE, NORMAL): 4, (EVERYONE, ABOVE): 4, (EVERYONE, HIGH): 1}), frozenset({"ada"}))
+TASK = StoredTask("7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", NORMAL, 200.0, 0.0, 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [TaskMark(HIGH), TaskMark(AUTO, "/home/ada/x", is_paused=True), TaskMark(NORMAL, is_paused=True)],
+    ids=str,
+)
+def test_a_mark_reads_back_from_the_comment(mark: TaskMark) -> None:
+    assert parse_mark(str(mark)) == mark
+
+
+@pytest.mark.parametrize("comment", ["hpcdash-share:HIGH+", "hpcdash-share:HIGH+paused+paused", "x hpcdash-share:HIGH"])
+def test_a_comment_that_is_nearly_a_mark_is_none(comment: str) -> None:
+    assert parse_mark(comment) is None
+
+
+def test_a_priority_that_has_quota_is_taken_up_and_the_time_above_normal_counts() -> None:
+    changes, _ = heeded(TASK, TaskMark(ABOVE), RULES, capacity=4, now=300.0)
+    assert changes == {"priority": ABOVE, "level": ABOVE, "above_normal_seconds": 0.0, "since": 300.0}
+    raised = replace(TASK, **changes)
+    changes, _ = heeded(raised, TaskMark(NORMAL), RULES, capacity=4, now=900.0)
+    assert changes == {"priority": NORMAL, "level": NORMAL, "above_normal_seconds": 600.0, "since": 900.0}
+    # What has become NORMAL after its half hour stays so.
+    assert heeded(replace(TASK, demoted=1), TaskMark(ABOVE), RULES, capacity=4, now=900.0)[0] == {"priority": ABOVE}
+
+
+def test_a_priority_without_quota_is_refused_and_one_who_may_not_choose_keeps_auto() -> None:
+    changes, words = heeded(TASK, TaskMark(HIGH), RULES, capacity=4, now=300.0)
+    assert (changes, words) == ({}, "HIGH is refused: it asks for 2 nodes, and ada's quota at HIGH is 1")
+    other = replace(TASK, user="bob", priority=AUTO)
+    assert heeded(other, TaskMark(ABOVE), RULES, capacity=4, now=300.0) == ({}, "")
+
+
+def test_what_its_owner_suspends_waits_until_it_is_resumed() -> None:
+    waiting = replace(TASK, state="waiting", level=None, since=None)
+    changes, _ = heeded(waiting, TaskMark(NORMAL, is_paused=True), RULES, capacity=4, now=300.0)
+    assert changes == {"state": "paused"}
+    paused = replace(waiting, state="paused")
+    assert heeded(paused, TaskMark(NORMAL, is_paused=True), RULES, capacity=4, now=300.0)[0] == {}
+    assert heeded(paused, TaskMark(NORMAL), RULES, capacity=4, now=300.0)[0] == {"state": "waiting"}
