@@ -125,10 +125,10 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
-        if pool.coordinator not in ("", store.user):
-            raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
         if store.backend.detail.task_refusal is None:
             raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+        if pool.coordinator not in ("", store.user):
+            raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)

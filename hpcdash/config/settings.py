@@ -186,9 +186,9 @@ class PoolSettings:
     start_seconds: how long the scheduler has to start a task before another one has its turn, retry_seconds long.
     no_log_seconds: a task that writes no log for so long has failed; 0: it has not.
     poll_seconds: how often the queue is looked at; 0: every second on the embedded queue, every 5 s on any other.
-    cluster: the one it is on, a key of `clusters`; None: any. coordinator: the account that coordinates it, whose
-    state_file is believed ('': one's own). state_file: where that account publishes what the pool does ('': in its own
-    folder of state, which no other account can read).
+    cluster: the one it is on, a key of `clusters`; None: any.
+    coordinator: the account that coordinates it, whose state_file is believed ('': one's own). state_file: where that
+    account publishes what the pool does ('': in its own folder of state, which no other account can read).
     """
 
     name: str

@@ -178,10 +178,10 @@ class Coordinator:
                     0,
                     0,
                     None,
-                    0.0,
                 )
             )
-        self.tell(f"job {job_id} of {user}: {refusal or _waits(priority, task.nodes)}")
+        waits = f"waits at {priority.name} for {counted(task.nodes, 'node')}"
+        self.tell(f"job {job_id} of {user}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, job_id, user)
         else:
@@ -256,7 +256,7 @@ class Coordinator:
                 await self._release(task)
             elif task.state in ("running", "suspending"):
                 await self._hold_firmly(task.id, task.user)
-                rests, how = ("paused", "paused") if is_paused else ("waiting", await self._files(task).how_suspended())
+                rests, how = ("paused", "paused") if is_paused else ("waiting", await self._how_suspended(task))
                 with self.database.writing(now):
                     self.database.end_run(task, rests, now, how)
                 after = "" if task.asked_at is None else f", {now - task.asked_at:.1f} s after it was asked to"
@@ -284,6 +284,13 @@ class Coordinator:
             self._heeded[task.id] = (words, mark)
             self.tell(f"job {task.id}: {words}")
         return replace(task, **changes)
+
+    async def _how_suspended(self, task: StoredTask) -> str:
+        """Whether a task that has left its nodes had saved, was too slow to, or did not answer."""
+        files = self._files(task)
+        if await files.is_ready():
+            return "suspended"
+        return "slow" if await files.has_seen() else "ignored"
 
     def _end(self, task: StoredTask, row: Row) -> None:
         state = row["state"]
@@ -313,26 +320,25 @@ class Coordinator:
 
     async def _with_changes(self, task: StoredTask, row: Row) -> StoredTask:
         """A task that waits as its owner has changed its job since; what may not be is cancelled."""
-        if task.state != "waiting" or row["state"] not in (JobState.HELD, JobState.PENDING):
+        if task.state not in ("waiting", "paused") or row["state"] not in (JobState.HELD, JobState.PENDING):
             return task
-        priority, nodes = Priority(task.priority), self._nodes(row)
+        changed = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
         is_moved = any(
             wanted and row[column] != wanted for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
         )
-        if (nodes, str(row["name"] or "")) == (task.nodes, task.name) and not is_moved:
+        if changed == task and not is_moved:
             return task
-        changed = replace(task, nodes=nodes, name=str(row["name"] or ""))
         refusal = await self._refusal(changed.pool_task, row, changed.name)
+        changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
+        if refusal:
+            changes["state"] = "refused"
         with self.database.writing(self._now):
-            self.database.change(
-                "UPDATE tasks SET nodes = ?, name = ?, state = ?, words = ? WHERE id = ?",
-                *(nodes, changed.name, "refused" if refusal else "waiting", refusal, task.id),
-            )
-        self.tell(f"job {task.id} was changed: {refusal or _waits(priority, nodes)}")
+            self.database.alter(task.id, changes)
+        waits = f"waits for {counted(changed.nodes, 'node')}"
+        self.tell(f"job {task.id} was changed: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
-            return replace(changed, state="refused")
-        return changed
+        return replace(changed, **changes)
 
     async def _watch_running(self) -> None:
         """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
@@ -533,10 +539,6 @@ class Coordinator:
         if self._told.get(job_id) != words:
             self._told[job_id] = words
             self.tell(words)
-
-
-def _waits(priority: Priority, nodes: int) -> str:
-    return f"waits at {priority.name} for {counted(nodes, 'node')}"
 
 
 def _names(node_list: str | None) -> Iterable[str]:

@@ -56,8 +56,8 @@ class PoolHeld(HpcdashError):
 class StoredTask:
     """One row of `tasks`.
 
-    `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown. `level`
-    and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
+    `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
+    `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
     `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start.
     """
 
@@ -77,7 +77,7 @@ class StoredTask:
     demoted: int
     suspended: int
     asked_at: float | None
-    retry_at: float
+    retry_at: float = 0.0
 
     @property
     def pool_task(self) -> PoolTask:
@@ -230,7 +230,10 @@ class ShareDatabase:
     def begin(self, task: str, level: Priority, now: float) -> None:
         """Note that a task is to be started."""
         self.change(
-            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL WHERE id = ?", level, now, task
+            "UPDATE tasks SET state = 'starting', level = ?, since = ?, asked_at = NULL, words = '' WHERE id = ?",
+            level,
+            now,
+            task,
         )
         self.change(
             "INSERT INTO runs (task, run, level) SELECT ?, coalesce(max(run), 0) + 1, ? FROM runs WHERE task = ?",
@@ -263,15 +266,6 @@ class ShareDatabase:
         self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)
 
 
-def in_states(states: tuple[str, ...]) -> str:
-    """A condition on `tasks` that takes the states as its values."""
-    return f"state IN ({','.join('?' * len(states))})"
-
-
-def unfinished_tasks(database: ShareDatabase) -> list[StoredTask]:
-    return database.tasks(in_states(UNFINISHED), *UNFINISHED)
-
-
 def _require_plain(file: Path) -> None:
     """Raises HpcdashError where a file of the pool's is there and is no regular file of this account's alone."""
     try:
@@ -284,3 +278,12 @@ def _require_plain(file: Path) -> None:
         )
     if found.st_mode & 0o077:
         file.chmod(0o600)
+
+
+def in_states(states: tuple[str, ...]) -> str:
+    """A condition on `tasks` that takes the states as its values."""
+    return f"state IN ({','.join('?' * len(states))})"
+
+
+def unfinished_tasks(database: ShareDatabase) -> list[StoredTask]:
+    return database.tasks(in_states(UNFINISHED), *UNFINISHED)

@@ -65,11 +65,9 @@ class TaskFiles:
         """Whether the training has saved, and waits to be ended."""
         return ((await self.look(_READY)) or (0, 0))[0] > 0
 
-    async def how_suspended(self) -> str:
-        """How a run left its nodes, as INTERRUPTED has it: it had saved, was too slow to, or did not answer."""
-        if await self.is_ready():
-            return "suspended"
-        return "ignored" if await self.look(_SEEN) is None else "slow"
+    async def has_seen(self) -> bool:
+        """Whether the training has seen the command."""
+        return await self.look(_SEEN) is not None
 
     async def look(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""

@@ -1,0 +1,362 @@
+"""A pool shared on the real Slurm, between alice, bob and carol, by a coordinator with an account of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.slurm import SlurmLab
+from tests.support.slurm.daemons import wait_until
+from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
+
+# A machine that others work on takes its time.
+pytestmark = pytest.mark.timeout(600)
+# All five nodes, for those of one account.
+QUEUE = ACCOUNT = "staff"
+CONFIG = """
+[launch]
+storage_root = "{root}"
+launch_program = "{program}"
+[share.lab]
+nodes = 5
+queue = "staff"
+poll_seconds = 0.5
+grace_seconds = {grace}
+start_seconds = 20
+retry_seconds = 5
+choosers = ["{alice}", "{bob}"]
+[[share.lab.quotas]]
+priority = "NORMAL"
+nodes = 3
+[[share.lab.quotas]]
+users = ["{alice}"]
+priority = "HIGH"
+nodes = 4
+"""
+# Writes each step it takes to a log of all its runs, and where it is when it is told to suspend.
+TRAINING = """#!/bin/bash
+cd {work} || exit
+step=0; [ ! -e saved ] || step=$(cat saved)
+echo start >> starts
+{before}
+while [ ! -e enough ]; do
+  step=$((step + 1)); echo $step >> steps; sleep 0.05
+  if [ -s {launch}/suspend ]; then
+    {told}
+  fi
+done
+"""
+SAVES = "echo $step > saved.new; mv saved.new saved; echo ready > {launch}/suspend.ready; exec sleep 600"
+
+
+class Pool:
+    """The pool `lab`, its coordinator, and what people submit to it."""
+
+    def __init__(self, lab: SlurmLab, site: SudoSite, folder: Path, grace: float) -> None:
+        self.lab, self.site, self.folder = lab, site, folder
+        self.users = {"alice": site.alice, "bob": site.bob, "carol": site.outsider}
+        self.account = site.launcher
+        home = site.home(self.account)
+        (home / "config" / "hpcdash").mkdir(parents=True, exist_ok=True)
+        text = CONFIG.format(root=site.root, program=site.program, grace=grace, alice=site.alice, bob=site.bob)
+        (home / "config" / "hpcdash" / "config.toml").write_text(text)
+        shutil.rmtree(home / "hpcdash-state", ignore_errors=True)
+        self.log = folder / "coordinator.log"
+        self.coordinator: subprocess.Popen[bytes] | None = None
+
+    def argv(self, *words: str) -> list[str]:
+        home = self.site.home(self.account)
+        variables = (f"HPCDASH_STATE={home}/hpcdash-state", f"XDG_CONFIG_HOME={home}/config", "LANG=C.UTF-8")
+        slurm = [f"{name}={value}" for name, value in self.lab.env.items()]
+        program = (sys.executable, "-m", "hpcdash", "--local", "share", *words)
+        return [*self.site.argv_as(self.account), *variables, *slurm, "PYTHONDONTWRITEBYTECODE=1", *program]
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        home = self.site.home(self.account)
+        return subprocess.run(self.argv(*words), capture_output=True, text=True, check=False, timeout=90, cwd=home)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.coordinator = subprocess.Popen(
+                self.argv("run", "lab"),
+                cwd=self.site.home(self.account),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        assert self.coordinator is not None
+        self.coordinator.kill()
+        self.coordinator.wait(60)
+
+    def work(self, user: str, name: str) -> Path:
+        return self.lab.work_dir(self.users[user]) / name
+
+    def submit(
+        self,
+        user: str,
+        name: str,
+        priority: str,
+        nodes: int = 1,
+        *options: str,
+        told: str = SAVES,
+        before: str = "",
+        launch: str | None = None,
+    ) -> str:
+        """As `hpcdash submit` has it: a launch's folder, and a held job whose comment names both."""
+        account, work = self.users[user], self.work(user, name)
+        work.mkdir()
+        shutil.chown(work, account)
+        folder = self.site.root / f"{name}-{work.stat().st_ino}"
+        if launch is None:
+            folder.mkdir(0o700)
+            (folder / "suspend").touch(0o600)
+            for path in (folder, folder / "suspend"):
+                shutil.chown(path, account)
+        text = TRAINING.format(work=work, launch=folder, told=told.format(launch=folder), before=before)
+        mark = f"--comment=hpcdash-share:{priority}:{folder if launch is None else launch}"
+        asked = ("--hold", "--requeue", "--open-mode=append", f"--partition={QUEUE}", f"--account={ACCOUNT}")
+        words = (*asked, f"--nodes={nodes}", "--exclusive", f"--output={work}/%j.out", f"--job-name={name}", mark)
+        return self.lab.submit(account, *words, *options, script=text)
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        answer = self.call("show", "lab", "--format", "json")
+        found = json.loads(answer.stdout)["tasks"] if answer.returncode == 0 else []
+        return {one["name"]: one for one in found}
+
+    def until(self, **wanted: str) -> dict[str, dict[str, Any]]:
+        """Wait until tasks are in these states; all tasks, as `hpcdash share show` has them."""
+        wait_until(
+            f"{wanted}",
+            lambda: wanted.items() <= self.states().items(),
+            240,
+            lambda: f"{self.states()}\n{self.log.read_text()}\n{self.queue()}",
+        )
+        return self.tasks()
+
+    def states(self) -> dict[str, str]:
+        """The states alone, without a program a look."""
+        file = self.site.home(self.account) / "hpcdash-state" / "share" / "lab" / "share.db"
+        if not file.exists():
+            return {}
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=20)) as database:
+            try:
+                return dict(database.execute("SELECT name, state FROM tasks").fetchall())
+            except sqlite3.OperationalError:
+                # Its tables are being made.
+                return {}
+
+    def queue(self) -> str:
+        return self.lab.admin("squeue").stdout.decode()
+
+    def enough(self, user: str, *names: str) -> None:
+        for name in names:
+            (self.work(user, name) / "enough").touch()
+
+    def steps(self, user: str, name: str) -> list[int]:
+        file = self.work(user, name) / "steps"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    def lost_nothing(self, user: str, task: dict[str, Any]) -> None:
+        """Each step was taken once, however often the task was interrupted, and each run was noted."""
+        steps = self.steps(user, task["name"])
+        assert steps == list(range(1, len(steps) + 1)), task
+        starts = (self.work(user, task["name"]) / "starts").read_text().split()
+        assert len(task["runs"]) == len(starts) == task["suspended"] + 1, (task, self.log.read_text())
+        assert [run["how"] for run in task["runs"]] == [*["suspended"] * task["suspended"], "succeeded"]
+
+
+@pytest.fixture(scope="module")
+def site(slurm_lab: SlurmLab) -> Iterator[SudoSite]:
+    if reason := why_no_sudo():
+        pytest.skip(reason)
+    with sudo_site() as site:
+        if site.run_as(site.launcher, sys.executable, "-c", "import hpcdash").returncode != 0:
+            pytest.skip(f"other accounts cannot run {sys.executable}")
+        subprocess.run(["usermod", "-a", "-G", site.group, site.outsider], check=True, timeout=60)
+        site.install(commands=("scontrol",))
+        users = ",".join((site.alice, site.bob, site.outsider, site.launcher))
+        slurm_lab.admin("sacctmgr", "-i", "add", "user", users, f"account={ACCOUNT}")
+        slurm_lab.admin("sacctmgr", "-i", "modify", "user", site.launcher, "set", "adminlevel=operator")
+        for user in (site.alice, site.bob, site.outsider):
+            folder = slurm_lab.work_dir(user)
+            folder.mkdir()
+            shutil.chown(folder, user)
+        yield site
+        for user in (site.alice, site.bob, site.outsider):
+            shutil.rmtree(slurm_lab.work_dir(user))
+        slurm_lab.admin("sacctmgr", "-i", "delete", "user", users, check=False)
+
+
+@pytest.fixture
+def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    for user in (site.alice, site.bob, site.outsider):
+        for left in clean_slurm.work_dir(user).iterdir():
+            shutil.rmtree(left)
+    pool = Pool(clean_slurm, site, tmp_path, getattr(request, "param", 60.0))
+    try:
+        yield pool
+    finally:
+        if pool.coordinator is not None and pool.coordinator.poll() is None:
+            pool.kill()
+
+
+@pytest.mark.parametrize("pool", [3.0], indirect=True)
+def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
+    pool.submit("bob", "good", "NORMAL")
+    pool.submit("bob", "slow", "NORMAL", told="sleep 300")
+    # Neither looks at the command nor ends at SIGTERM.
+    pool.submit("carol", "deaf", "HIGH", before="trap '' TERM", told=":")
+    pool.start()
+    tasks = pool.until(good="running", slow="running", deaf="running")
+    # Who may not choose has AUTO, and what the operator holds its owner cannot release.
+    assert (tasks["deaf"]["priority"], tasks["deaf"]["level"]) == ("AUTO", "NORMAL")
+    again = pool.submit("bob", "third", "NORMAL", 2)
+    pool.until(third="waiting")
+    denied = pool.lab.as_user(pool.users["bob"], "scontrol", "release", again, check=False)
+    assert b"denied" in denied.stderr
+    # One coordinator at a time; more than the quota ever gives is refused at once.
+    second = pool.call("run", "lab", "--once")
+    assert (second.returncode, "this pool has a coordinator: process " in second.stderr) == (1, True)
+    large = pool.submit("alice", "large", "HIGH", 5)
+    tasks = pool.until(large="refused")
+    assert tasks["large"]["why"] == f"it asks for 5 nodes, and {pool.users['alice']}'s quota at HIGH is 4"
+    pool.lab.wait_state(large, "CANCELLED")
+    # Four of five nodes: two of the three that run give way, the last that came first.
+    pool.submit("alice", "hot", "HIGH", 4)
+    tasks = pool.until(hot="running", slow="waiting", deaf="waiting", good="running")
+    assert {name: tasks[name]["suspended"] for name in ("good", "slow", "deaf")} == {"good": 0, "slow": 1, "deaf": 1}
+    for name in ("slow", "deaf"):
+        assert pool.lab.job_states(tasks[name]["id"]) == {"PENDING"}
+    # What was put back cannot be released by its owner either, and a person's stop is for good.
+    denied = pool.lab.as_user(pool.users["bob"], "scontrol", "release", tasks["slow"]["id"], check=False)
+    assert b"denied" in denied.stderr
+    pool.lab.as_user(pool.users["carol"], "scancel", tasks["deaf"]["id"])
+    pool.enough("alice", "hot")
+    pool.enough("bob", "slow", "good", "third")
+    tasks = pool.until(hot="succeeded", deaf="stopped", good="succeeded", slow="succeeded", third="succeeded")
+    pool.lost_nothing("bob", tasks["good"])
+    assert all(run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"])
+
+
+def kill_often(pool: Pool, kills: int) -> None:
+    """A coordinator that is killed again and again, while a task of higher priority comes and goes."""
+    chance = random.Random(kills)
+    owners = {"one": "alice", "two": "bob", "three": "carol"}
+    for name, user in owners.items():
+        pool.submit(user, name, "NORMAL", 2)
+    pool.start()
+    pool.until(one="running", two="running", three="waiting")
+    hot = 0
+    for number in range(kills):
+        if number % 3 == 0:
+            hot += 1
+            pool.submit("alice", f"hot{hot}", "HIGH", 3)
+        if number % 3 == 2:
+            pool.enough("alice", f"hot{hot}")
+        time.sleep(chance.uniform(1.0, 4.0))
+        pool.kill()
+        pool.start()
+    pool.enough("alice", *(f"hot{number}" for number in range(1, hot + 1)))
+    pool.until(**{f"hot{number}": "succeeded" for number in range(1, hot + 1)})
+    for name, user in owners.items():
+        pool.enough(user, name)
+    tasks = pool.until(**dict.fromkeys(owners, "succeeded"))
+    for name, user in owners.items():
+        pool.lost_nothing(user, tasks[name])
+    assert sum(tasks[name]["suspended"] for name in owners) >= 1
+
+
+def test_a_coordinator_that_is_killed_goes_on(pool: Pool) -> None:
+    kill_often(pool, 5)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(pool: Pool) -> None:
+    kill_often(pool, 50)
+
+
+def test_tasks_outlive_the_controller_and_a_drained_node(pool: Pool) -> None:
+    pool.submit("bob", "first", "NORMAL", 3)
+    pool.submit("carol", "second", "NORMAL", 2)
+    pool.start()
+    tasks = pool.until(first="running", second="running")
+    with pool.lab.controller_down():
+        wait_until("the coordinator to say so", lambda: "trying again" in pool.log.read_text(), 60)
+    # The node is the second's until that ends; what waits for it then does not get it.
+    found = pool.lab.admin("squeue", "-h", "-o", "%N", "-j", tasks["second"]["id"]).stdout.decode()
+    node = subprocess.run(
+        ["scontrol", "show", "hostnames", found.strip()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, **pool.lab.env},
+    ).stdout.split()[0]
+    pool.lab.admin("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    pool.submit("alice", "third", "NORMAL", 2)
+    pool.until(third="waiting", first="running", second="running")
+    pool.enough("carol", "second")
+    pool.until(second="succeeded")
+    pool.submit("carol", "fourth", "NORMAL")
+    # Four of five nodes are left, and three are the first's: who came first waits, and so do those behind.
+    pool.until(fourth="waiting", third="waiting", first="running")
+    pool.lab.admin("scontrol", "update", f"nodename={node}", "state=resume")
+    pool.until(third="running", first="running")
+    pool.enough("bob", "first")
+    pool.enough("alice", "third")
+    pool.enough("carol", "fourth")
+    tasks = pool.until(first="succeeded", second="succeeded", third="succeeded", fourth="succeeded")
+    for name, user in {"first": "bob", "second": "carol", "third": "alice"}.items():
+        pool.lost_nothing(user, tasks[name])
+
+
+@pytest.mark.parametrize("pool", [1.0], indirect=True)
+def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
+    victim = pool.submit("alice", "victim", "NORMAL")
+    folder = next(path for path in pool.site.root.iterdir() if path.name.startswith("victim-"))
+    elsewhere = pool.folder / "elsewhere"
+    elsewhere.touch()
+    # The folder of someone else, one that is no launch, one that leads out by a name, and a link for the command.
+    pool.submit("bob", "thief", "NORMAL", launch=str(folder))
+    pool.submit("bob", "outside", "NORMAL", launch=str(pool.work("bob", "outside")))
+    pool.submit("bob", "leading", "NORMAL", launch=f"{pool.site.root}/../launches/x")
+    linked = pool.site.root / "linked"
+    linked.mkdir(0o700)
+    (linked / "suspend").symlink_to(elsewhere)
+    shutil.chown(linked, pool.users["carol"])
+    pool.submit("carol", "linked", "NORMAL", launch=str(linked))
+    # More nodes than one number, an array, a job that is not put back: no tasks.
+    pool.submit("carol", "range", "NORMAL", 1, "--nodes=1-4")
+    pool.submit("carol", "array", "NORMAL", 1, "--array=1-2")
+    pool.submit("carol", "stays", "NORMAL", 1, "--no-requeue")
+    hostile = "x';touch ${HOME}/x;'\x1b[31m"
+    named = pool.submit("carol", "odd", "NORMAL", 1, f"--job-name={hostile}", "--comment=hpcdash-share:ROOT:/x\n;")
+    pool.start()
+    tasks = pool.until(victim="running", thief="running", outside="running", range="refused", stays="refused")
+    assert tasks["range"]["why"] == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
+    assert "--no-requeue" in tasks["stays"]["why"]
+    assert {one["user"] for one in tasks.values() if one["name"] in ("thief", "outside")} == {pool.users["bob"]}
+    # Not one of the pool's priorities: nobody's task, and left as it is.
+    assert pool.lab.job_states(named) == {"PENDING"}
+    assert hostile not in tasks
+    # A command for the thief is written neither to the victim's folder nor through a link.
+    pool.submit("alice", "hot", "HIGH", 4)
+    pool.until(hot="running", thief="waiting", victim="running")
+    assert (folder / "suspend").read_bytes() == b""
+    assert elsewhere.read_bytes() == b""
+    assert pool.lab.job_states(victim) == {"RUNNING"}
