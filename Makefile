@@ -4,9 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.made
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
-UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/test_*.py
+UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/release tests/test_*.py
 
-.PHONY: venv demo unit test long fmt lint bench docs clean
+.PHONY: venv demo unit test long fmt lint bench docs dist clean
 
 venv: $(STAMP)
 
@@ -67,6 +67,11 @@ bench: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/docs
 	@echo "build/docs/index.html"
+
+# The wheel, with man pages, and the sdist.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/hatchling build
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -55,6 +57,10 @@ def configuration() -> str:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Called by mkdocs: adds the generated pages."""
-    for name, text in (("commands", commands()), ("keys", keys()), ("configuration", configuration())):
+    root = Path(config.config_file_path).parent
+    written = {"commands": commands(), "keys": keys(), "configuration": configuration()}
+    for name, file in (("changelog", "CHANGELOG.md"), ("threat-model", "SECURITY.md")):
+        written[name] = (root / file).read_text()
+    for name, text in written.items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files

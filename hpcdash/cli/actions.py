@@ -210,18 +210,18 @@ async def _requeue_facts(plan: Plan, session: ClusterSession) -> tuple[Mapping[s
 
 
 def format_jobs(rows: Sequence[Row]) -> str:
-    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs."""
+    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs. Of nobody where no owner is known."""
     users: Counter[str] = Counter()
     states: Counter[str] = Counter()
     for row in rows:
         count = row["_tasks"] or 1
-        users[str(row["user"] or "?")] += count
+        users[str(row["user"] or "")] += count
         states[str(row["state"])] += count
     if not users:
         return "no job in the queue"
-    whose = [f"{count} of {visible(user)}" for user, count in users.most_common()]
-    noun = "job" if users.most_common(1)[0][1] == 1 else "jobs"
-    whose[0] = whose[0].replace(" of ", f" {noun} of ", 1)
+    [(owner, most), *others] = users.most_common()
+    whose = [f"{most} {'job' if most == 1 else 'jobs'}" + (f" of {visible(owner)}" if owner else "")]
+    whose += [f"{count} of {visible(user) or 'someone unknown'}" for user, count in others]
     how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
     return f"{', '.join(whose)} ({how})"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.script.allocation import KIND, Waiting
 from hpcdash.cli.build import chosen_site
-from hpcdash.cli.ending import EndedBySignal
+from hpcdash.cli.ending import EndedBySignal, leave_terminal
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import (
@@ -46,6 +47,7 @@ from hpcdash.services.submit.allocations import (
     title_content,
     was_handed_over,
 )
+from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.staging import staged_files
 from hpcdash.services.watch.rules.allocations import SOON_SECONDS
 
@@ -94,7 +96,9 @@ def run_alloc(
     if request.site.run_as:
         raise UsageError("alloc: runs are handed over by the account that they run as, and run_as names another")
     text = request_text(request, site=site.launch.site)
-    submitting = RequestSubmitting(request, text, waiting=Waiting(_seconds("--idle-limit", idle_limit)))
+    foreground = None if keep or dry_run else _Foreground()
+    waiting = Waiting(_seconds("--idle-limit", idle_limit))
+    submitting = _Allocating(request, text, waiting=waiting, foreground=foreground)
 
     async def work(session: ClusterSession) -> int:
         await session.store.open(force=True)
@@ -105,21 +109,27 @@ def run_alloc(
             for command in planned.plan.commands:
                 print(f"# {visible(command.words)}")
             return 0
-        (outcome,) = await SubmissionRun(submitting, session, prints=form != "json").outcomes(1)
-        if form == "json":
-            words = {"job_id": outcome.new_job or None, "done": outcome.done, "words": outcome.words}
-            print_json({"schema": 1, "cluster": session.name, **words, **submitting.shown()})
+        (outcome,) = await SubmissionRun(submitting, session, prints=False).outcomes(1)
+
+        def tell() -> None:
+            if form == "json":
+                words = {"job_id": outcome.new_job or None, "done": outcome.done, "words": outcome.words}
+                print_json({"schema": 1, "cluster": session.name, **words, **submitting.shown()})
+            elif outcome.new_job:
+                print(visible(outcome.new_job), flush=True)
+            if outcome.done:
+                say(f"run something in it: hpcdash submit REQUEST.toml --in {outcome.new_job}")
+
+        if outcome.done and foreground is not None:
+            await foreground.stay(session, outcome.new_job, tell)
+            return 0
+        tell()
         if not outcome.done:
             return EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
-        job_id = outcome.new_job
-        say(f"run something in it: hpcdash submit REQUEST.toml --in {job_id}")
-        if keep:
-            say(f"it is kept until its time limit; hpcdash cancel {job_id} ends it")
-            return 0
-        await _Foreground(session, job_id).stay()
+        say(f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it")
         return 0
 
-    if status := with_session(common, work):
+    if status := with_session(common, work, foreground.hear if foreground is not None else lambda number: False):
         raise SystemExit(status)
 
 
@@ -160,22 +170,64 @@ def _bytes(option: str, text: str | None) -> int | None:
         raise UsageError(f"{option}: {error}") from error
 
 
+@dataclass(slots=True)
+class _Allocating(RequestSubmitting):
+    """The submission of an allocation; once it is planned, signals are those of `foreground`, None where it is kept."""
+
+    foreground: _Foreground | None = None
+
+    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
+        planned = await RequestSubmitting.plan(self, session, after)
+        if self.foreground is not None:
+            self.foreground.is_heeding = True
+        return planned
+
+
 class _Foreground:
     """Waits for the end of an allocation, and ends it with this command."""
 
-    def __init__(self, session: ClusterSession, job_id: str) -> None:
-        self._session = session
-        self._job_id = job_id
+    def __init__(self) -> None:
+        # Whether a job may come of it that a signal has to end.
+        self.is_heeding = False
         self._told = asyncio.Event()
         self._signal = 0
+        self._job_id = ""
 
-    async def stay(self) -> None:
-        """Until the job ends; a signal cancels it, ctrl+c after a question. Raises EndedBySignal."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._tell, number)
-        say(f"ctrl+c ends the allocation {self._job_id}")
-        watching = asyncio.ensure_future(self._watch())
+    def hear(self, number: int) -> bool:
+        """Whether it sees to a signal: to the first one, while it heeds them."""
+        if not self.is_heeding or self._told.is_set():
+            return False
+        self._signal = number
+        self._told.set()
+        if not self._job_id:
+            say("the allocation ends as soon as its submission is answered; a second signal does not wait for that")
+        return True
+
+    async def stay(self, session: ClusterSession, job_id: str, tell: Callable[[], None]) -> None:
+        """`tell`, then wait until the job ends; a signal cancels it, ctrl+c after a question.
+
+        Raises EndedBySignal, and what `tell` raises, once the job is cancelled.
+        """
+        self._job_id = job_id
+        try:
+            tell()
+            if not self._told.is_set():
+                say(f"ctrl+c ends the allocation {job_id}")
+                if await self._is_over(session):
+                    self.is_heeding = False
+                    return
+        except OSError as error:
+            # Nobody reads this any more. The signal of a terminal that is closed may come later.
+            if error.errno != errno.EIO:
+                await _cancel(session, job_id)
+                raise
+            self._leave()
+        await _cancel(session, job_id)
+        raise EndedBySignal(self._signal)
+
+    async def _is_over(self, session: ClusterSession) -> bool:
+        """Whether the job has ended, and not this command been told to end it."""
+        watching = asyncio.ensure_future(_watch(session, self._job_id))
         try:
             while True:
                 telling = asyncio.ensure_future(self._told.wait())
@@ -183,63 +235,78 @@ class _Foreground:
                 telling.cancel()
                 if watching.done():
                     watching.result()
-                    return
-                self._told.clear()
+                    return True
                 if self._signal != signal.SIGINT or await self._agrees():
-                    break
+                    return False
                 say("the allocation goes on")
         finally:
             watching.cancel()
-        await self._cancel()
-        raise EndedBySignal(self._signal)
-
-    def _tell(self, number: int) -> None:
-        self._signal = number
-        self._told.set()
 
     async def _agrees(self) -> bool:
-        """Whether the person wants it to end; ctrl+c once more says so too, as does that nobody can be asked."""
+        """Whether the person wants it to end; another signal says so too, as does that nobody can be asked."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
+        self._told.clear()
         print(f"\nEnd the allocation {visible(self._job_id)}, and what runs in it? ", end="", file=sys.stderr)
         asking = asyncio.ensure_future(is_agreed())
         telling = asyncio.ensure_future(self._told.wait())
         await asyncio.wait({asking, telling}, return_when=asyncio.FIRST_COMPLETED)
         for task in (asking, telling):
             task.cancel()
-        return asking.result() if asking.done() and not asking.cancelled() else True
+        if self._told.is_set() or asking.result():
+            self._told.set()
+            return True
+        # The end of its input may be that of the terminal.
+        if not sys.stdin.isatty():
+            self._leave()
+            return True
+        return False
 
-    async def _watch(self) -> None:
-        """Say when it starts and how it ended."""
-        state, pause, is_told = "", _FIRST_LOOK_SECONDS, False
-        while True:
-            try:
-                row = (await self._session.store.fetch_detail(self._job_id)).job.to_pylist()[0]
-            except NoSuchJob:
-                # A scheduler may list a job a moment after it took it.
-                row = None
-            except HpcdashError as error:
-                say(f"{error.message}; asked again")
-                row = None
-            if row is not None and row["state"] != state:
-                state, pause = str(row["state"]), _FIRST_LOOK_SECONDS
-                say(_format_state(self._session, row))
-                if state in ENDED:
-                    return
-            left = None if row is None else _left_seconds(self._session, row)
-            if left is not None and left <= SOON_SECONDS and not is_told:
-                is_told = True
-                say(f"the allocation {self._job_id} ends in {format_duration(left)}")
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+    def _leave(self) -> None:
+        self._signal = signal.SIGHUP
+        self._told.set()
+        leave_terminal()
 
-    async def _cancel(self) -> None:
-        actions = self._session.actions
-        rows = await actions.rows_of((self._job_id,))
-        report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (self._job_id,)), rows))
-        for outcome in report.outcomes:
-            say(f"the allocation {outcome.job_id} {'was cancelled' if outcome.done else 'was not cancelled'}")
-            say(outcome.words if not outcome.done else "")
+
+async def _watch(session: ClusterSession, job_id: str) -> None:
+    """Say when it starts and how it ended."""
+    state, pause, is_told = "", _FIRST_LOOK_SECONDS, False
+    while True:
+        try:
+            row = (await session.store.fetch_detail(job_id)).job.to_pylist()[0]
+        except NoSuchJob:
+            # A scheduler may list a job a moment after it took it.
+            row = None
+        except HpcdashError as error:
+            say(f"{error.message}; asked again")
+            row = None
+        if row is not None and row["state"] != state:
+            state, pause = str(row["state"]), _FIRST_LOOK_SECONDS
+            say(_format_state(session, row))
+            if state in ENDED:
+                return
+        left = None if row is None else _left_seconds(session, row)
+        if left is not None and left <= SOON_SECONDS and not is_told:
+            is_told = True
+            say(f"the allocation {job_id} ends in {format_duration(left)}")
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+
+
+async def _cancel(session: ClusterSession, job_id: str) -> None:
+    actions = session.actions
+    try:
+        rows = await actions.rows_of((job_id,))
+    except HpcdashError:
+        say(f"the allocation {job_id} goes on: hpcdash cancel {job_id} ends it")
+        raise
+    report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows))
+    for outcome in report.outcomes:
+        if outcome.done:
+            say(f"the allocation {outcome.job_id} was cancelled")
+        else:
+            words = "may go on" if outcome.done is None else "was not cancelled"
+            say(f"the allocation {outcome.job_id} {words}: {outcome.words}", f"hpcdash cancel {outcome.job_id} ends it")
 
 
 def _format_state(session: ClusterSession, row: Mapping[str, Any]) -> str:

@@ -239,6 +239,12 @@ def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
     return embedded_backend(queue_program(folder), ended_seconds=ended_seconds)
 
 
+def is_first_start(common: CommonOptions, settings: Settings) -> bool:
+    """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such thing."""
+    is_said = common.ssh or common.local or common.cluster or common.backend or common.url or settings.clusters
+    return not (is_said or os.environ.get("TEXTUAL_DRIVER") or found_here())
+
+
 def why_this(common: CommonOptions, settings: Settings) -> str:
     """What was chosen where nobody said anything, and how to say something; '' where somebody did."""
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:

@@ -26,6 +26,7 @@ from hpcdash.cli.build import (
     build_session,
     chosen_clusters,
     connection_pool,
+    is_first_start,
     state_root,
     why_this,
 )
@@ -44,7 +45,9 @@ from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
 if TYPE_CHECKING:
+    from hpcdash.transport.pool import ConnectionPool
     from hpcdash.ui.app import HpcdashApp
+    from hpcdash.ui.terminal_app import TerminalApp
 
 # By then the first table is on the screen.
 _START_SECONDS = 2.0
@@ -77,12 +80,22 @@ def _words_of(program: str) -> list[str]:
     return [found for name in _FALLBACKS[program] if (found := shutil.which(name))][:1]
 
 
-def run_dashboard(common: CommonOptions) -> None:
-    """The app on configured clusters, or on this machine's own scheduler."""
+def run_dashboard(common: CommonOptions, first_start: Callable[[CommonOptions, Settings], None]) -> None:
+    """The app on configured clusters, or on this machine's own scheduler; without either, `first_start`."""
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
+    if is_first_start(common, settings):
+        first_start(common, settings)
+        return
     prompter = UiPrompter()
+    notice = why_this(common, settings)
+    leave_app(asyncio.run(open_dashboard(common, settings, connection_pool(prompter), prompter, notice=notice)))
+
+
+async def open_dashboard(
+    common: CommonOptions, settings: Settings, pool: ConnectionPool, prompter: UiPrompter, *, notice: str
+) -> HpcdashApp:
+    """The app on the chosen clusters, over the connections of `pool`, once a person left it."""
     zone = UTC if settings.ui.clock == "utc" else None
-    pool = connection_pool(prompter)
     sessions = [
         watched(
             build_session(cluster, pool, zone=zone, share=settings.share),
@@ -94,9 +107,8 @@ def run_dashboard(common: CommonOptions) -> None:
     ]
     # Before the screen is there: what the last run knew is part of the first paint.
     sessions[0].store.load_cached((Kind.MINE,))
-    is_first = not os.path.exists(_tour_marker())
-    notice = why_this(common, settings)
-    run_app(common, settings, sessions, prompter, notice=notice, tour=is_first, tour_ended=note_tour)
+    is_new = not _tour_was_seen()
+    return await show_app(common, settings, sessions, prompter, notice=notice, tour=is_new, tour_ended=note_tour)
 
 
 class _ConfigFile:
@@ -155,6 +167,10 @@ def _tour_marker() -> Path:
     return state_root() / "toured"
 
 
+def _tour_was_seen() -> bool:
+    return os.path.exists(_tour_marker())
+
+
 def note_tour() -> None:
     """Note that the hints were seen; where that cannot be noted they come once more."""
     marker = _tour_marker()
@@ -178,7 +194,8 @@ def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     # Nothing answers an action there, and none belongs in the journal.
     common = replace(common, read_only=True)
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
-    run_app(common, settings, [session], UiPrompter(), view=view, notice="a recording: nothing changes, no watchdogs")
+    notice = "a recording: nothing changes, no watchdogs"
+    leave_app(asyncio.run(show_app(common, settings, [session], UiPrompter(), view=view, notice=notice)))
 
 
 def require_terminal() -> None:
@@ -192,7 +209,7 @@ def require_terminal() -> None:
         )
 
 
-def run_app(
+async def show_app(
     common: CommonOptions,
     settings: Settings,
     sessions: list[ClusterSession],
@@ -202,8 +219,8 @@ def run_app(
     notice: str = "",
     tour: bool = False,
     tour_ended: Callable[[], None] = lambda: None,
-) -> None:
-    """The app, until the person leaves it; `notice` is said once it is there, `tour` begins with hints."""
+) -> HpcdashApp:
+    """The app, once the person left it; `notice` is said once it is there, `tour` begins with hints."""
     require_terminal()
     _import_grouping()
 
@@ -212,7 +229,7 @@ def run_app(
             sessions,
             actions=configured(settings),
             theme=settings.theme,
-            theme_folders=[platformdirs.user_config_path("hpcdash") / "themes"],
+            theme_folders=theme_folders(),
             read_only=common.read_only or settings.read_only,
             columns=settings.ui.columns,
             sort=settings.ui.sort,
@@ -234,8 +251,18 @@ def run_app(
             notify=settings.ui.notify,
         )
 
-    app = asyncio.run(_run(sessions[0], make))
+    app = await _run(sessions[0], make)
     write_choices(state_root(), app.choices)
+    return app
+
+
+def theme_folders() -> list[Path]:
+    """Where a person's own themes are."""
+    return [platformdirs.user_config_path("hpcdash") / "themes"]
+
+
+def leave_app(app: TerminalApp) -> None:
+    """Raises EndedBySignal, or the error of its own, that ended an app."""
     if app.ended_by is not None:
         if app.ended_by == signal.SIGHUP:
             leave_terminal()

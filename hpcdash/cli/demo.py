@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import signal
@@ -13,10 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from hpcdash.cli.build import (
-    build_queue_session,
-)
-from hpcdash.cli.dashboard import require_terminal, run_app, watched
+from hpcdash.cli.build import build_queue_session
+from hpcdash.cli.dashboard import leave_app, require_terminal, show_app, watched
 from hpcdash.cli.ending import EndedBySignal, leave_terminal
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import load_settings, settings_from_text
@@ -52,7 +51,7 @@ def run_demo(common: CommonOptions) -> None:
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     require_terminal()
     with demonstration() as folder:
-        run_app(common, settings, [demo_session(folder)], UiPrompter(), tour=True)
+        leave_app(asyncio.run(show_app(common, settings, [demo_session(folder)], UiPrompter(), tour=True)))
 
 
 def demo_session(folder: Path) -> ClusterSession:

@@ -9,7 +9,8 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import Settings
+from hpcdash.domain.checks import Check
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_span
@@ -49,16 +51,6 @@ if test -w "$HOME"; then echo yes; else echo no; fi
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    next_step: str = ""
-
-
 def run_doctor(common: CommonOptions, form: str) -> None:
     """Look at everything, print it, and end with the exit status of the worst."""
     settings = load_settings(common.config)
@@ -73,7 +65,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
     async def look() -> bool:
         session = build_session(cluster, connection_pool(TerminalPrompter()))
         try:
-            return await _cluster_checks(session.store, checks)
+            return await check_cluster(session.store, checks.append)
         finally:
             await session.store.close()
 
@@ -139,39 +131,40 @@ def _failed(name: str, error: HpcdashError) -> Check:
     return Check(name, False, detail, error.next_step)
 
 
-async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
-    """Append what the cluster shows; False where it cannot be reached."""
+async def check_cluster(store: ClusterStore, tell: Callable[[Check], None]) -> bool:
+    """Look at a cluster and tell each finding; False where it cannot be reached or has no scheduler."""
     transport = store.transport
     began = time.monotonic()
     try:
         await transport.connect()
     except HpcdashError as error:
-        checks.append(_failed("connection", error))
+        tell(_failed("connection", error))
         return False
     hops = " → ".join(transport.health.hops) or transport.name
-    checks.append(Check("connection", True, f"{hops}, {1000 * (time.monotonic() - began):.0f} ms"))
+    tell(Check("connection", True, f"{hops}, {1000 * (time.monotonic() - began):.0f} ms"))
     try:
         asked_at = time.time()
         probe = await store.open()
     except HpcdashError as error:
-        checks.append(_failed("scheduler", error))
+        tell(_failed("scheduler", error))
         return False
     if store.backend.name == EMBEDDED:
-        checks.append(Check("scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"))
-        checks += await asyncio.to_thread(queue_checks, queue_folder())
-        checks.append(await _home_check(transport, is_one_machine=True))
+        tell(Check("scheduler", True, f"{store.backend.title}, {probe.version}, you are {probe.user}"))
+        for check in await asyncio.to_thread(queue_checks, queue_folder()):
+            tell(check)
+        tell(await _home_check(transport, is_one_machine=True))
         for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY):
-            checks.append(await _table_check(store, kind))
+            tell(await _table_check(store, kind))
         return True
     dialect = f" (dialect {probe.dialect})" if probe.dialect else ""
     cluster = probe.cluster or "unnamed"
     whose = f", you are {probe.user}" if probe.user else ""
-    checks.append(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{whose}"))
+    tell(Check("scheduler", True, f"{probe.version}{dialect}, cluster {cluster}{whose}"))
     missing = [name for name, path in probe.commands.items() if not path]
     found = ", ".join(path for path in probe.commands.values() if path)
     if probe.commands:
         detail = f"missing: {', '.join(missing)}" if missing else found
-        checks.append(Check("commands", not missing, detail, "Ask the site for them."))
+        tell(Check("commands", not missing, detail, "Ask the site for them."))
     if probe.controller_answers is not None:
         step = "Running jobs continue. Wait, or tell the site's administrators."
         detail = "answers" if probe.controller_answers else "does not respond"
@@ -180,19 +173,22 @@ async def _cluster_checks(store: ClusterStore, checks: list[Check]) -> bool:
                 "responds, but scheduling is off: no jobs start",
                 "The site turned it off; you can still submit jobs.",
             )
-        checks.append(Check("controller", probe.controller_answers and probe.is_scheduling is not False, detail, step))
+        tell(Check("controller", probe.controller_answers and probe.is_scheduling is not False, detail, step))
     if probe.clock_epoch_seconds is not None:
         skew = probe.clock_epoch_seconds - (asked_at + time.time()) / 2
         is_off = abs(skew) > _TOLERATED_SKEW_SECONDS
         kept = (await _is_synchronized(LocalTransport()), await _is_synchronized(transport)) if is_off else (None, None)
-        checks.append(clock_check(probe.clock_epoch_seconds, skew, *kept))
+        tell(clock_check(probe.clock_epoch_seconds, skew, *kept))
     if probe.commands:
-        checks.append(await _home_check(transport))
+        tell(await _home_check(transport))
     # At once: a server that hangs keeps each of them waiting for a minute.
-    checks += await asyncio.gather(
+    for check in await asyncio.gather(
         *(_table_check(store, kind) for kind in (Kind.MINE, Kind.NODES, Kind.QUEUES, Kind.HISTORY))
-    )
-    checks.append(_accounting_check(store))
+    ):
+        tell(check)
+    tell(_accounting_check(store))
+    if (accounts := await _accounts_check(store)) is not None:
+        tell(accounts)
     return True
 
 
@@ -297,3 +293,20 @@ def _accounting_check(store: ClusterStore) -> Check:
         return Check("accounting", True, "available")
     assert store.probe is not None
     return Check("accounting", True, store.backend.history.no_history)
+
+
+async def _accounts_check(store: ClusterStore) -> Check | None:
+    """Which accounts one may charge; None where the scheduler has none, or keeps no accounting."""
+    probe = store.probe
+    if probe is None or not probe.has_accounting:
+        return None
+    query = store.backend.policy.associations(store.user, probe.cluster)
+    if query is None:
+        return None
+    try:
+        offers = (await store.ask(query)).offers
+    except HpcdashError as error:
+        return Check("accounts", True, f"unknown: {error.message}")
+    if not offers:
+        return Check("accounts", True, f"{store.user} has none; where the site requires one, it refuses your jobs")
+    return Check("accounts", True, ", ".join(f"{one.name}{' (default)' if one.is_default else ''}" for one in offers))

@@ -35,10 +35,11 @@ class Dashboard(Protocol):
     def restore_terminal(self) -> None: ...
 
 
-def run_async(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T], heard: Callable[[int], bool] = lambda number: False) -> T:
     """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or EndedBySignal follows.
 
-    A second one, or work that takes too long to be cancelled, ends the process.
+    A second one, or work that takes too long to be cancelled, ends the process. `heard` is told of each before, and
+    returns True where the work itself sees to its end.
     """
     ended_by: list[int] = []
 
@@ -49,10 +50,12 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
         def end(number: int) -> None:
             if ended_by:
                 os._exit(128 + number)
-            ended_by.append(number)
             if number == signal.SIGHUP:
                 leave_terminal()
-            elif number == signal.SIGINT and sys.stderr.isatty():
+            if heard(number):
+                return
+            ended_by.append(number)
+            if number == signal.SIGINT and sys.stderr.isatty():
                 # What is said next stands over the ^C that the terminal shows.
                 sys.stderr.write("\r")
             exit_later(128 + number)

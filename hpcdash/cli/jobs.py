@@ -42,8 +42,12 @@ T = TypeVar("T")
 _TIDY_EVERY_SECONDS = 60.0
 
 
-def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
-    """Run some work on the chosen cluster, and close its connection."""
+def with_session(
+    common: CommonOptions,
+    work: Callable[[ClusterSession], Awaitable[T]],
+    heard: Callable[[int], bool] = lambda number: False,
+) -> T:
+    """Run some work on the chosen cluster, and close its connection; `heard` is told of signals as in run_async."""
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
 
@@ -61,7 +65,7 @@ def with_session(common: CommonOptions, work: Callable[[ClusterSession], Awaitab
         finally:
             await session.store.close()
 
-    return run_async(run())
+    return run_async(run(), heard)
 
 
 def _tell_cut_off(session: ClusterSession) -> None:

@@ -27,6 +27,10 @@ from hpcdash.services.state import database
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from hpcdash.config.settings import Settings
+
+# Of a package: the commit that it was built of, and its date.
+_BUILD_FILE = Path(__file__).parents[1] / "build.txt"
 _INTERRUPTED = 130
 # What a full disk, a quota, or a file that may not grow says of a write, which names no file.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -77,12 +81,22 @@ class _Commands(Commands):
             raise _Interrupted from error
 
 
+def version_text() -> str:
+    """`hpcdash 0.1.0 (build 0a1b2c3d of 2026-11-26), Python 3.11.2`"""
+    try:
+        commit, date = _BUILD_FILE.read_text("ascii").split()
+        build = f"build {commit} of {date}"
+    except (OSError, ValueError):
+        build = "not a released build"
+    return f"hpcdash {__version__} ({build}), Python {'.'.join(map(str, sys.version_info[:3]))}"
+
+
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(__version__, "--version", prog_name="hpcdash")
+@click.version_option(version_text(), "--version", message="%(version)s")
 @common_options
 @click.pass_context
 def cli(context: click.Context, common: CommonOptions) -> None:
@@ -95,7 +109,13 @@ def cli(context: click.Context, common: CommonOptions) -> None:
     if context.invoked_subcommand is None:
         from hpcdash.cli.dashboard import run_dashboard
 
-        run_dashboard(common)
+        run_dashboard(common, _first_start)
+
+
+def _first_start(common: CommonOptions, settings: Settings) -> None:
+    from hpcdash.cli.first_start import run_first_start
+
+    run_first_start(common, settings)
 
 
 @cli.command()

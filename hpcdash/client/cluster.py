@@ -20,6 +20,7 @@ from hpcdash.backends.script.body import SCRIPT_NAME
 from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
+from hpcdash.client.early_results import EarlyResults
 from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.results import find_form
@@ -162,6 +163,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.callbacks = callbacks
         self.is_here = settings.transport == "local"
         self.states = JobStates(session)
+        self.early_results = EarlyResults(session, self.states)
         self._watching: set[asyncio.Task[None]] = set()
 
     @property
@@ -237,8 +239,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         record = await asyncio.to_thread(record_of_job, self._launches.state_folder, self.name, row)
         if record is not None:
             request = await asyncio.to_thread(request_of, record)
-            call = None if request is None else request.call
-            launched = Launched(record.folder, call.result_format, call.name) if call else Launched(record.folder)
+            launched = Launched(record.folder) if request is None else Launched.of(request, record.folder)
             array = None if request is None else request.array
         else:
             launched, array = await self._found_there(row), None
@@ -275,9 +276,7 @@ class Cluster(AbstractContextManager["Cluster"]):
     async def _submit_request(self, request: Request) -> Job[Any]:
         text = request_text(request, site=self.site)
         submitted, folder = await self._submit(request, text, None)
-        call = request.call
-        launched = Launched(folder, call.result_format, call.name) if call else Launched(folder)
-        return Job(SubmittedJob(self, submitted, launched, None))
+        return Job(SubmittedJob(self, submitted, Launched.of(request, folder), None))
 
     async def submit_call(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
         """The job of one call; see Task.submit."""
@@ -297,12 +296,9 @@ class Cluster(AbstractContextManager["Cluster"]):
         return await self._submit_prepared(prepared, len(calls))
 
     async def _submit_prepared(self, prepared: Prepared, count: int | None) -> SubmittedJob:
-        call = prepared.request.call
-        assert call is not None
         known = await self._cached(prepared.cache_key) if prepared.cache_key else None
         job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
-        launched = Launched(folder, call.result_format, call.name)
-        unit = SubmittedJob(self, job_id, launched, count)
+        unit = SubmittedJob(self, job_id, Launched.of(prepared.request, folder), count)
         if prepared.callbacks and known is None:
             self._call_back(unit, prepared.callbacks)
         return unit
@@ -328,6 +324,7 @@ class Cluster(AbstractContextManager["Cluster"]):
                 f"{request.name or 'the job'} {what}: {'; '.join(filter(None, (outcome.words, said)))}", step
             )
         self.states.submitted()
+        self.early_results.submitted()
         return outcome.new_job, launch.staged.folder if launch is not None else ""
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
@@ -380,12 +377,7 @@ class Cluster(AbstractContextManager["Cluster"]):
                     raise UsageError(
                         f"job {job.id} is on {job._unit.cluster.name}, not on {self.name}", "Pass job.result() instead."
                     )
-                index = job._index if isinstance(job, Job) else None
-                if (
-                    isinstance(job, Job)
-                    and job._unit.tracked.state(index) == JobState.COMPLETED
-                    and kind != "afternotok"
-                ):
+                if isinstance(job, Job) and job._unit.has_succeeded(job._index) and kind != "afternotok":
                     continue
                 found.append(f"{kind}:{job.id}")
             else:

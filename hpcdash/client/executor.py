@@ -151,8 +151,7 @@ class Executor(concurrent.futures.Executor):
         left = dict(enumerate(calls))
         try:
             while left:
-                done = [index for index in left if index in unit.tracked.ended]
-                for index in done:
+                for index in await unit.wait_for_any_result(left):
                     call = left.pop(index)
                     try:
                         result = await unit.value(index, None)
@@ -161,9 +160,6 @@ class Executor(concurrent.futures.Executor):
                     else:
                         call.set_result(result)
                     self._calls.discard(call)
-                if left:
-                    wanted = frozenset(left)
-                    await self.cluster.states.wait(lambda wanted=wanted: bool(wanted & unit.tracked.ended))  # type: ignore[misc]
         except BaseException as error:
             for call in left.values():
                 call.set_exception(error if isinstance(error, Exception) else RuntimeError("the cluster was closed"))

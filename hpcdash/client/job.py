@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
+from hpcdash.client.early_results import AwaitedResults, EarlyResults
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import note_waiting
 from hpcdash.client.results import CallOutcome, JobFailed, fetch_outcomes, result_names, value_of
 from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
+from hpcdash.domain.request import Request
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import CommandTimedOut, HpcdashError, LoginRequired, UnreachableError, UsageError
 from hpcdash.job.results import load_result, load_results
@@ -38,11 +40,24 @@ _QUIET_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`."""
+    """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`.
+
+    `may_rerun`: the scheduler may start it again after a failure.
+    """
 
     folder: str = ""
     form: str = "pickle"
     function: str = ""
+    may_rerun: bool = True
+
+    @staticmethod
+    def of(request: Request, folder: str) -> Launched:
+        """The launch of a request."""
+        may_rerun = request.requeue or bool(request.share)
+        call = request.call
+        if call is None:
+            return Launched(folder, may_rerun=may_rerun)
+        return Launched(folder, call.result_format, call.name, may_rerun)
 
 
 class JobCluster(Protocol):
@@ -54,6 +69,8 @@ class JobCluster(Protocol):
     def session(self) -> ClusterSession: ...
     @property
     def states(self) -> JobStates: ...
+    @property
+    def early_results(self) -> EarlyResults: ...
     async def refresh(self) -> None: ...
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T: ...
     async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None: ...
@@ -76,6 +93,7 @@ class SubmittedJob:
         self.tracked = TrackedJob(job_id, indices if count is None else range(count))
         self.outcomes: dict[int | None, CallOutcome] = {}
         self._fetching = asyncio.Lock()
+        self._awaited = AwaitedResults(self.tracked, launched.folder, launched.form, launched.may_rerun)
         cluster.states.track(self.tracked)
 
     def job_id(self, index: int | None) -> str:
@@ -90,11 +108,34 @@ class SubmittedJob:
 
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
         """Return once they have ended. Raises TimeoutError, and JobFailed for what will never start."""
-        wanted, tracked = frozenset(indices), self.tracked
-        if wanted <= tracked.ended:
-            return
+        wanted = frozenset(indices)
         async with asyncio.timeout(seconds):
-            await self.cluster.states.wait(lambda: wanted <= tracked.ended or self.never_starts(wanted) != "")
+            await self._wait(wanted, lambda: wanted <= self.tracked.ended)
+
+    async def wait_for_results(self, indices: Iterable[int | None], seconds: float | None) -> None:
+        """Return once each has left a result or a failure, or has ended without. Raises as `wait`."""
+        wanted, tracked = frozenset(indices), self.tracked
+        async with asyncio.timeout(seconds):
+            await self._wait_early(wanted, lambda: wanted <= tracked.ended | tracked.written)
+
+    async def wait_for_any_result(self, indices: Iterable[int]) -> list[int]:
+        """Return those that have left a result or a failure, or have ended without, once there is one."""
+        wanted, tracked = frozenset(indices), self.tracked
+        await self._wait_early(wanted, lambda: not wanted.isdisjoint(tracked.ended | tracked.written))
+        return sorted(index for index in wanted if index in tracked.ended or index in tracked.written)
+
+    async def _wait_early(self, wanted: frozenset[Any], is_done: Callable[[], bool]) -> None:
+        if not is_done():
+            async with self.cluster.early_results.looking(self._awaited, wanted):
+                await self._wait(wanted, is_done)
+
+    async def _wait(self, wanted: frozenset[Any], is_done: Callable[[], bool]) -> None:
+        if is_done():
+            return
+        tracked = self.tracked
+        await self.cluster.states.wait(lambda: is_done() or self.never_starts(wanted) != "")
+        if is_done():
+            return
         if why := self.never_starts(wanted):
             raise JobFailed(
                 f"job {tracked.job_id} will not start: {why}",
@@ -112,13 +153,18 @@ class SubmittedJob:
                     return str(row["reason"])
         return ""
 
+    def has_succeeded(self, index: int | None) -> bool:
+        """Whether the scheduler said so, or its result was read."""
+        left = self.outcomes.get(index)
+        return self.tracked.state(index) == JobState.COMPLETED or (left is not None and left.content is not None)
+
     async def cancel(self, index: int | None) -> None:
         """Cancel a task, or all of it. Raises HpcdashError where that was refused or its answer was lost."""
         await self.cluster.cancel_jobs((self.job_id(index),))
         self.tracked.forget(self.tracked.indices if index is None else (index,))
 
     async def fetch(self, index: int | None) -> CallOutcome:
-        """What a task that has ended left; its siblings' come along."""
+        """What a task left that has ended or was seen to leave something; its siblings' come along."""
         if (known := self.outcomes.get(index)) is not None:
             return known
         folder, form, store = self.launched.folder, self.launched.form, self.cluster.session.store
@@ -129,23 +175,22 @@ class SubmittedJob:
         async with self._fetching:
             if (known := self.outcomes.get(index)) is not None:
                 return known
-            along = [one for one in self.tracked.indices if one in self.tracked.ended and one not in self.outcomes]
+            tracked = self.tracked
+            there = (tracked.ended | tracked.written) - self.outcomes.keys()
+            along = [one for one in tracked.indices if one in there]
             wanted = [index, *(one for one in along if one != index)][:_ALONG]
             for pause in (0.0, *_LOOK_AGAIN_SECONDS):
                 await asyncio.sleep(pause)
                 found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, wanted))
-                whole = {
-                    one: left for one, left in found.items() if left.content is not None or left.failure is not None
-                }
+                whole = {one: left for one, left in found.items() if left.is_whole}
                 self.outcomes |= whole
-                state = self.tracked.state(index)
+                state = tracked.state(index)
                 if index in whole or state not in (JobState.COMPLETED, JobState.FAILED, JobState.GONE):
                     break
         return self.outcomes.get(index) or CallOutcome(form)
 
     async def value(self, index: int | None, seconds: float | None) -> Any:
-        await self.wait([index], seconds)
-        outcome = await self.fetch(index)
+        outcome = await self._outcome(index, seconds)
         row = self.tracked.rows.get(index) or {}
         return await asyncio.to_thread(
             value_of,
@@ -154,6 +199,15 @@ class SubmittedJob:
             state=self.tracked.state(index),
             log=str(row.get("stdout_path") or ""),
         )
+
+    async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
+        while True:
+            await self.wait_for_results([index], seconds)
+            outcome = await self.fetch(index)
+            if outcome.is_whole or index in self.tracked.ended:
+                return outcome
+            # It was started again since its result was seen.
+            self.tracked.written.discard(index)
 
 
 class Job(Generic[R_co]):
@@ -224,7 +278,7 @@ class Job(Generic[R_co]):
         return self._unit.tracked.state(self._index)
 
     def result(self, timeout: float | None = None) -> R_co:
-        """What the function returned, once the job has ended.
+        """What the function returned, as soon as it has; its job may take a moment longer to end.
 
         Raises the function's own exception, its cause the traceback in the job; JobFailed where the job was cancelled,
         ran out of time or cannot be read; TimeoutError after `timeout` seconds. See hpcdash.client.results on pickles.
@@ -239,7 +293,7 @@ class Job(Generic[R_co]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What `result` would raise, None where it would not. Raises TimeoutError."""
-        self.wait(timeout)
+        run_in_loop(self._unit.wait_for_results([self._index], timeout))
         try:
             self.result()
         except Exception as error:
@@ -345,7 +399,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
     @overload
     def results(self, timeout: float | None = None, *, return_exceptions: bool) -> list[R_co | BaseException]: ...
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:
-        """What the function returned for each item, once all tasks have ended.
+        """What the function returned for each item, once it has for all.
 
         Raises as Job.result of the first that failed; with `return_exceptions` they stand in place of its result.
         """
@@ -355,7 +409,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return await arun_in_loop(self._results(timeout, return_exceptions))
 
     async def _results(self, seconds: float | None, return_exceptions: bool) -> list[Any]:
-        await self._unit.wait(self._unit.tracked.indices, seconds)
+        await self._unit.wait_for_results(self._unit.tracked.indices, seconds)
         found: list[Any] = []
         for index in self._unit.tracked.indices:
             try:

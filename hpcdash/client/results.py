@@ -81,6 +81,10 @@ class CallOutcome:
     content: bytes | None = None
     failure: bytes | None = None
 
+    @property
+    def is_whole(self) -> bool:
+        return self.content is not None or self.failure is not None
+
 
 def result_names(form: str, index: int | None) -> tuple[str, str]:
     """The files of a task's result and of its failure."""

@@ -28,13 +28,17 @@ _SOON_EVERY_SECONDS = 30.0
 
 
 class TrackedJob:
-    """A job, or an array with the tasks `indices`; `rows` has what was seen last of each, by index (None: a job)."""
+    """A job, or an array with the tasks `indices`; `rows` has what was seen last of each, by index (None: a job).
+
+    `written` are those whose result was seen, `ended` those that have ended for the scheduler.
+    """
 
     def __init__(self, job_id: str, indices: Sequence[int] | None) -> None:
         self.job_id = job_id
         self.indices: tuple[int | None, ...] = (None,) if indices is None else tuple(indices)
         self.rows: dict[int | None, Row] = {}
         self.ended: set[int | None] = set()
+        self.written: set[int | None] = set()
         self.changed: list[Callable[[TrackedJob], None]] = []
         self.tries = 0
         self._wanted = frozenset(self.indices)
@@ -156,13 +160,14 @@ class JobStates:
 
     def _hear(self, changed: Changed) -> None:
         if changed.kind is None:
-            self._tell()
+            self.tell()
         elif changed.kind is Kind.MINE and Kind.MINE not in self._store.errors:
             self._is_stale = True
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(), name=f"states of {self._store.name}")
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Have all who wait look again."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
@@ -178,7 +183,7 @@ class JobStates:
         living = [job for job in self._jobs.values() if not job.is_over]
         table = self._store.table(Kind.MINE)
         if not living or table is None:
-            self._tell()
+            self.tell()
             return
         try:
             missing = await asyncio.to_thread(_see, table, living)
@@ -189,7 +194,7 @@ class JobStates:
                 for changed in job.changed:
                     changed(job)
             self._jobs = {key: job for key, job in self._jobs.items() if not job.is_over}
-            self._tell()
+            self.tell()
 
     async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
         """Those that no list of one's own jobs has: they ended before it was asked for, or are another's."""

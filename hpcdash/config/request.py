@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from hpcdash.backends import registry
 from hpcdash.backends.base import RequestField
-from hpcdash.backends.script.body import SOURCES, accounted_to
+from hpcdash.backends.script.body import NOT_KEPT, SECRET_NAME, SOURCES, accounted_to
 from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.backends.script.node_checks import CHECKS, parse_names
@@ -638,6 +639,20 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
         "site": dict(_written_site(request, site or Site())),
     }
     return format_toml(dict(_written_keys(request)) | {key: table for key, table in tables.items() if table})
+
+
+def without_secrets(text: str) -> str:
+    """The text of a request to remember: NOT_KEPT stands for the secrets of its environment. As it is where it has
+    none, or is no TOML."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return text
+    environment = document.get("environment")
+    if not isinstance(environment, dict):
+        return text
+    hidden = {name: NOT_KEPT for name, value in environment.items() if value and SECRET_NAME.search(name)}
+    return format_toml(document | {"environment": environment | hidden}) if hidden else text
 
 
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:

@@ -33,7 +33,17 @@ if TYPE_CHECKING:
 
     from hpcdash.job.ranks import AllReduceMax
 
-__all__ = ["MARKER", "Checkpoint", "Checkpoints", "difference", "marker_of", "read_marker", "saved_at", "write_whole"]
+__all__ = [
+    "MARKER",
+    "Checkpoint",
+    "Checkpoints",
+    "difference",
+    "init",
+    "marker_of",
+    "read_marker",
+    "saved_at",
+    "write_whole",
+]
 
 # Written last, inside: what it lists must be there in full.
 MARKER = "WHOLE.json"
@@ -275,6 +285,45 @@ class Checkpoints:
             path = self.folder / name
             if name.startswith(_DELETING) or (name.startswith(_SAVING) and is_abandoned(path)):
                 remove(path)
+
+
+def init(
+    model: Any,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    amp_scaler: Any = None,
+    ckpt_path: str | os.PathLike[str] | None = None,
+    *,
+    replicated: bool | None = None,
+) -> tuple[int, int, Any]:
+    """Loads what `model.try_save` saved last, and gives the model this method: (epoch, step, others) to go on from.
+
+        epoch, step, others = init(model, optimizer, ckpt_path="/scratch/me/run1")
+        for epoch in range(epoch, epochs):
+            for step in range(step, steps):
+                train(step)
+                model.try_save(epoch, step + 1, others=best)
+            step = 0
+
+    (0, 0, None) where nothing was saved; see `hpcdash.job.try_save.TrySave` for when it saves. `ckpt_path` is a folder
+    as `Checkpoints` has it, that of HPCDASH_CHECKPOINTS by default. All four have `state_dict` and `load_state_dict`,
+    as PyTorch's do; those that are given now must be those that were then.
+
+    With torch.distributed, call it in all ranks once that runs, after the model is wrapped. Of a model in
+    DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes all), and any number of ranks may resume.
+    Of any other, as one that fully_shard has sharded, each rank writes its own state, and as many ranks must resume;
+    `replicated=True` says that all ranks have the same.
+
+    Loading runs no code from the files (torch 2.6 or later; earlier ones have had holes), but it decides what is
+    trained: files of other users are refused. Raises RuntimeError for these, for what cannot be read, and for another
+    number of ranks than the parts are for.
+    """
+    from hpcdash.job.try_save import TrySave
+
+    try_save = TrySave((model, optimizer, scheduler, amp_scaler), ckpt_path, replicated)
+    found = try_save.resume()
+    model.try_save = try_save
+    return found
 
 
 def _name(step: int, attempt: int) -> str:

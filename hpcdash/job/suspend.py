@@ -54,7 +54,7 @@ class _Command:
     def _is_given(self) -> bool:
         try:
             # Opened anew at each look: a network file system shows what is new to whoever opens.
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 is_given = bool(os.read(file, 1))
             finally:
@@ -111,7 +111,7 @@ def go_suspend() -> None:
 def _make(path: str, content: bytes = b"") -> bool:
     """Makes a file; whether it is there."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             os.write(file, content)
         finally:

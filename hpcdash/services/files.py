@@ -50,8 +50,9 @@ class FileStat:
     """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
 
     `problem` is '' or says in words why it cannot be read, and `obstacle` which kind that is; `is_missing` is true only
-    where there surely is nothing under its name. `age_seconds` is since it was written, by the clock there; None where
-    it was not asked for. Without an identity and a problem it was not looked at. `owner` is an account's name there.
+    where there surely is nothing under its name. `modified_at` is 0 where nobody knows, as of a log that was copied
+    just now. `age_seconds` is since it was written, by the clock there; None where it was not asked for or is not
+    known. Without an identity and a problem it was not looked at. `owner` is an account's name there.
     """
 
     identity: str = ""
@@ -146,7 +147,7 @@ def files_query(
         path = "" if path_problem(one.path) else safe_path(one.path)
         begin = "end" if one.begin is None else str(max(one.begin, 0))
         words += (path, begin, str(max(one.length, 0)), "if-blank" if one.if_blank else when)
-    script = f"{READ_SCRIPT}date +%s\n" if with_age else READ_SCRIPT
+    script = DATED_READ_SCRIPT if with_age else READ_SCRIPT
     argv = ("sh", "-c", script, "sh", token, str(block), *words)
     parse = partial(_parse, token=token.encode(), block=block, ranges=tuple(ranges))
     return Query(argv, parse, limit_seconds, command)
@@ -193,8 +194,9 @@ def parse_stat(words: bytes, now: float | None = None) -> FileStat:
     told = _STAT.fullmatch(words)
     if told is None:
         return FileStat()
-    age = None if now is None else max(0.0, now - float(told[3]))
-    return FileStat(told[1].decode(), int(told[2]), float(told[3]), age_seconds=age)
+    modified_at = float(told[3])
+    age = None if now is None or not modified_at else max(0.0, now - modified_at)
+    return FileStat(told[1].decode(), int(told[2]), modified_at, age_seconds=age)
 
 
 def _parse(answer: Answer, *, token: bytes, block: int, ranges: tuple[FileRange, ...]) -> tuple[Chunk, ...]:
@@ -339,3 +341,5 @@ done
 printf '%s' "$token"
 [ "$status" -eq 0 ] || exit "$status"
 """
+# And the clock there.
+DATED_READ_SCRIPT = f"{READ_SCRIPT}date +%s\n"

@@ -270,7 +270,7 @@ class HttpTransport:
             if 300 <= event.status_code < 400:
                 raise self._redirected(event)
             is_answering = True
-            yield (event.status_code, event.reason.decode("latin-1"), _clock(event)), _body(connection, reader)
+            yield (event.status_code, excerpt(event.reason), _clock(event)), _body(connection, reader)
         except h11.RemoteProtocolError as error:
             raise self._lost("the answer was cut short" if is_answering else _NO_ANSWER) from error
         except (OSError, h11.ProtocolError) as error:
@@ -348,8 +348,8 @@ def _framed(response: Response) -> bytes:
 def _clock(response: h11.Response) -> float | None:
     told = next((value for name, value in response.headers if name == b"date"), b"")
     try:
-        return parsedate_to_datetime(told.decode("ascii", "replace")).timestamp()
-    except ValueError:
+        return max(parsedate_to_datetime(told.decode("ascii", "replace")).timestamp(), 0.0)
+    except (ValueError, OverflowError):
         return None
 
 

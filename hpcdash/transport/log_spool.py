@@ -1,8 +1,12 @@
-"""Copies of logs that a server streams and no file system here holds: followed while they are read."""
+"""Copies of logs that a server streams and no file system here holds: followed while they are read.
+
+The server does not tell when a log was written: a copy's time is 0 until it grows while it is followed.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import tempfile
 import time
@@ -12,15 +16,22 @@ from pathlib import Path
 from threading import Lock
 from urllib.parse import unquote_to_bytes
 
-from hpcdash.errors import HpcdashError
+from hpcdash.domain.units import format_memory
+from hpcdash.errors import HpcdashError, UnreadableOutput
 
 # A log that nobody has read for so long is followed no further.
 _IDLE_SECONDS = 30.0
 # A stream that sent nothing for so long has sent all there is for now.
 _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
+# Of a larger log no more is copied: it would fill the disk of this machine.
+_MOST_BYTES = 4 << 30
+# Longer lines are read in pieces.
+_LONGEST_LINE = 1 << 20
 # The last bytes that were read tell whether a copy is still of the same log.
 _MARK_BYTES = 64
+# The time of a copy, in epoch seconds, where nobody knows when its log was written.
+_UNKNOWN = 0
 # Gives the HTTP status and the body of a request, piece by piece.
 OpenStream = Callable[[str], AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]]
 
@@ -79,6 +90,8 @@ class _Part:
         self._pattern = pattern
         self._read_bytes = 0
         self._mark = b""
+        # Whether what was read ends inside of a line, and that line is one of them.
+        self._is_inside = self._belongs = False
         self._lock = Lock()
 
     def catch_up(self) -> None:
@@ -96,15 +109,22 @@ class _Part:
                     source.seek(0)
                     self._read_bytes, self._mark = 0, b""
                 if self._read_bytes == 0:
+                    self._is_inside = self._belongs = False
                     self.file.write_bytes(b"")
                 with self.file.open("ab") as target:
-                    for line in source:
-                        if not line.endswith(b"\n"):
+                    while line := source.readline(_LONGEST_LINE):
+                        is_whole = line.endswith(b"\n")
+                        if not is_whole and len(line) < _LONGEST_LINE:
                             break
                         self._read_bytes += len(line)
                         self._mark = line[-_MARK_BYTES:]
-                        if found := self._pattern.match(line):
-                            target.write(line[found.end() :])
+                        if not self._is_inside and (found := self._pattern.match(line)):
+                            line, self._belongs = line[found.end() :], True
+                        if self._belongs:
+                            target.write(line)
+                        self._is_inside, self._belongs = not is_whole, self._belongs and not is_whole
+                if os.fstat(source.fileno()).st_mtime == _UNKNOWN:
+                    os.utime(self.file, (_UNKNOWN, _UNKNOWN))
 
 
 class _Copy:
@@ -117,6 +137,9 @@ class _Copy:
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._read_at = 0.0
+        # Whether any of it has come, and all that was written before it was followed.
+        self._has_come = False
+        self._is_caught_up = False
 
     async def catch_up(self) -> None:
         self._read_at = time.monotonic()
@@ -135,6 +158,7 @@ class _Copy:
             if not self._arrived.is_set():
                 break
             wait = _QUIET_SECONDS
+        self._is_caught_up |= self._task.done() or self._has_come
         if self._task.done():
             self._task.result()
 
@@ -156,6 +180,8 @@ class _Copy:
             arriving: asyncio.Future[bytes | None] | None = None
             try:
                 with self.file.open("r+b") as target:
+                    if not self._is_caught_up:
+                        os.utime(self.file, (_UNKNOWN, _UNKNOWN))
                     while True:
                         arriving = arriving or asyncio.ensure_future(anext(pieces, None))
                         await asyncio.wait({arriving}, timeout=_IDLE_SECONDS)
@@ -164,6 +190,11 @@ class _Copy:
                                 break
                             continue
                         piece, arriving = arriving.result(), None
+                        if piece is not None and position + len(piece) > _MOST_BYTES:
+                            raise UnreadableOutput(
+                                f"this log is larger than {format_memory(_MOST_BYTES)}: no more of it is copied",
+                                "Read its end where it was written.",
+                            )
                         if piece is None:
                             # A log that was emptied is shorter than its copy.
                             target.truncate(position)
@@ -174,7 +205,10 @@ class _Copy:
                             target.seek(position)
                             target.write(piece)
                             target.flush()
+                            if not self._is_caught_up:
+                                os.utime(self.file, (_UNKNOWN, _UNKNOWN))
                         position += len(piece)
+                        self._has_come = True
                         self._arrived.set()
             finally:
                 if arriving is not None:

@@ -23,6 +23,11 @@ _IDENTITY_NAMES = ("id_ed25519_sk", "id_ecdsa_sk", "id_ed25519", "id_ecdsa", "id
 _LONGEST_CHAIN = 8
 # Below INFO ssh shows no banner.
 _QUIET_LEVELS = ("quiet", "fatal", "error")
+# What stands in patterns only: ssh_config(5), PATTERNS.
+_PATTERN_SIGNS = frozenset("*?!,")
+# Of asyncssh: also for the home of nobody (RuntimeError), files that include one another (RecursionError), and a
+# pattern that is no path (ValueError).
+_UNREADABLE = (ConfigParseError, OSError, ValueError, RuntimeError)
 
 
 class _Config(SSHClientConfig):
@@ -48,6 +53,63 @@ class _Config(SSHClientConfig):
         "proxyjump": ("ProxyJump", _set_first_proxy),
         "proxycommand": ("ProxyCommand", _set_first_proxy),
     }
+
+
+class _HostLines(SSHConfig):
+    """Collects what Host lines name, in whichever file and block; runs and resolves nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(None, False, False, False)
+        # The name → HostName of its block, '' where there is none.
+        self.addresses: dict[str, str] = {}
+        self._block: list[str] = []
+        self._read: set[Path] = set()
+
+    def parse(self, path: Path) -> None:
+        """Each file once: they may include one another."""
+        if path not in self._read:
+            self._read.add(path)
+            super().parse(path)
+
+    def _set_tokens(self) -> None:
+        """None: nothing is expanded."""
+
+    def _begin_block(self, option: str, args: list[str]) -> None:
+        self._block = [name for name in args if not _PATTERN_SIGNS & set(name)] if option == "Host" else []
+        for name in self._block:
+            self.addresses.setdefault(name, "")
+        args.clear()
+
+    def _set_address(self, option: str, args: list[str]) -> None:
+        for name in self._block:
+            self.addresses[name] = self.addresses[name] or args[0]
+        args.clear()
+
+    def _follow(self, option: str, args: list[str]) -> None:
+        block = self._block
+        self._include(option, args)
+        self._block = block
+
+    _handlers = {  # noqa: RUF012
+        "host": ("Host", _begin_block),
+        "match": ("Match", _begin_block),
+        "hostname": ("Hostname", _set_address),
+        "include": ("Include", _follow),
+    }
+
+
+def named_hosts(config_path: Path | None = None) -> dict[str, str]:
+    """The hosts that the configuration names (no patterns) → their HostName, '' where their block has none; pure text.
+
+    In the files' order. Raises ConfigError.
+    """
+    lines = _HostLines()
+    try:
+        for path in default_config_paths(config_path):
+            lines.parse(path)
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
+    return lines.addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +255,14 @@ def _resolve(
             config_paths=used_paths,
         )
         jumps = [parse_destination(part) for part in config.expanded(str(jump)).split(",")] if jump else []
-    except (ConfigParseError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The ssh configuration cannot be read: {error}", "Correct the line it names.") from error
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
     return hop, jumps
+
+
+def _unreadable(error: Exception) -> ConfigError:
+    said = "its files include one another" if isinstance(error, RecursionError) else str(error)
+    return ConfigError(f"The ssh configuration cannot be read: {said}", "Correct the line it names.")
 
 
 def _load(destination: Destination, paths: tuple[Path, ...]) -> tuple[_Config, tuple[Path, ...]]:

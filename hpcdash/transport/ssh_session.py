@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from io import BytesIO
 
 import asyncssh
@@ -17,6 +18,7 @@ from hpcdash.transport.shell import STDIN_COMPLETE, RemoteCommand
 # A command has ended, yet somebody it left behind holds its stdout: that long it may stay silent.
 _DRAIN_SECONDS = 1.0
 _STREAM_QUEUE_CHUNKS = 64
+_PIECE_BYTES = 1 << 18
 _STDERR_KEPT_BYTES = 4000
 
 
@@ -78,6 +80,8 @@ class RunSession(_MarkedSession):
         self._last_bytes_at = time.monotonic()
         self._began = asyncio.Event()
         self._ended = asyncio.Event()
+        self._unsent: Iterator[bytes] = iter(())
+        self._is_held_back = False
 
     @property
     def stdout(self) -> bytes:
@@ -130,8 +134,22 @@ class RunSession(_MarkedSession):
 
     def send(self, stdin: bytes) -> None:
         """Give the command its stdin, whole; the channel's own stays open."""
+        self._unsent = _pieces(stdin)
+        self._send_more()
+
+    def pause_writing(self) -> None:
+        self._is_held_back = True
+
+    def resume_writing(self) -> None:
+        self._is_held_back = False
+        # The end of a channel is told to whoever waits for it.
+        with suppress(OSError):
+            self._send_more()
+
+    def _send_more(self) -> None:
         assert self._channel is not None
-        self._channel.write(stdin + STDIN_COMPLETE)
+        while not self._is_held_back and (piece := next(self._unsent, b"")):
+            self._channel.write(piece)
 
     async def wait(self) -> None:
         """Return once the channel is closed, or the command has ended and what is left of it is silent."""
@@ -147,6 +165,13 @@ class RunSession(_MarkedSession):
                     await self.closed.wait()
             except TimeoutError:
                 continue
+
+
+def _pieces(stdin: bytes) -> Iterator[bytes]:
+    # A channel keeps a copy of what it was given until that is sent.
+    for at in range(0, len(stdin), _PIECE_BYTES):
+        yield stdin[at : at + _PIECE_BYTES]
+    yield STDIN_COMPLETE
 
 
 class _ChunkQueue:

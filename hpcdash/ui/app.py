@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextvars
 import os
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from rich.color import ColorSystem
 from textual import events
-from textual.app import App, SuspendNotSupported, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.app import SuspendNotSupported, SystemCommand
 from textual.command import Provider
-from textual.filter import DimFilter, LineFilter
 from textual.notifications import Notification, Notify
 from textual.screen import Screen
-from textual.widgets import TextArea
 
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.settings import Settings
@@ -35,8 +28,8 @@ from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screen import DashboardApp
 from hpcdash.ui.table_view import TableView
-from hpcdash.ui.terminal import TerminalDriver, desktop_notification, through_tmux
-from hpcdash.ui.themes import DEFAULT_THEME, DIM_FACTOR, ReadableColors, default_variables, load_themes
+from hpcdash.ui.terminal import desktop_notification, through_tmux
+from hpcdash.ui.themes import DEFAULT_THEME
 from hpcdash.ui.view import View
 
 if TYPE_CHECKING:
@@ -66,8 +59,6 @@ class HpcdashApp(DashboardApp):
     Toast { width: auto; max-width: 60; padding: 0 1; margin: 0; }
     """
     NOTIFICATION_TIMEOUT = 4.0
-    # For dialogs: on the main screen it is the registry's.
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+z", "to_shell", show=False, priority=True)]
 
     def __init__(
         self,
@@ -113,23 +104,10 @@ class HpcdashApp(DashboardApp):
 
         `note_error` writes an error that does not end the app to a log file, whose path it gives, None for none.
         """
-        self._palettes = load_themes(theme_folders)
-        # In a browser there is no terminal.
-        super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
-        self._dim = DimFilter(DIM_FACTOR)
-        system = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(self.console.color_system or "")
-        self._few_colors = ReadableColors(system) if system else None
-        # The loop and the context it runs in, while it runs; the signal that ends it, if one does.
-        self._own_loop: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None
-        self.ended_by: int | None = None
-        self.is_outside = False
-        for palette in self._palettes.values():
-            self.register_theme(palette)
-        self.theme_names = tuple(self._palettes)
         # Those of this run once it has ended.
-        self.choices = choices = choices or Choices()
-        wanted = [name for name in (choices.theme, theme) if name in self.available_themes]
-        self.theme = wanted[0] if wanted else DEFAULT_THEME
+        choices = choices or Choices()
+        super().__init__(theme_folders, choices.theme, theme)
+        self.choices = choices
         self.sessions = list(sessions)
         self._columns = {**(columns or {}), **choices.columns}
         self._sort = {**(sort or {}), **choices.sort}
@@ -161,14 +139,6 @@ class HpcdashApp(DashboardApp):
             tour_ended=tour_ended,
             typed=choices.typed,
         )
-
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, with dimmed text that stays readable, and colours that do on terminals with few of them."""
-        filters = [self._dim if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
-        return [*filters, self._few_colors] if self._few_colors and not self.is_headless else filters
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return dict(default_variables(self.current_theme.dark))
 
     def _view_arguments(self, view: str) -> dict[str, object]:
         arguments: dict[str, object] = {}
@@ -313,63 +283,17 @@ class HpcdashApp(DashboardApp):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return super().check_action(action, parameters) and not (action == "to_shell" and self.screen is self.main)
 
-    def action_to_shell(self) -> None:
-        """Stop, so that the shell has the terminal; in a field of several lines ctrl+z takes back what was typed."""
-        if isinstance(self.focused, TextArea):
-            self.focused.action_undo()
-        else:
-            self.action_suspend_process()
-
-    def was_not_stopped(self) -> None:
-        """There is no shell that could continue it."""
-        self.notify("it was not started from a shell that one could go back to", severity="warning")
-
-    def _continued(self, _: App[None]) -> None:
-        self.refresh(layout=True)
-
-    @property
-    def is_ending(self) -> bool:
-        return self.ended_by is not None
-
     def end(self, number: int) -> None:
         """Leave because of a signal; what was typed is kept for the next time."""
         if not self.is_ending:
-            self.ended_by = number
             self.main.keep_typed()
-            self.exit(return_code=128 + number)
-
-    def end_soon(self, number: int) -> bool:
-        """`end`, for threads and handlers of signals; False where the app does not run."""
-        if self._own_loop is None:
-            return False
-        loop, context = self._own_loop
-        loop.call_soon_threadsafe(self.end, number, context=context)
-        return True
-
-    def hung_up(self) -> None:
-        """The terminal is gone, whether or not a signal says so."""
-        self.end_soon(signal.SIGHUP)
-
-    def restore_terminal(self) -> None:
-        """At once, for a process that ends without the app."""
-        if isinstance(self._driver, TerminalDriver):
-            self._driver.restore()
-
-    @property
-    def crash(self) -> Exception | None:
-        """What ended the app, where that was an error of its own."""
-        return self._exception
-
-    def _fatal_error(self) -> None:
-        # Textual would print a traceback with the values of all variables; whoever runs the app tells of the crash.
-        self._close_messages_no_wait()
+        super().end(number)
 
     def get_default_screen(self) -> Screen[None]:
         return self.main
 
     async def on_mount(self) -> None:
-        self._own_loop = (asyncio.get_running_loop(), contextvars.copy_context())
-        self.app_resume_signal.subscribe(self, self._continued)
+        self.heed_signals()
         if self._prompter is not None:
             self._prompter.attach(self)
         # What the last run knew is painted before anything is asked: connecting may import and compute for a while.

@@ -228,6 +228,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             stack[-1].shown()
         else:
             await views.mount(stack[-1])
+            # Who leaves as the first view is mounted takes the screen away.
+            if not stack[-1].is_attached:
+                return
             stack[-1].take_focus()
         self._ask_for_shown()
         self._around()

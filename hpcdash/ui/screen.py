@@ -11,6 +11,7 @@ from textual.screen import Screen
 
 from hpcdash.errors import HpcdashError
 from hpcdash.ui.actions import Action, OfferedActions
+from hpcdash.ui.terminal_app import TerminalApp
 from hpcdash.ui.view import View
 
 if TYPE_CHECKING:
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from hpcdash.transport.base import Transport
 
 
-class DashboardApp(App[None]):
+class DashboardApp(TerminalApp):
     """The app that the screen is in."""
 
-    theme_names: tuple[str, ...] = ()
     # Writes a traceback into the log file of --debug and gives its path, None without one.
     note_error: Callable[[Exception], Path | None]
 
@@ -43,10 +43,6 @@ class DashboardApp(App[None]):
 
     def notify_desktop(self, words: str) -> None:
         """Tell someone whose terminal has no focus, in the way they configured."""
-        raise NotImplementedError
-
-    def action_to_shell(self) -> None:
-        """Stop, so that the shell has the terminal."""
         raise NotImplementedError
 
 

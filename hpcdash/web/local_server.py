@@ -18,8 +18,8 @@ HERE = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
 class LocalServer:
     """Serves an application on a listening socket.
 
-    At most `most_connections` at once; one that has no whole request for `connection_seconds` is closed, unless it is
-    `busy`. Nothing is logged: a header may hold a token, and anyone can cause the rest.
+    At most `most_connections` at once; one that has no whole request for `connection_seconds`, from its beginning or
+    since it was `busy`, is closed. Nothing is logged: a header may hold a token, and anyone can cause the rest.
     """
 
     def __init__(
@@ -33,6 +33,8 @@ class LocalServer:
         self._most_connections = most_connections
         self._connection_seconds = connection_seconds
         self._busy: set[object] = set()
+        # When each connection was busy last.
+        self._answered_at: dict[object, float] = {}
         logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
         self._runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=shutdown_seconds)
         self._listening: asyncio.Server | None = None
@@ -59,6 +61,8 @@ class LocalServer:
             yield
         finally:
             self._busy.discard(handler)
+            if handler.transport is not None:
+                self._answered_at[handler] = asyncio.get_running_loop().time()
 
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
@@ -66,18 +70,22 @@ class LocalServer:
         if len(server.connections) >= self._most_connections:
             return _Refusal()
         handler = server()
-        self._drop_later(handler)
+        self._drop_later(handler, self._connection_seconds)
         return handler
 
-    def _drop_later(self, handler: RequestHandler) -> None:
-        asyncio.get_running_loop().call_later(self._connection_seconds, self._drop, handler)
+    def _drop_later(self, handler: RequestHandler, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._drop, handler)
 
     def _drop(self, handler: RequestHandler) -> None:
+        answered_at = self._answered_at.get(handler, float("-inf"))
         if (transport := handler.transport) is None:
+            self._answered_at.pop(handler, None)
             return
-        if handler in self._busy:
-            self._drop_later(handler)
+        left = answered_at + self._connection_seconds - asyncio.get_running_loop().time()
+        if handler in self._busy or left > 0:
+            self._drop_later(handler, self._connection_seconds if handler in self._busy else left)
             return
+        self._answered_at.pop(handler, None)
         # The handler forgets its transport.
         handler.force_close()
         transport.close()

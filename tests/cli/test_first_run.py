@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.support.program import Program, home_with, together
 from tests.support.registered import files_in
-from tests.support.screen import dashboard
+from tests.support.screen import Screen, dashboard
+from tests.support.slurm import SlurmLab
 
 _CASE = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
 
@@ -36,11 +39,20 @@ def nobody(tmp_path: Path) -> Program:
     return Program(home_with(tmp_path / "home"), variables=nothing)
 
 
-async def test_the_embedded_queue_is_taken_and_said_and_the_hints_come_once(nobody: Program) -> None:
+async def choose_this_machine(screen: Screen) -> None:
+    """In the empty home of `nobody` it is the first."""
+    await screen.until(lambda text: "Where are your jobs?" in text and "enter connect" in text)
+    screen.type("\r")
+
+
+async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Program) -> None:
     marker = nobody.home / "state" / "hpcdash" / "toured"
     async with dashboard(nobody, columns=80, lines=24) as screen:
-        text = await screen.until(lambda text: "hpcdash clusters add NAME --ssh" in " ".join(text.split()))
-        assert "embedded queue (neither Slurm nor PBS is here)" in " ".join(text.split())
+        await screen.until(lambda text: "neither Slurm nor PBS is here" in " ".join(text.split()))
+        await choose_this_machine(screen)
+        await screen.until(lambda text: "local is in" in text)
+        # On a login node that has the same home it is that one's scheduler.
+        assert nobody.config.read_text() == '[clusters.local]\ntransport = "local"\n'
         await screen.until(lambda text: "1/6 enter open job" in text and "connected" in text)
         assert not marker.exists()
         screen.type("\x05")
@@ -49,14 +61,15 @@ async def test_the_embedded_queue_is_taken_and_said_and_the_hints_come_once(nobo
         screen.type("q")
         assert await screen.ended() == 0
     async with dashboard(nobody, columns=80, lines=24) as screen:
-        text = await screen.until(lambda text: "clusters add NAME" in " ".join(text.split()) and "connected" in text)
+        text = await screen.until(lambda text: "connected" in text)
         assert "/6 " not in text
+        assert "is in" not in text
         screen.type("q")
         assert await screen.ended() == 0
 
 
 async def test_who_leaves_has_seen_the_hints(nobody: Program) -> None:
-    async with dashboard(nobody) as screen:
+    async with dashboard(nobody, "--local") as screen:
         await screen.until("1/6 ")
         screen.type("q")
         assert await screen.ended() == 0
@@ -69,13 +82,62 @@ async def test_where_nothing_can_be_kept_it_works_all_the_same(nobody: Program, 
         nobody,
         variables={**nobody.variables, "HPCDASH_STATE": str(tmp_path / "file"), "HPCDASH_QUEUE": str(tmp_path / "q")},
     )
+    barred.config.parent.parent.mkdir()
+    barred.config.parent.symlink_to("/proc/nowhere")
     async with dashboard(barred) as screen:
+        await choose_this_machine(screen)
+        await screen.until("is not kept")
         await screen.until(lambda text: "1/6 " in text and "connected" in text)
         screen.type("\x05")
         await screen.until(lambda text: "/6 " not in text)
         screen.type("q")
         assert await screen.ended() == 0
         assert b"Traceback" not in screen.raw
+
+
+@pytest.mark.parametrize("key", ["\x1b", "\x03"])
+async def test_who_leaves_without_choosing_has_written_nothing(nobody: Program, key: str) -> None:
+    async with dashboard(nobody) as screen:
+        await screen.until(lambda text: "enter connect" in text)
+        screen.type(key)
+        assert await screen.ended() == 0
+        assert screen.modes_left == set()
+    assert not nobody.config.exists()
+
+
+async def test_a_signal_ends_the_choice_and_gives_the_terminal_back(nobody: Program) -> None:
+    async with dashboard(nobody) as screen:
+        before = screen.attributes
+        await screen.until(lambda text: "enter connect" in text)
+        os.kill(screen.process.pid, signal.SIGTERM)
+        assert await screen.ended() == 128 + signal.SIGTERM
+        assert screen.modes_left == set()
+        assert screen.attributes == before
+
+
+async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
+    nobody: Program, slurm_lab: SlurmLab, tmp_path: Path
+) -> None:
+    config = slurm_lab.ssh_config.read_text()
+    (nobody.home / ".ssh" / "config").write_text(f"Host away\n HostName 127.0.0.1\n Port 1\n{config}")
+    async with dashboard(nobody, columns=80, lines=24) as screen:
+        await screen.until(lambda text: "away" in text and "lab-bob" in text and "enter connect" in text)
+        screen.type("\r")
+        await screen.until("refused the connection")
+        assert not nobody.config.exists()
+        screen.type("\x1b")
+        await screen.until("enter connect")
+        screen.type("alice")
+        await screen.until(lambda text: "lab-bob" not in text)
+        screen.type("\r")
+        text = await screen.until("enter keep it")
+        assert f"you are {slurm_lab.alice}" in " ".join(text.split())
+        screen.type("\r")
+        await screen.until(lambda text: "lab-alice is in" in text and "connected" in text)
+        assert nobody.config.read_text() == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
+        screen.type("q")
+        assert await screen.ended() == 0
+    assert nobody.config.read_text() == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
 
 
 async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) -> None:

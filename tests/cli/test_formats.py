@@ -360,7 +360,7 @@ def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
             [row("alice", "running"), row("alice", "pending", 10), row("bob", "pending")],
             "11 jobs of alice, 1 of bob (11 pending, 1 running)",
         ),
-        ([row(None, "out_of_memory", None)], "1 job of ? (1 out of mem)"),
+        ([row(None, "out_of_memory", None)], "1 job (1 out of mem)"),
         ([row("a\x1b[2J", "held")], "1 job of a␛[2J (1 held)"),
     ],
 )

@@ -11,8 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
+from hpcdash import __version__
 from hpcdash.cli.help import EXAMPLES, GROUPS
 from hpcdash.cli.main import cli
+from tests.support.command_words import read_words
 from tests.support.program import Program, home_with
 
 LOCAL = "--local --backend local"
@@ -36,16 +38,7 @@ def test_every_command_is_in_one_group_and_has_examples_that_it_takes() -> None:
         for line in lines:
             words = shlex.split(re.split(r" [|>] ", line)[0])
             assert words[0] == name
-            read(cli, words, context)
-
-
-def read(group: click.Group, words: list[str], context: click.Context) -> None:
-    """Raises where a command, or one below it, does not take these words; nothing is run."""
-    _, command, rest = group.resolve_command(context, words)
-    assert command is not None
-    below = command.make_context(words[0], list(rest), parent=context)
-    if isinstance(command, click.Group) and below._protected_args:
-        read(command, [*below._protected_args, *below.args], below)
+            read_words(words)
 
 
 def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
@@ -61,6 +54,12 @@ def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
     assert program("help", "config").text == program("config", "example").text
     assert any(line.split()[:2] == ["x", "cancel"] for line in program("help", "keys").text.splitlines())
     assert "Topics: filters, keys" in program("help", "nonsense").refused(2)
+
+
+def test_the_version_is_one_line_with_the_build_and_the_python(program: Program) -> None:
+    build = r"build [0-9a-f]+\+? of \d{4}-\d\d-\d\d|not a released build"
+    expected = rf"hpcdash {re.escape(__version__)} \(({build})\), Python 3\.\d+\.\d+\n"
+    assert re.fullmatch(expected, program("--version").text)
 
 
 def completed(program: Program, line: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import time
 from typing import Any
 
 import hpcdash
@@ -74,6 +76,15 @@ def described(**values: Any) -> dict[str, Any]:
 @hpcdash.task(cache=True)
 def once(number: int) -> int:
     return number
+
+
+@hpcdash.task(time="10m")
+def lingering(value: int | None) -> int:
+    """Returns, or fails without a value, in a process that takes its time to end."""
+    atexit.register(time.sleep, 300)
+    if value is None:
+        raise ValueError("no value")
+    return value
 
 
 def square(number: int) -> int:

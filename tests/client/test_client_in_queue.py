@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import hpcdash
+from hpcdash.client.job import Launched, SubmittedJob
 from hpcdash.errors import HpcdashError, UsageError
 from tests.embedded.queue_lab import until
 from tests.support.program import Program
@@ -69,6 +70,28 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
     assert found.stdout == "3 3 1 3\n", found.stderr
     assert set(queue.history("1d")["id"]) >= {first.id, context.id}
     assert list(queue.jobs("state=pending")["name"]) == ["add"]
+
+
+def test_results_come_before_their_jobs_end(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+    jobs = calls.lingering.map([7, None])
+    found = jobs[0].result(SECONDS)
+    with pytest.raises(ValueError, match="no value") as raised:
+        jobs.results(SECONDS)
+    assert "in lingering" in str(raised.value.__cause__)
+    assert found == 7
+    assert jobs.status == {"running": 2}
+    with pytest.raises(TimeoutError):
+        jobs.wait(0.1)
+    # What may be started again has not failed yet.
+    again = hpcdash.Job(SubmittedJob(queue, jobs.id, Launched(jobs.folder), None, (1,)), 1)
+    with pytest.raises(TimeoutError):
+        again.exception(1)
+    jobs.cancel()
+    assert jobs.wait(SECONDS) == {"cancelled": 2}
+    assert (jobs[0].result(), type(again.exception(SECONDS))) == (7, ValueError)
+    executor = hpcdash.Executor(queue, time="10m")
+    assert executor.submit(calls.lingering, 8).result(SECONDS) == 8
+    executor.shutdown(cancel_futures=True)
 
 
 def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.config.request import read_request, request_text
+from hpcdash.backends.script.body import NOT_KEPT, secrets_file
+from hpcdash.config.request import read_request, request_text, without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.errors import UsageError
 
 PRINTED = st.text(st.characters(min_codepoint=32, exclude_categories=("C", "Zl", "Zp", "Zs")), min_size=1, max_size=12)
 LINE = st.one_of(PRINTED, st.sampled_from(['a "b" \\c', "'''", '"""', "#x", "é–漢", "a = [1]", "$HOME/`x`", "\\"]))
@@ -147,3 +149,23 @@ def test_a_request_is_written_as_a_person_would() -> None:
 def test_memory_keeps_every_byte(amount: int) -> None:
     request = Request(command="x", memory_bytes=amount)
     assert read_request(request_text(request)) == request
+
+
+@pytest.mark.parametrize(
+    "environment",
+    ['[environment]\nHF_TOKEN = """\nhunter2"""\nA = "1"', 'environment = {HF_TOKEN = "hunter2", A = "1"}'],
+)
+def test_of_a_secret_the_name_alone_is_remembered_and_it_is_not_submitted_so(environment: str) -> None:
+    text = f'command = "echo {{}}"\n{environment}\n'
+    kept = without_secrets(text)
+    assert "hunter2" not in kept
+    request = read_request(kept)
+    assert replace(request, environment={}) == replace(read_request(text), environment={})
+    assert request.environment == {"HF_TOKEN": NOT_KEPT, "A": "1"}
+    with pytest.raises(UsageError, match="the value of HF_TOKEN is not known"):
+        secrets_file(request)
+
+
+@pytest.mark.parametrize("text", ['command = "x"\n# mine\n[environment]\nA = "1"\n', "environment = 1", "no toml"])
+def test_a_request_without_secrets_is_remembered_as_it_was_written(text: str) -> None:
+    assert without_secrets(text) == text

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +235,35 @@ async def test_without_keep_it_ends_with_the_command_that_made_it(queue: QueueLa
         screen.process.send_signal(signal.SIGTERM)
         assert await screen.ended(SECONDS) == 143
     assert queue.ended("2", SECONDS).state == "cancelled"
+    async with dashboard(on_queue, "alloc", "--cpus", "1", "--time", "1h") as screen:
+        await screen.until("is running on", SECONDS)
+        screen.type("\x03")
+        await screen.until("[y/N]", SECONDS)
+        screen.hang_up()
+        assert await screen.ended(SECONDS) == 129
+    assert queue.ended("3", SECONDS).state == "cancelled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_during_the_submission_ends_what_it_made(
+    queue: QueueLab, on_queue: Program, tmp_path: Path, number: signal.Signals
+) -> None:
+    began, go, waits = tmp_path / "began", tmp_path / "go", tmp_path / "bin" / "mkdir"
+    waits.parent.mkdir()
+    waits.write_text(
+        f'#!/bin/sh\n: > {began}; until [ -e {go} ]; do sleep 0.1; done; exec {shutil.which("mkdir")} "$@"\n'
+    )
+    waits.chmod(0o755)
+    path = f"{waits.parent}:{on_queue.environment['PATH']}"
+    slow = replace(on_queue, variables={**on_queue.variables, "PATH": path})
+    async with dashboard(slow, "alloc", "--cpus", "1", "--time", "1h") as screen:
+        await asyncio.to_thread(until, "the submission", began.exists)
+        screen.process.send_signal(number)
+        if number != signal.SIGHUP:
+            await screen.until("as soon as its submission is answered", SECONDS)
+        go.touch()
+        assert await screen.ended(SECONDS) == 128 + number
+    assert queue.ended("1", SECONDS).state == "cancelled"
 
 
 def test_an_allocation_of_a_real_slurm(slurm_lab: SlurmLab, over_ssh: Program, tmp_path: Path) -> None:

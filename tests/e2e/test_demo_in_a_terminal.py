@@ -103,6 +103,15 @@ async def test_nothing_is_left_however_it_ends(tmp_path: Path, way: str) -> None
     await nothing_is_left(tmp_path)
 
 
+async def test_who_leaves_as_it_starts_is_told_of_no_error(tmp_path: Path) -> None:
+    async with dashboard(demonstration(tmp_path), "demo") as screen:
+        await screen.until(lambda _: b"\x1b[?1049h" in screen.raw)
+        screen.type("\x11")
+        assert await screen.ended() == 0
+        assert "went wrong" not in screen.raw.decode(errors="replace")
+    await nothing_is_left(tmp_path)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 async def test_nothing_is_left_when_it_ends_before_it_is_there(tmp_path: Path, number: signal.Signals) -> None:
     async with dashboard(demonstration(tmp_path), "demo", is_cold=True) as screen:

@@ -85,6 +85,7 @@ def test_a_folder_is_sent_once_and_a_job_starts_in_it(over_ssh: Program, root: P
     assert f"# code: {code}" in over_ssh("script", job).text.splitlines()
     seen = [over_ssh("script", job).text, over_ssh("journal", "--format", "json").text, first.stderr]
     assert not [text for text in seen if "hunter2" in text]
+    assert not [path for path in over_ssh.home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
     assert [path.name for path in sorted(folder.iterdir()) if path.is_file() and b"hunter2" in path.read_bytes()] == [
         "request.toml",
         "secrets.sh",

@@ -14,6 +14,7 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.services.state.database import StateDatabase
+from tests.support.api import OTHER, OWN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
@@ -203,6 +204,41 @@ def test_as_another_account_what_slurm_refuses_leaves_nothing(as_launcher: Submi
     assert done.status == 1
     assert "Invalid qos" in done.stderr
     assert list(site.root.iterdir()) == []
+
+
+def test_as_another_account_over_http_the_log_and_the_result_come_from_its_own_folder(
+    as_launcher: Submitting, slurm_lab: SlurmLab
+) -> None:
+    pytest.importorskip("aiohttp", reason="the extra [api] is not installed")
+    program, site, member = as_launcher.program, as_launcher.site, as_launcher.member
+    request(program, site.root, f'launch_program = "{site.program}"\n')
+    write_tokens(program, member, slurm_lab.account("bob"))
+    api = Api(program)
+    api.start()
+    try:
+        call = {"function": "getpass:getuser", "result_format": "json"}
+        launch = api.launch(call=call, time="2m")
+        path = f"/launches/{launch['id']}"
+        assert api.ended(launch["id"])["status"] == "COMPLETED"
+        assert api("GET", f"{path}/result").json["value"] == member
+        assert api("GET", f"{path}/result", token=OTHER).status == 404
+        assert api("GET", f"{path}/logs").json["text"] == ""
+        # What its account puts in place of the result is read as that account, and only where it is a file of its own.
+        result = Path(launch["folder"]) / "result.json"
+        assert result.owner() == member
+        result.unlink()
+        assert api("GET", f"{path}/result").status == 404
+        for target in (program.config.parent / "api-tokens.toml", slurm_lab.conf):
+            result.unlink(missing_ok=True)
+            result.symlink_to(target)
+            refused = api("GET", f"{path}/result")
+            assert (refused.status, "not a regular file" in refused.message) == (404, True), refused
+        result.unlink()
+        assert api("DELETE", path).status == 204
+        bob = api("POST", "/launches", {**OWN, "command": "id", "time": "2m"}, token=OTHER)
+        assert (bob.status, "sudo rules do not let" in bob.text) == (409, True), bob
+    finally:
+        api.end()
 
 
 def test_as_somebody_outside_the_group_nothing_is_submitted(as_launcher: Submitting, slurm_lab: SlurmLab) -> None:

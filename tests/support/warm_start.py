@@ -72,6 +72,30 @@ def is_warm(environment: Mapping[str, str]) -> bool:
     return read == _ENVIRONMENT
 
 
+# ctrl+c reaches the whole foreground of a terminal; a forked call is in a session of its own.
+_COMMAND = """
+import json, os, signal, socket, sys
+
+connection = socket.socket(socket.AF_UNIX)
+while True:
+    try:
+        connection.connect(PATH)
+        break
+    except OSError:
+        if not os.path.isdir(os.path.dirname(PATH)):
+            raise
+call = {"words": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+socket.send_fds(connection, [json.dumps(call).encode()], [0, 1, 2])
+connection.shutdown(socket.SHUT_WR)
+answers = connection.makefile()
+pid = int(answers.readline())
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, _: os.kill(pid, number))
+status = int(answers.readline())
+sys.exit(status if status >= 0 else 128 - status)
+"""
+
+
 class WarmProcess:
     """One call, as subprocess.Popen has a process."""
 
@@ -155,6 +179,11 @@ class WarmStart:
         socket.send_fds(connection, [call], list(streams))
         connection.shutdown(socket.SHUT_WR)
         return WarmProcess(connection)
+
+    def write_command(self, path: Path) -> None:
+        """Write an `hpcdash` for a shell's PATH; it has the streams, environment and folder of its caller."""
+        path.write_text(f"#!{sys.executable} -SIE\nPATH = {self._path!r}\n{_COMMAND}")
+        path.chmod(0o700)
 
     def _connection(self) -> socket.socket:
         until = time.monotonic() + _START_SECONDS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed
-from hpcdash.services.files import FileRange, files_query
+from hpcdash.services.files import FileRange, FileStat, files_query
 from hpcdash.services.logs.file import FILE_READERS
 from hpcdash.services.watch.facts import (
     FACTS_SCRIPT,
@@ -254,6 +254,22 @@ async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machin
         assert {path: chunk.content for path, chunk in facts.tails.items()} == {"/logs/a": b"loss nan\n"}
         with pytest.raises(CommandMissing, match="no command can be run there"):
             await transport.run(facts_query(disk).argv)
+
+
+async def test_when_a_log_grew_is_known_once_it_was_seen_to_grow() -> None:
+    log = GrowingLog(b"1: a\n")
+    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+
+        async def looks() -> list[FileStat]:
+            query = files_query([FileRange(path, 0, 0) for path in ("/logs/a", "/logs/a#1")], with_age=True)
+            return [chunk.look for chunk in query.parse(await transport.run(query.argv))]
+
+        assert [(look.is_there, look.age_seconds) for look in await looks()] == [(True, None)] * 2
+        log.grow(b"1: b\n")
+        async with asyncio.timeout(30):
+            while None in (ages := [look.age_seconds for look in await looks()]):
+                pass
+        assert all(age is not None and age < 60 for age in ages)
 
 
 async def test_nothing_of_a_log_stays_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import ConfigError
-from hpcdash.transport.ssh_config import Destination, Hop, hops_to, parse_destination
+from hpcdash.transport.ssh_config import Destination, Hop, hops_to, named_hosts, parse_destination
 
 
 def hops(folder: Path, config: str, destination: str) -> tuple[Hop, ...]:
@@ -111,3 +111,37 @@ def test_key_files_that_are_not_there_are_passed_over(tmp_path: Path) -> None:
 def test_an_unreadable_line_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="line 2"):
         hops(tmp_path, "Host hpc\n Port many\n", "hpc")
+
+
+# The hosts that a configuration names.
+
+
+def test_named_hosts_are_read_from_every_file_and_block_without_running_anything(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "site").write_text(f"Host inner\n HostName 10.0.0.1\nInclude {tmp_path}/config\n")
+    (tmp_path / "config").write_text(
+        f"Include {tmp_path}/more/*\n"
+        "Host juno j2 *.example !not wild?card\n HostName login.%h\n HostName second\n User me\n"
+        f'Match host x exec "touch {tmp_path}/ran"\n HostName of-no-host\n'
+        f"Host far\n ProxyJump juno\n Include {tmp_path}/more/*\n HostName far.site\n"
+        "Host *\n HostName everywhere\n"
+    )
+    named = named_hosts(tmp_path / "config")
+    assert named == {"inner": "10.0.0.1", "juno": "login.%h", "j2": "login.%h", "far": "far.site"}
+    assert list(named) == ["inner", "juno", "j2", "far"]
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("line", ['Host "open', "Include ~no-such-user-here/x", b"Host \xff"])
+def test_an_ssh_configuration_that_cannot_be_read_is_named(tmp_path: Path, line: str | bytes) -> None:
+    (tmp_path / "config").write_bytes(line if isinstance(line, bytes) else line.encode())
+    for read in (named_hosts, lambda path: hops_to("juno", path)):
+        with pytest.raises(ConfigError, match="The ssh configuration cannot be read"):
+            read(tmp_path / "config")
+
+
+def test_files_that_include_one_another_for_ever_are_an_error_of_theirs(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(f"Include {tmp_path}/config\n")
+    assert named_hosts(tmp_path / "config") == {}
+    with pytest.raises(ConfigError, match="its files include one another"):
+        hops_to("juno", tmp_path / "config")

@@ -13,7 +13,16 @@ import pyarrow as pa
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.ray.responses import decode, refusal, require_success, seconds, table, text, unreadable
+from hpcdash.backends.ray.responses import (
+    decode,
+    format_value,
+    refusal,
+    require_success,
+    seconds,
+    table,
+    text,
+    unreadable,
+)
 from hpcdash.backends.ray.slices import METADATA_KEY, PART, part_pattern, run_columns, run_of, task_rows, worker_rows
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
@@ -32,6 +41,7 @@ _STATES = {
     "FAILED": JobState.FAILED,
 }
 _DRIVER = "DRIVER"
+_LARGEST_EXIT = 1 << 31
 SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
 # What follows are the last lines of the driver's log.
 _COMMAND_FAILED = "Job entrypoint command failed"
@@ -139,7 +149,7 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "node_list": text(driver.get("node_ip_address")),
         "work_dir": text(runtime.get("working_dir")),
         "stdout_path": f"{LOGS}{log}/job-driver-{job_id}.log" if log and text(job.get("submission_id")) else None,
-        "exit_code": code if isinstance(code, int) and not isinstance(code, bool) and has_ended else None,
+        "exit_code": code if has_ended and type(code) is int and abs(code) < _LARGEST_EXIT else None,
         "_number": begun or 0,
         "_tasks": 1,
     }
@@ -181,11 +191,7 @@ def _parse_native(answer: Answer) -> Mapping[str, str]:
         raise unreadable(answer, "this is not a Ray job")
     if not found:
         raise NoSuchJob("Ray does not know this job", argv=answer.argv, status=answer.status)
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
-        for name, value in found.items()
-        if value is not None
-    }
+    return {name: format_value(value) for name, value in found.items() if value is not None}
 
 
 def workers_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
@@ -232,8 +238,8 @@ def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
     if path:
         return LogFiles(path, None)
     if detail.native.get("type") == _DRIVER:
-        return LogFiles(None, None, "This driver connected by itself: its output is where it was started.")
-    return LogFiles(None, None, "Its driver has no node yet.")
+        return LogFiles(None, None, "This driver connected by itself: its output is where it was started")
+    return LogFiles(None, None, "Its driver has no node yet")
 
 
 def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
@@ -248,8 +254,10 @@ def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
     metadata, runtime = (_json_table(native.get(key, "")) for key in ("metadata", "runtime_env"))
     groups = {
         "Driver": {label: value for label, value in where.items() if value},
-        "Metadata": {name: _shown(value) for name, value in sorted(metadata.items()) if not name.startswith(_OWN)},
-        "Runtime environment": {name: _shown(value) for name, value in sorted(runtime.items())},
+        "Metadata": {
+            name: format_value(value) for name, value in sorted(metadata.items()) if not name.startswith(_OWN)
+        },
+        "Runtime environment": {name: format_value(value) for name, value in sorted(runtime.items())},
     }
     return {title: pairs for title, pairs in groups.items() if pairs}
 
@@ -266,7 +274,7 @@ def cause(native: Mapping[str, str]) -> str:
 def _json_table(written: str) -> Mapping[str, Any]:
     try:
         return table(json.loads(written or "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 
@@ -280,7 +288,9 @@ def _parse_script(answer: Answer) -> Script:
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
         if found := _json_table(native.get(key, "")):
-            shown = [f"{name} = {_shown(value)}" for name, value in sorted(found.items()) if not name.startswith(_OWN)]
+            shown = [
+                f"{name} = {format_value(value)}" for name, value in sorted(found.items()) if not name.startswith(_OWN)
+            ]
             lines += [f"# {title}", *shown, ""]
     if switches := _switches(native):
         lines += ["# switches", *(f"export {name}={shlex.quote(path)}" for name, path in switches.items()), ""]
@@ -293,10 +303,6 @@ def _switches(native: Mapping[str, str]) -> dict[str, str]:
     noted = _json_table(native.get("metadata", ""))
     found = {name: text(given.get(name)) or text(noted.get(name)) for name in SWITCH_VARIABLES}
     return {name: path for name, path in found.items() if path is not None}
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def hint(state: str, reason: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import shlex
 import zipfile
 from collections.abc import Mapping
@@ -45,8 +46,9 @@ _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
-# Each worker writes its own lines, in a form that tells which attempt and worker wrote them.
-_ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 python -m {_DRIVER}"
+# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. That a slice is not there
+# the driver says itself, and more seldom than Ray's autoscaler.
+_ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
     *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
@@ -179,12 +181,17 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
         "grow_every": _or(request.grow_every, _GROW_EVERY_SECONDS),
         "argv": ("bash", "-c", _script(request, mark)),
         "environment": environment,
-        "container": container and {"image": container.image, "binds": container.binds, "name": f"hpcdash-{name}"},
+        "container": container and {"image": container.image, "binds": container.binds, "name": _container_name(name)},
     }
     text = json.dumps(wanted, indent=1, sort_keys=True)
     unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
     shown = json.dumps(unsaid, indent=1, sort_keys=True, ensure_ascii=False)
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
+
+
+def _container_name(name: str) -> str:
+    """docker takes few characters."""
+    return re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}")
 
 
 def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:

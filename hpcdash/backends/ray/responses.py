@@ -5,6 +5,7 @@ Source: the REST API of Ray Jobs and the State API, https://docs.ray.io/en/relea
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -116,10 +117,26 @@ def _message(body: bytes) -> str:
 
 def decode(answer: Answer, response: Response) -> Any:
     """The JSON of a body; raises UnreadableOutput."""
+    body = response.body.decode("utf-8", "replace")
     try:
-        return msgspec.json.decode(response.body.decode("utf-8", "replace"))
-    except (msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        pass
+    except RecursionError:
         raise unreadable(answer, "this is not what a Ray dashboard answers") from None
+    try:
+        # Ray's own JSON may hold what no JSON does: NaN and lone surrogates, which anyone can write into a job.
+        return json.loads(json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise unreadable(answer, "this is not what a Ray dashboard answers") from None
+
+
+def format_value(value: object) -> str:
+    """Text as it is, anything else as JSON."""
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    except RecursionError:
+        return "…"
 
 
 def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ def types_among(resources: Iterable[str]) -> list[str]:
 # The record of a run among its job's metadata, which the driver keeps.
 METADATA_KEY = "hpcdash_run"
 _MOST_WORKERS = 100_000
+_LONGEST_TEXT = 400
 # Between the path of a driver's log and the part of it that is wanted.
 PART = "#"
 _PART = re.compile(r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?", re.ASCII)
@@ -104,7 +105,7 @@ class SliceRun:
     waiting: str
     began: int | None
     past: tuple[str, ...]
-    _ended: Mapping[int, tuple[JobState, str, int | None, str]]
+    _record: Mapping[str, Any]
 
     @property
     def worker_count(self) -> int:
@@ -118,10 +119,29 @@ class SliceRun:
     def workers(self, state: JobState) -> list[Worker]:
         """Each worker of the attempt; those of a job in a `state` that has ended were ended with it."""
         usual = JobState.RUNNING if state not in ENDED else JobState.CANCELLED
+        ended = self._ended()
         return [
-            Worker(number, self.slices[number // self.workers_per_slice], *self._ended.get(number, (usual,)))
+            Worker(number, self.slices[number // self.workers_per_slice], *ended.get(number, (usual,)))
             for number in range(self.worker_count)
         ]
+
+    def _ended(self) -> dict[int, tuple[JobState, str, int | None, str]]:
+        """(state, why, exit status, node) of those workers that have ended."""
+        ended: dict[int, tuple[JobState, str, int | None, str]] = {}
+        for kind in ("succeeded", "cancelled"):
+            begin = 0
+            # As a driver writes them, they ascend: whatever else stands there takes no time.
+            for first, last in _RANGES.findall(str(self._record.get(kind) or "")):
+                numbers = range(max(int(first), begin), min(int(last or first) + 1, self.worker_count))
+                ended.update(dict.fromkeys(numbers, (_STATES[kind], "", 0 if kind == "succeeded" else None, "")))
+                begin = max(begin, numbers.stop)
+        told = self._record.get("ended")
+        for row in told if isinstance(told, list) else ():
+            if isinstance(row, list) and len(row) == 5 and (number := _count(row[0])) is not None:
+                kind, why, code, node = str(row[1]), str(row[2]), _count(row[3]), str(row[4])
+                if kind in _STATES:
+                    ended[number] = (_STATES[kind], why, code, node)
+        return ended
 
 
 def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
@@ -140,15 +160,6 @@ def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
     slices = _texts(found.get("slices"))
     if len(slices) * workers > _MOST_WORKERS:
         return None
-    ended: dict[int, tuple[JobState, str, int | None, str]] = {}
-    for kind in ("succeeded", "cancelled"):
-        for first, last in _RANGES.findall(str(found.get(kind) or "")):
-            numbers = range(int(first), min(int(last or first), _MOST_WORKERS) + 1)
-            ended.update(dict.fromkeys(numbers, (_STATES[kind], "", 0 if kind == "succeeded" else None, "")))
-    told = found.get("ended")
-    for row in told if isinstance(told, list) else ():
-        if isinstance(row, list) and len(row) == 5 and (number := _count(row[0])) is not None and row[1] in _STATES:
-            ended[number] = (_STATES[row[1]], str(row[2]), _count(row[3]), str(row[4]))
     began = found.get("began")
     waiting = found.get("waiting")
     return SliceRun(
@@ -158,10 +169,10 @@ def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
         slices,
         workers,
         tpus or 0,
-        waiting if isinstance(waiting, str) else "",
+        waiting[:_LONGEST_TEXT] if isinstance(waiting, str) else "",
         int(began) if isinstance(began, int | float) and 0 < began < 1 << 40 else None,
         _texts(found.get("past")),
-        ended,
+        found,
     )
 
 
@@ -170,7 +181,7 @@ def _count(value: object) -> int | None:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+    return tuple(one[:_LONGEST_TEXT] for one in value if isinstance(one, str)) if isinstance(value, list) else ()
 
 
 def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, Any]:

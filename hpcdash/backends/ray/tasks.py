@@ -118,5 +118,6 @@ def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     words = text(task.get("error_message")) or text(task.get("error_type"))
     if name is None or words is None:
         return None
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return name, lines[-1] if lines else words
+    lines = [line.strip() for line in words.splitlines() if line.strip()] or [words]
+    # An exception of the task's stands below its traceback; what Ray says itself begins with what happened.
+    return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

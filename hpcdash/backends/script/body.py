@@ -163,6 +163,8 @@ _UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap 
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
+# Stands for a secret's value in what is remembered of a request.
+NOT_KEPT = "(not kept)"
 SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
@@ -436,7 +438,12 @@ def secret_variables(request: Request) -> dict[str, str]:
 
 
 def secrets_file(request: Request) -> bytes:
-    """The file of `secret_variables()`, as bash reads it."""
+    """The file of `secret_variables()`, as bash reads it. Raises UsageError for one whose value was not kept."""
+    if missing := [name for name, value in secret_variables(request).items() if value == NOT_KEPT]:
+        raise UsageError(
+            f"environment: the value of {', '.join(missing)} is not known: secrets of earlier submissions are not kept",
+            "Write it, or leave the variable out.",
+        )
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(secret_variables(request))]
     return "".join(lines).encode("utf-8", "surrogateescape")
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.files import (
+    DATED_READ_SCRIPT,
     READ_SCRIPT,
     Chunk,
     FileRange,
@@ -317,6 +318,7 @@ fi
 # The scripts that only read files, and which of their arguments are paths.
 FILE_READERS: Mapping[str, Callable[[Sequence[str]], Sequence[int]]] = {
     READ_SCRIPT: lambda arguments: range(2, len(arguments), 4),
+    DATED_READ_SCRIPT: lambda arguments: range(2, len(arguments), 4),
     COUNT_SCRIPT: lambda arguments: range(1),
     FIND_SCRIPT: lambda arguments: range(1),
 }

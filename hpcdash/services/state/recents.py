@@ -27,13 +27,15 @@ class Recents:
         self._of_this_run: list[Recent] = []
 
     def remember(self, cluster: str, name: str, text: str, kind: Literal["request", "script"], at: float) -> None:
-        """Keep one; one of more than a million letters is not kept.
+        """Keep one, without the secrets of a request's environment; one of more than a million letters is not kept.
 
         Raises StateUnusable where it cannot be written: it is kept for this run all the same.
         """
+        from hpcdash.config.request import without_secrets
+
         if len(text) > _LONGEST_TEXT:
             return
-        recent = Recent(cluster, name, text, kind, float(at))
+        recent = Recent(cluster, name, without_secrets(text) if kind == "request" else text, kind, float(at))
         try:
             if self._database is not None:
                 self._database.write(recent_statement(recent), _NO_MORE)

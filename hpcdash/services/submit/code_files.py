@@ -22,7 +22,7 @@ from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
-from hpcdash.services.submit.staging import UNPACKED_NAME
+from hpcdash.services.submit.staging import SAY_ROOM, UNPACKED_NAME, failure_words
 
 # Of all files together.
 MOST_FILES = 50_000
@@ -46,9 +46,15 @@ _LOOK = (
     f'{{ {_ENTER_CACHE}; }} 2>/dev/null || exit 0; if test -f "./$2.tar.gz"; then echo there; exit 0; fi; {_PARTS}; '
     'if test -n "$3"; then wc -c < "$3"; fi'
 )
+# How a line begins that says how many bytes are there, while they come.
+_ARRIVED = "arrived "
 # root, launch, digest, size, first byte that comes on stdin; '' where none does. What is unpacked was whole.
 _UNPACK = (
     'umask 077; fail() { status=$1; shift; printf \'%s\\n\' "$*" >&2; exit "$status"; }; '
+    # $1 the status, $2 what did not fit.
+    f'no_room() {{ {SAY_ROOM}; rm -rf -- "$2"; exit "$1"; }}; '
+    f'count() {{ every=3; while sleep $every >/dev/null 2>&1; do echo "{_ARRIVED}$(wc -c < "$own")" >&2; '
+    "test $every -gt 14 || every=$((every + 1)); done; }; "
     'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; cache=$root/.code-$(id -u); '
     'mkdir -m 700 -- "$cache" 2>/dev/null; cd -P -- "$cache" || exit 17; '
     'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this account\'s"; chmod 700 . || '
@@ -56,17 +62,20 @@ _UNPACK = (
     'fail 21 "the files are not kept there any more: submit again, and they are sent"; own=./$sum.$(uname -n).$$.part; '
     f'if test "$first" != 0; then set -- "$root" "$sum"; {_PARTS}; test -n "$3" && mv -- "$3" "$own" && '
     'test "$(wc -c < "$own")" -eq "$first" || fail 21 "what had arrived of the files is gone: submit again"; fi; '
-    'cat >> "$own" || { rm -f -- "$own"; exit 20; }; have=$(($(wc -c < "$own"))); '
+    'count & counting=$!; cat >> "$own"; status=$?; kill $counting; '
+    'test $status = 0 || no_room 20 "$own"; have=$(($(wc -c < "$own"))); '
     'test "$have" -ge "$size" || fail 22 "$have of $size bytes of the files arrived: submit again to send the rest"; '
     'test "$(sha256sum < "$own")" = "$sum  -" || { rm -f -- "$own"; '
     'fail 23 "the files arrived damaged: submit again"; }; mv -- "$own" "$whole" || exit 20; '
     'elif test -n "$first"; then cat > /dev/null; fi; '
     'test "$(sha256sum < "$whole")" = "$sum  -" || { rm -f -- "$whole"; '
     'fail 23 "what was kept of the files is damaged: submit again, and they are sent"; }; '
-    'touch -- "$whole"; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f -- "{}" ";"; '
+    # Of what was not used for an hour the newest four stay, for thirty days.
+    'touch -- "$whole"; ls -t ./*.tar.gz | sed 1,4d | while read -r old; do find "$old" -mmin +60 -exec rm -f -- "{}" '
+    '";"; done; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f -- "{}" ";"; '
     'cd -P -- "$root/$name" && test "$(pwd -P)" = "$root/$name" && test -O . || exit 24; '
     f"mkdir -m 700 ./{CODE_FOLDER} || exit 24; "
-    f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || {{ rm -rf ./{CODE_FOLDER}; exit 24; }}'
+    f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || no_room 24 ./{CODE_FOLDER}'
 )
 
 
@@ -309,6 +318,8 @@ def _git_files(folder: Path) -> list[bytes]:
         raise UsageError(
             f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s", "Name less."
         ) from None
+    except OSError as error:
+        raise UsageError(f"files: git cannot list {visible(str(folder))}: {error}", "Mend that first.") from error
 
 
 def git_environment() -> dict[str, str]:
@@ -376,8 +387,14 @@ def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: 
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(job, True, f"its files are in {folder}/{CODE_FOLDER}"),)
-        words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
-        return (Outcome(job, False, f"nothing was submitted: {words or 'the files could not be unpacked'}"),)
+        stderr = b"\n".join(line for line in answer.stderr.split(b"\n") if not line.startswith(_ARRIVED.encode()))
+        words = failure_words(stderr, root) or "the files could not be unpacked"
+        return (Outcome(job, False, f"nothing was submitted: {words}"),)
+
+    def explain(line: str) -> str:
+        arrived = line.removeprefix(_ARRIVED)
+        is_count = line.startswith(_ARRIVED) and arrived.strip().isdecimal()
+        return f"{format_memory(int(arrived))} of {format_memory(size)} of the files arrived" if is_count else line
 
     size = len(packed.archive)
     first = "" if arrived is None else str(arrived if arrived < size else 0)
@@ -386,4 +403,6 @@ def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: 
     files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
     shown = ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}")
     argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first)
-    return ActionCommand(argv, (job,), read, content, 120.0 + len(content) / _LEAST_BYTES_A_SECOND, shown=shown)
+    return ActionCommand(
+        argv, (job,), read, content, 120.0 + len(content) / _LEAST_BYTES_A_SECOND, shown=shown, explain=explain
+    )

@@ -66,6 +66,14 @@ class NoLog(HpcdashError):
     """A log is not there, or cannot be read."""
 
 
+class NoResult(HpcdashError):
+    """A function has left no result, or none that can be read."""
+
+
+class ResultTooLarge(HpcdashError):
+    """A result is larger than is given over HTTP."""
+
+
 class NotAllowed(HpcdashError):
     """A caller asked for what its token does not allow."""
 
@@ -100,6 +108,17 @@ class LaunchState:
     @property
     def has_ended(self) -> bool:
         return self.launch.stage is Stage.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class CallFiles:
+    """The files of a function's result and of its failure, one of which it leaves; of the job `job_id`."""
+
+    launch_id: str
+    job_id: str
+    is_pickle: bool
+    result: LogFile
+    failure: LogFile
 
 
 _MOST_TELLING = (
@@ -436,7 +455,37 @@ class LaunchService:
         program = self._launches.settings.launch_program
         return await remove_folder(self._store, record.folder, record.sums, record.run_as, program)
 
-    # -- what they print
+    # -- what they return and print
+
+    async def call_files(self, launch: ServedLaunch, task: int | None = None) -> CallFiles:
+        """The files that the function of a launch, or of a task of its array, leaves in the launch's folder.
+
+        Raises NoResult where it calls none, UsageError where a task has to be named or cannot be.
+        """
+        from hpcdash.backends.script.call import result_path
+        from hpcdash.config.request import read_request
+
+        text = await asyncio.to_thread(self._served.request, launch)
+        request = read_request(text, user=launch.record.run_as or None, site=self._launches.settings.site)
+        if request.call is None:
+            raise NoResult("the launch calls no function", "GET /launches/ID/logs has what it printed.")
+        if not launch.job_id or not launch.record.folder:
+            raise NoResult("it has no job yet, as far as is known", "Look at its status first.")
+        if request.array is None and task is not None:
+            raise UsageError("task: the launch is one job, not an array", "Leave task out.")
+        job_id = launch.job_id
+        if request.array is not None:
+            if task is None:
+                raise UsageError(f"task: the launch is an array, {request.array}", "Name one of its tasks: task=N")
+            if not request.array.contains(task):
+                raise NoResult(f"the array {request.array} has no task {task}")
+            job_id = with_tasks(job_id, parse_tasks(str(task)))
+        path = result_path(request, launch.record.folder, "" if task is None else str(task))
+        if launch.record.run_as and not self._store.reader_of(path):
+            raise NotAllowed("nothing reads files of its account from here", "Only its account reads the result.")
+        is_pickle = request.call.result_format == "pickle"
+        result, failure = (self._store.log_file(name) for name in (path, f"{path}.error"))
+        return CallFiles(launch.launch_id, job_id, is_pickle, result, failure)
 
     async def log_file(self, launch: ServedLaunch, *, is_stderr: bool, task: int | None = None) -> LogFile:
         """The file that its job, or a task of its array, writes to. Raises HpcdashError where that is not known.

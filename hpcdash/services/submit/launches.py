@@ -234,7 +234,8 @@ class Launches:
 
         if request.site.run_as:
             raise UsageError(
-                "files: with run_as no folder is sent", "Leave run_as out, or copy the files there and name work_dir."
+                "files: none are sent with run_as: root's program writes the launch's own files alone",
+                "Leave run_as out, or copy the folder to where that account reads it, and name it as work_dir.",
             )
         return find_code_files(request.files, base, self.settings.files_limit)
 
@@ -603,6 +604,8 @@ def launch_files(
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
     """What is to be remembered of a launch that was submitted, or may have been."""
+    from hpcdash.config.request import without_secrets
+
     request = planned.request
     return LaunchRecord(
         folder=planned.staged.folder,
@@ -613,7 +616,7 @@ def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord
         run_as=request.site.run_as,
         tasks=request.array.count if request.array else 1,
         at=now,
-        request=planned.text,
+        request=without_secrets(planned.text),
     )
 
 

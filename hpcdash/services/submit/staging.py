@@ -73,6 +73,11 @@ _STAGE_AS = (
     'echo "$program keeps launches in ${made%/*}" >&2; exit 18; }; '
     'while test $# -gt 0; do head -c "$2" | launch write "${folder##*/}" "$1" "$3" || exit 19; shift 3; done'
 )
+# What programs there say of a disk in the C locale; tar also where it could write a part of a file.
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
+_ROOM_LEFT = " KiB are free in "
+# Says how much room the disk of the current folder has, and where that is mounted.
+SAY_ROOM = f'df -Pk . | sed -n "2s/.* \\([0-9][0-9]*\\)  *[0-9]*% */\\1{_ROOM_LEFT}/p" >&2'
 # A folder, then the command for it.
 _WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'
 _NO_RULE = "a password is required"
@@ -182,7 +187,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
             return (Outcome(job, True, f"its files are in {staged.folder}"),)
-        words = "; ".join(line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip())
+        words = failure_words(answer.stderr, staged.root)
         if staged.run_as and words.endswith(_NO_RULE):
             words += f" (the sudo rules do not let this account run {staged.launch_program} as {staged.run_as})"
         return (Outcome(job, False, f"not submitted: cannot create {staged.folder} and its files: {words}"),)
@@ -205,6 +210,19 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         content = staged.archive
     limit_seconds = _LIMIT_SECONDS + len(content) / _LEAST_BYTES_A_SECOND
     return ActionCommand(argv, (job,), read, content, limit_seconds, shown=shown)
+
+
+def failure_words(stderr: bytes, root: str) -> str:
+    """The last that was said on the cluster; where a disk is full, the first that says so, and the next step."""
+    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    full = next((line for line in lines if _NO_ROOM.search(line)), "")
+    if not full:
+        return excerpt("; ".join(lines[-2:]).encode())
+    room = next((f"; {line}" for line in reversed(lines) if _ROOM_LEFT in line), "")
+    return (
+        f"{excerpt(full.encode())}{room}. Delete something there ({root}/.code-* holds files that were sent before), "
+        "or set storage_root in [launch] to a folder on another disk"
+    )
 
 
 def trust_query(launch_program: str, storage_root: str) -> Query[None]:

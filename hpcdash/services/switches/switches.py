@@ -446,7 +446,8 @@ class SwitchLog:
 
     def _grows(self, found: Sequence[Chunk]) -> str:
         ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
-        return format_log(min(ages, default=None), "it has no log yet")
+        untold = "it is not known when its log grew" if any(chunk.look.is_there for chunk in found) else ""
+        return format_log(min(ages, default=None), untold or "it has no log yet")
 
     async def _find(self, job_id: str) -> None:
         if self._of == job_id:

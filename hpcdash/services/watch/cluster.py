@@ -318,7 +318,7 @@ class Watching(Endings):
             if log is not None:
                 seen_at = log.same_since if log.seen_at is None else log.seen_at
                 before = LogGrowth("", path, log.size_bytes, log.same_since, log.written_at, seen_at)
-            size, written_at = (file.size, file.modified_at) if file.is_there else (None, None)
+            size, written_at = (file.size, file.modified_at or None) if file.is_there else (None, None)
             after = before.looked_at(size, now, file.age_seconds or 0.0, written_at)
             state.logs[path] = LogState(after.size_bytes, after.same_since, after.written_at, after.seen_at)
         for disk in self._asked.disks:

@@ -47,10 +47,16 @@ def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[s
 
     `head` is its beginning where `chunk` does not begin there and it was not read before.
     """
-    look, age = chunk.look, chunk.look.age_seconds or 0.0
-    if tail is None or tail.identity != look.identity or look.size < tail.read_to:
+    look = chunk.look
+    # A copy of a log is another file in each process.
+    is_other = tail is not None and look.modified_at > 0 and tail.identity != look.identity
+    if tail is None or is_other or look.size < tail.read_to:
         tail = LogTail(identity=look.identity, csv_header=_header(head, patterns))
+    tail.identity = look.identity
     seen_at, tail.looked_at = tail.looked_at or None, now
+    age = look.age_seconds
+    if age is None:
+        age = now - seen_at if seen_at is not None and look.size == tail.read_to else 0.0
     written = now - age
     if not tail.sampled_at:
         tail.sampled_at = written

@@ -25,7 +25,16 @@ from hpcdash.errors import (
 )
 from hpcdash.services.jobs.launch_status import LaunchStatus
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launch_service import KeyReused, LaunchState, NoLog, NoSuchLaunch, NotAllowed, NotEnded
+from hpcdash.services.submit.launch_service import (
+    KeyReused,
+    LaunchState,
+    NoLog,
+    NoResult,
+    NoSuchLaunch,
+    NotAllowed,
+    NotEnded,
+    ResultTooLarge,
+)
 
 # A launch may be an array of a hundred thousand tasks; `tasks` counts them all.
 MOST_JOBS_OF_A_LAUNCH = 1000
@@ -134,6 +143,25 @@ class LogPage(msgspec.Struct, kw_only=True):
     text: str
 
 
+class CallFailure(msgspec.Struct, kw_only=True):
+    """What a function raised, and where."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class ResultAnswer(msgspec.Struct, kw_only=True):
+    """What the function of a launch, or of a task of its array, returned; `failure` where it raised in place of it."""
+
+    schema: int = 1
+    id: str
+    task: int | None
+    path: str
+    value: Any
+    failure: CallFailure | None
+
+
 class Health(msgspec.Struct, kw_only=True):
     """`status` is `ok`, or `degraded` where the cluster did not answer when it was asked last."""
 
@@ -142,7 +170,19 @@ class Health(msgspec.Struct, kw_only=True):
     version: str
 
 
-ANSWERS = (*(Error, LaunchAnswer, LaunchesAnswer, TerminationAnswer, ResourcesAnswer, JobsAnswer, LogPage, Health),)
+ANSWERS = (
+    *(
+        Error,
+        LaunchAnswer,
+        LaunchesAnswer,
+        TerminationAnswer,
+        ResourcesAnswer,
+        JobsAnswer,
+        LogPage,
+        ResultAnswer,
+        Health,
+    ),
+)
 
 
 def envelope_of(session: ClusterSession, taken_at: float | None = None) -> dict[str, Any]:
@@ -234,14 +274,17 @@ def error_of(error: HpcdashError) -> Error:
 
 
 def http_status_of(error: HpcdashError) -> int:
-    """404 not there, 403 not allowed, 409 refused as things are, 422 cannot be asked, 429 too often, 503 no answer."""
+    """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be asked, 429 too often, 503
+    no answer."""
     match error:
-        case NoSuchLaunch() | NoSuchJob() | NoLog():
+        case NoSuchLaunch() | NoSuchJob() | NoLog() | NoResult():
             return 404
         case NotAllowed():
             return 403
         case KeyReused() | NotEnded() | SchedulerRefused():
             return 409
+        case ResultTooLarge():
+            return 413
         case RateLimited():
             return 429
         case UsageError() | ConfigError():

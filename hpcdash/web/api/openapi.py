@@ -18,6 +18,7 @@ from hpcdash.domain.schema import JOBS, NODES, public_names
 from hpcdash.services.jobs.account_jobs import STATES
 from hpcdash.web.api.answers import ANSWERS
 from hpcdash.web.api.logs import DEFAULT_LINES, MOST_LINES
+from hpcdash.web.api.results import MOST_RESULT_BYTES
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
@@ -142,6 +143,15 @@ def _paths() -> Json:
                     ],
                 )
             }
+        },
+        f"{launch}/result": {
+            "get": _operation(
+                "Give what the launch's function returned, where its result_format is json, or how it failed. 404: it "
+                "has left nothing yet. 409: it is a pickle, which is not read. 413: larger than "
+                f"{MOST_RESULT_BYTES >> 20} MiB.",
+                "ResultAnswer",
+                parameters=[_ID, _parameter("task", {"type": "integer", "minimum": 0}, "The task of an array.")],
+            )
         },
         f"{launch}/terminate": {
             "post": _operation(

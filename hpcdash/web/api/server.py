@@ -33,6 +33,7 @@ from hpcdash.services.submit.served_launches import ServedLaunch, Stage
 from hpcdash.web.api import answers
 from hpcdash.web.api.logs import DEFAULT_LINES, MOST_LINES, LogReader, follow
 from hpcdash.web.api.openapi import openapi_document, openapi_page
+from hpcdash.web.api.results import read_result
 from hpcdash.web.api.tokens import Client, Tokens
 from hpcdash.web.local_server import LocalServer, refusal_of
 
@@ -43,6 +44,8 @@ CONNECTION_SECONDS = 30.0
 MOST_BODY_BYTES = 8 << 20
 # Bodies held at once.
 _MOST_BODIES = 8
+# Results that are read at once.
+_MOST_RESULTS = 4
 MOST_FOLLOWERS = 64
 _SHUTDOWN_SECONDS = 4.0
 _RESOURCES_SECONDS = 60.0
@@ -87,6 +90,7 @@ class ApiServer:
         self._jobs = AccountJobs(session)
         self._nodes: SharedAnswers[str, Snapshot] = SharedAnswers(_RESOURCES_SECONDS)
         self._bodies = asyncio.Semaphore(_MOST_BODIES)
+        self._results = asyncio.Semaphore(_MOST_RESULTS)
         self._followers: set[asyncio.Task[Any]] = set()
         self._answered: Counter[tuple[str, str, int]] = Counter()
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY_BYTES)
@@ -100,6 +104,7 @@ class ApiServer:
             ("GET", "/launches", self._get_launches),
             ("GET", _LAUNCH, self._get_launch),
             ("GET", f"{_LAUNCH}/logs", self._get_logs),
+            ("GET", f"{_LAUNCH}/result", self._get_result),
             ("POST", f"{_LAUNCH}/terminate", self._terminate),
             ("DELETE", _LAUNCH, self._delete),
             ("GET", "/jobs", self._get_jobs),
@@ -266,6 +271,22 @@ class ApiServer:
         _query(request)
         await self._launches.delete(await self._launch(request))
         return web.Response(status=204)
+
+    async def _get_result(self, request: web.Request) -> web.StreamResponse:
+        task = _query(request, task=_offset).get("task")
+        launch = await self._launch(request)
+        files = await self._launches.call_files(launch, task)
+        async with self._results:
+            left = await read_result(files, self._session.name)
+            failure = left if isinstance(left, answers.CallFailure) else None
+            answer = answers.ResultAnswer(
+                id=launch.launch_id,
+                task=task,
+                path=(files.result if failure is None else files.failure).place,
+                value=left if failure is None else None,
+                failure=failure,
+            )
+            return _json(answer)
 
     # -- logs
 

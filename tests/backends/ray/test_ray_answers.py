@@ -247,8 +247,16 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         "never": {"func_or_class_name": "never", "state_counts": {"PENDING_NODE_ASSIGNMENT": 1, "NEW_ONE": 1}},
         "odd": {"func_or_class_name": 7, "state_counts": None},
     }
-    failed = {"name": "shard-3", "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n'}
-    listed = {"data": {"result": {"result": [failed, {"name": "quiet"}]}}}
+    failed = [
+        {
+            "name": "shard-3",
+            "error_type": "TASK_EXECUTION_EXCEPTION",
+            "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n',
+        },
+        {"name": "shard-4", "error_type": "OUT_OF_MEMORY", "error_message": "A worker was killed.\n\nSee the docs."},
+        {"name": "quiet"},
+    ]
+    listed = {"data": {"result": {"result": failed}}}
     query = BACKEND.detail.activity({}, {"job_id": "02/&x=1"})
     assert query is not None
     assert "filter_values=02%2F%26x%3D1" in query.argv[1]
@@ -260,7 +268,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
         ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
     ]
-    assert activity.failures == (("shard-3", "ValueError: it is broken"),)
+    assert activity.failures == (("shard-3", "ValueError: it is broken"), ("shard-4", "A worker was killed."))
     assert activity.notes == (
         "tasks: 2 of 7 nodes did not answer",
         "actors: the agents are gone",
@@ -419,3 +427,12 @@ def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on(
     assert (sample.node, sample.up_seconds, sample.cpus, sample.memory_bytes) == ("10.0.0.1", 5.5, 8, 100)
     assert [(one.pid, one.cpu_seconds, one.command) for one in sample.processes] == [(7, 4.5, "ray::shard")]
     assert [(gpu.index, gpu.percent, gpu.memory_bytes) for gpu in sample.gpus] == [("0", 90.0, 10 << 20)]
+
+
+def test_json_that_is_none_hides_no_other_job() -> None:
+    odd = b'{"submission_id": "b", "status": "RUNNING", "metadata": {"name": "\\ud800 nan"}, "runtime_env": {"x": NaN}}'
+    jobs = b'[{"submission_id": "a", "status": "RUNNING", "start_time": 1}, ' + odd + b"]"
+    rows = BACKEND.queue.jobs(JobScope()).parse(told(jobs)).table.to_pylist()
+    assert [(row["id"], row["name"]) for row in rows] == [("a", "driver"), ("b", "? nan")]
+    job = BACKEND.history.native("b").parse(told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}'))
+    assert BACKEND.detail.facts(job)["Runtime environment"] == {"x": "NaN"}

@@ -26,6 +26,7 @@ from hpcdash.backends.ray.driver.outcomes import (
     slice_problem,
     slice_variables,
     verdict,
+    words_of_error,
 )
 from hpcdash.backends.ray.driver.status import (
     SliceRunStatus,
@@ -201,6 +202,24 @@ def test_a_lost_node_is_a_preemption_and_all_that_is_not_known_a_failure(names: 
     assert outcome_of_error("worker 0", names, "").kind == kind
 
 
+def test_what_ray_raised_is_told_in_a_line() -> None:
+    memory = (
+        "2 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.9, ID: 1f) was "
+        "62.19GB used / 64.00GB limit (0.971719)\nOOM kill reason: threshold\nRefer to the documentation on ..."
+    )
+    cases = {
+        "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": ("OutOfMemoryError", memory),
+        "OutOfMemoryError: killed": ("OutOfMemoryError", "killed"),
+        "NodeDiedError: Task failed due to the node": (
+            "NodeDiedError",
+            "Task failed due to the node\n\nUse `ray list`",
+        ),
+        "RayTaskError: ValueError: no": ("RayTaskError", "ray::run() (pid=7)\n  File a.py\nValueError: no"),
+        "RayError: ": ("RayError", ""),
+    }
+    assert [words_of_error([name, "RayError"], text) for name, text in cases.values()] == list(cases)
+
+
 def test_an_exit_status_is_a_failure_but_on_a_machine_that_is_being_taken_away() -> None:
     assert [
         outcome_of_exit("w", code, is_preempted=gone).kind for code, gone in ((0, False), (7, False), (7, True))
@@ -365,6 +384,7 @@ def test_a_driver_changes_no_record_but_that_of_a_job_that_runs() -> None:
         *("", "null", "[]", "[" * 100_000, '{"attempt": 1}', '{"attempt": true, "preempted": 0, "failed": 0}'),
         '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":999999,"slices":["a"]}',
         '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":0,"slices":["a"]}',
+        '{"attempt":NaN,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a"]}',
     ],
 )
 def test_metadata_that_others_wrote_make_no_run(record: str) -> None:
@@ -378,7 +398,7 @@ def test_odd_parts_of_a_record_are_left_out() -> None:
     run = run_of(
         {
             "hpcdash_run": '{"attempt":1,"preempted":0,"failed":0,"workers_per_slice":1,"slices":["a",3],"began":-1,'
-            '"succeeded":"x,0-9999999","ended":[1,[0,"failed"],[7,"odd","",1,""]],"past":"x","waiting":4,"tpus":-2}'
+            '"succeeded":"x,0-9999999,0-99999","ended":[1,[0,"failed"],[7,"odd","",1,""],[0,[],"",1,""]],"past":"x","waiting":4,"tpus":-2}'
         }
     )
     assert run is not None
@@ -425,3 +445,10 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     # Of what is no part nothing is read, and no pattern of another's is used.
     for path in ("#", "#worker", "#attempt1.", "#(a+)+b", "#attempt1.worker1#"):
         assert log_request(f"/ray-logs/n/job-driver-x.log{path}") == ""
+
+
+def test_a_run_of_many_workers_and_numbers_is_read_at_once() -> None:
+    record = {"attempt": 1, "preempted": 0, "failed": 0, "workers_per_slice": 1000, "slices": ["a"] * 100}
+    run = run_of({"hpcdash_run": json.dumps(record | {"succeeded": "0-99999," * 100_000})})
+    assert run is not None
+    assert {worker.state for worker in run.workers(JobState.RUNNING)} == {JobState.COMPLETED}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -257,6 +259,66 @@ def test_a_full_disk_is_said_and_leaves_no_part(project: Path, cluster: Cluster)
     assert outcome.done is False
     assert not (Path(folder) / "code").exists()
     assert cluster.send(code, folder).done
+
+
+def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(project: Path, tmp_path: Path) -> None:
+    (project / "data").write_bytes(os.urandom(300_000))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk], capture_output=True, timeout=30)
+    if mounted.returncode != 0:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        cluster, code = Cluster(disk), packed(project)
+        for held, words in ((200, "cat: write error: No space left on device"), (0, "tar: code/data: ")):
+            folder = cluster.stage(f"held-{held}")
+            (disk / "held").write_bytes(bytes(held << 10))
+            outcome = cluster.send(code, folder)
+            assert outcome.done is False
+            assert re.search(rf"{re.escape(words)}.*; \d+ KiB are free in {disk}\. Delete something", outcome.words)
+            assert not (Path(folder) / "code").exists()
+        refused = staging_command(staged_files(f"{disk}/two", {"batch.sh": bytes(500_000)}, {}), "job")
+        (outcome,) = refused.read(run(refused.argv, refused.stdin or b""))
+        assert outcome.done is False
+        assert "No space left on device" in outcome.words or "Wrote only" in outcome.words
+        assert "set storage_root in [launch]" in outcome.words
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True, timeout=30)
+
+
+def test_it_says_how_much_has_arrived(project: Path, cluster: Cluster) -> None:
+    (project / "data").write_bytes(os.urandom(200_000))
+    code, folder = packed(project), cluster.stage()
+    command = code_command(code, str(cluster.root), folder, "job", 0)
+    with subprocess.Popen(command.argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sending:
+        assert sending.stdin is not None
+        assert sending.stderr is not None
+        sending.stdin.write(code.archive[:150_000])
+        sending.stdin.flush()
+        # The first look may come before all of it is written.
+        said = [command.explain(sending.stderr.readline().decode().strip()) for _ in range(2)]
+        assert said[-1] == "146K of 196K of the files arrived"
+        sending.stdin.write(code.archive[150_000:])
+        sending.stdin.close()
+        assert sending.wait(60) == 0
+        assert not [line for line in sending.stderr if not line.startswith(b"arrived ")]
+    assert command.explain("sbatch: error: other words") == "sbatch: error: other words"
+
+
+def test_of_the_archives_that_rest_the_newest_four_are_kept(project: Path, cluster: Cluster) -> None:
+    write(project, {"a.py": "1"})
+    cache = cluster.root / f".code-{os.getuid()}"
+    folder = cluster.stage()
+    cache.mkdir(mode=0o700)
+    for hours in range(7):
+        old = cache / f"{hours:064x}.tar.gz"
+        old.touch()
+        at = time.time() - 3600 * hours - 60
+        os.utime(old, (at, at))
+    assert cluster.send(packed(project), folder).done
+    kept = sorted(path.name[:64].lstrip("0") or "0" for path in cache.iterdir())
+    assert kept[:3] == ["0", "1", "2"]
+    assert len(kept) == 4
 
 
 @pytest.mark.parametrize("planted", ["link", "file"])

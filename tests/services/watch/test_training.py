@@ -40,15 +40,18 @@ class Log:
         self.now = NOW
         self.most = most_bytes
         self.sent = 0
+        self.identity = "1:2"
 
-    def round(self, added: bytes = b"", *, age: float = 0.0, seconds: float = 600) -> list[Finding]:
+    def round(self, added: bytes = b"", *, age: float | None = 0.0, seconds: float = 600) -> list[Finding]:
         self.content += added
         self.now += seconds
         begin = 0 if self.tail is None else read_from(self.tail)
         if self.tail is not None and self.tail.is_done and self.tail.read_to == len(self.content):
             begin = len(self.content)
         begin = max(begin, len(self.content) - self.most)
-        piece = Chunk(FileStat("1:2", len(self.content), age_seconds=age), begin, self.content[begin:])
+        written_at = 0.0 if age is None else self.now - age
+        stat = FileStat(self.identity, len(self.content), written_at, age_seconds=age)
+        piece = Chunk(stat, begin, self.content[begin:])
         self.sent += len(piece.content)
         tail = read_on(self.tail, piece, self.now)
         self.tail = msgspec.json.decode(msgspec.json.encode(tail), type=LogTail)
@@ -131,6 +134,14 @@ def test_a_log_under_the_same_name_that_is_another_is_read_anew() -> None:
     log.round(lines(range(1, 400), lambda step: float("nan")))
     log.content = b""
     assert log.round(lines(range(1, 50))) == []
+
+
+def test_a_log_that_is_copied_for_each_look_stalls_as_one_that_is_looked_at_does() -> None:
+    log = Log()
+    log.round(lines(range(1000, 1100), stamped=True), age=None)
+    log.identity = "1:3"
+    (found,) = log.round(age=None)
+    assert "no sample for 10 min after 1 099" in found.words
 
 
 def test_divergence_is_grave_and_a_training_that_diverges_is_no_spike() -> None:

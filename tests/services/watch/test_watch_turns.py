@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,15 @@ async def test_what_took_long_to_answer_counts_as_of_now() -> None:
     assert [one.rule for one in found.findings] == ["is-hanging"]
     assert "has not grown for 1 h 23 min" in found.findings[0].words
     assert found.unknown == set()
+
+
+async def test_a_log_whose_time_nobody_knows_hangs_when_it_keeps_its_size() -> None:
+    copies = count()
+    store = Busy(1, lambda asked: Facts({path: FileStat(f"1:{next(copies)}", 10) for path in asked.files}))
+    watch = watching(store, HANGING + 'log = "/l/{id}"')
+    assert (await look(watch)).findings == []
+    store.ticking.epoch += 1800
+    assert [one.rule for one in (await look(watch)).findings] == ["is-hanging"]
 
 
 async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wait_are_counted() -> None:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,63 @@ def test_a_launch_of_another_account_does_not_exist(api: Api) -> None:
     other = api("POST", "/launches", {**OWN, "command": "id", "site": {"run_as": "third"}}, token=OTHER)
     assert (other.status, "may not run as" in other.message) == (403, True)
     assert api("GET", path).status == 200
+
+
+FUNCTIONS = b"""\
+def found(size):
+    return {"size": size, "text": "x" * size}
+
+def of(value):
+    return float(value)
+
+def planted(job):
+    import os
+    os.symlink("/etc/passwd", os.path.join(job.output_dir, "result.json"))
+    os._exit(0)
+"""
+
+
+def test_what_functions_return(api: Api, tmp_path: Path) -> None:
+    """As JSON alone, and how they failed; a pickle stays where it is."""
+
+    def launch(function: str, result_format: str = "json", **call: Any) -> str:
+        call |= {"function": f"served_functions:{function}", "result_format": result_format, "sys_path": [str(folder)]}
+        return f"/launches/{api.launch(call=call)['id']}"
+
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "served_functions.py").write_bytes(FUNCTIONS)
+    each = launch("of", items=[1, "two", "nan"])
+    small, large = launch("found", args=[3]), launch("found", args=[9 << 20])
+    pickled, failed = launch("of", "pickle", args=[1]), launch("of", "pickle", args=["no"])
+    planted = launch("planted")
+    none = f"/launches/{api.launch(command='true')['id']}"
+    for path in (each, small, large, pickled, failed, planted, none):
+        api.ended(path.rpartition("/")[2])
+
+    answer = api("GET", f"{small}/result").json
+    assert (answer["value"], answer["failure"], answer["task"]) == ({"size": 3, "text": "xxx"}, None, None)
+    assert api("GET", f"{each}/result?task=0").json["value"] == 1.0
+    two = api("GET", f"{each}/result?task=1").json
+    assert (two["value"], two["failure"]["type"], "in of" in two["failure"]["traceback"]) == (None, "ValueError", True)
+    assert api("GET", f"{failed}/result").json["failure"]["message"] == "could not convert string to float: 'no'"
+    for asked, status, words in (
+        (f"{pickled}/result", 409, "a Python pickle, which is not read here"),
+        (f"{large}/result", 413, "larger than 8 MiB"),
+        (f"{planted}/result", 409, "is not JSON"),
+        (f"{none}/result", 404, "calls no function"),
+        (f"{each}/result?task=2", 409, "is not JSON"),
+        (f"{each}/result?task=3", 404, "no task 3"),
+        (f"{each}/result", 422, "is an array"),
+        (f"{small}/result?task=0", 422, "not an array"),
+        (f"{each}/result?task=..%2f..%2fetc", 422, "task"),
+        (f"{each}/result?task=-1", 422, "task"),
+        (f"{each}/result/../../x", 404, "Not Found"),
+    ):
+        refused = api("GET", asked)
+        assert (refused.status, words in refused.message) == (status, True), (asked, refused)
+    assert api("GET", f"{small}/result", token=OTHER).status == 404
+    assert "attach" in api("GET", f"{pickled}/result").json["error"]["next_step"]
 
 
 def test_what_is_refused(api: Api) -> None:

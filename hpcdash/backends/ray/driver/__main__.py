@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from slice_driver.outcomes import (
     slice_problem,
     slice_variables,
     verdict,
+    words_of_error,
 )
 from slice_driver.status import LabelledStream, SliceRunStatus, near, task_name, waiting_words, with_record
 
@@ -69,9 +71,12 @@ def say(words: str) -> None:
     print(f"hpcdash: {words}", flush=True)
 
 
-@ray.remote(num_cpus=0, max_restarts=0)
+@ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)
 class SliceHead:
     """Holds the head resource of one slice: nobody else takes the slice meanwhile."""
+
+    def __init__(self) -> None:
+        self._is_over = threading.Event()
 
     def describe(self) -> dict[str, Any]:
         """The resource that the workers of this slice alone have, where they are, and how many have the head's."""
@@ -79,6 +84,14 @@ class SliceHead:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in nodes if node["NodeID"] == here)
         return {"address": own["NodeManagerAddress"], **slice_of(nodes, _pod_of(own["Resources"]))}
+
+    def hold(self) -> None:
+        """Whoever waits for it learns when the slice is not held any more."""
+        self._is_over.wait()
+
+    def let_go(self) -> None:
+        """End `hold`, which is no failure then."""
+        self._is_over.set()
 
 
 def _pod_of(resources: Mapping[str, float]) -> str:
@@ -110,11 +123,17 @@ def run_worker(argv: list[str], environment: dict[str, str], container: dict[str
 
 @dataclass
 class Slice:
-    """One slice that is held: its actor, and what it told."""
+    """One slice that is held: its actor, what it told, and what is ready once it does not hold it any more."""
 
     head: Any
     pod: str
     address: str
+    lock: Any
+
+    def let_go(self) -> None:
+        self.head.let_go.remote()
+        ray.wait([self.lock], timeout=_CONNECT_SECONDS)
+        ray.kill(self.head)
 
 
 class SliceRun:
@@ -152,7 +171,7 @@ class SliceRun:
                 kept = [*slices, *self.more] if self.more else []
                 self.more = []
                 for held in () if kept else slices:
-                    ray.kill(held.head)
+                    held.let_go()
             time.sleep(_LAST_LINES_SECONDS)
             if outcome.kind == SUCCEEDED:
                 self.publish(self.status)
@@ -210,8 +229,10 @@ class SliceRun:
                     time.sleep(pause)
                     pending = self._ask_for(max(self.sizes) - len(found))
         size = size_to_take(self.sizes, len(found)) or 0
-        for head in [*pending.values(), *(held.head for held in found[size:])]:
+        for head in pending.values():
             ray.kill(head)
+        for held in found[size:]:
+            held.let_go()
         if size != self.size:
             self.size, self.changed_at = size, time.monotonic()
         return found[:size]
@@ -236,12 +257,12 @@ class SliceRun:
             told = ray.get(reference)
         except ray.exceptions.RayError as error:
             ray.kill(head)
-            return f"a slice cannot be used: {_first_line(error)}"
+            return f"a slice cannot be used: {_words(error)}"
         # A node that is gone is listed for a while.
         workers = sum(_takes_connections(*place) for place in told["places"])
         problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
         if not problem:
-            return Slice(head, told["pod"], told["address"])
+            return Slice(head, told["pod"], told["address"], head.hold.remote())
         ray.kill(head)
         return problem
 
@@ -260,6 +281,7 @@ class SliceRun:
                     container and {**container, "name": f"{container['name']}-{rank}"},
                 )
                 waiting[started] = rank
+        locks = {held.lock: held.pod for held in slices}
         outcomes: list[Outcome] = []
         published = time.monotonic()
 
@@ -275,11 +297,17 @@ class SliceRun:
             outcomes.append(outcome)
 
         while waiting:
-            ready, _ = ray.wait(list(waiting), timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look)
+            watched = [*waiting, *locks]
+            ready, _ = ray.wait(watched, timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look)
             if ready:
-                ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+                ready, _ = ray.wait(watched, num_returns=len(watched), timeout=0)
             for reference in ready:
-                take(reference)
+                if reference in locks:
+                    # Another job may have the slice by now.
+                    outcomes.append(_outcome(reference, f"the lock of {locks.pop(reference)}")[0])
+                    say(f"attempt {self.attempts.number}: {outcomes[-1].worker} is lost: {outcomes[-1].words}")
+                else:
+                    take(reference)
             if not ready:
                 if lost := self.lost(slices):
                     outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
@@ -357,8 +385,10 @@ class SliceRun:
                 if isinstance(held, Slice):
                     found.append(held)
         self.more = found[: (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size]
-        for head in [*pending.values(), *(held.head for held in found[len(self.more) :])]:
+        for head in pending.values():
             ray.kill(head)
+        for held in found[len(self.more) :]:
+            held.let_go()
         return bool(self.more)
 
     def variables(self, rank: int, slices: int, addresses: Sequence[str], index: int) -> dict[str, str]:
@@ -396,13 +426,16 @@ def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple
     except ray.exceptions.GetTimeoutError:
         return Outcome(CANCELLED, worker, "it did not end in time"), ""
     except ray.exceptions.RayError as error:
-        return outcome_of_error(worker, [kind.__name__ for kind in type(error).__mro__], _first_line(error)), ""
+        return outcome_of_error(worker, _names(error), _words(error)), ""
     return outcome_of_exit(worker, code, is_preempted=is_preempted), node
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"
+def _names(error: Exception) -> list[str]:
+    return [kind.__name__ for kind in type(error).__mro__]
+
+
+def _words(error: Exception) -> str:
+    return words_of_error(_names(error), str(error))
 
 
 def submission_id() -> str:
@@ -430,7 +463,7 @@ class Publisher:
             if record is not None:
                 internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
         except (ray.exceptions.RayError, ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-            say(f"lists of jobs do not show how this run stands: {_first_line(error)}")
+            say(f"lists of jobs do not show how this run stands: {_words(error)}")
             self._key = b""
 
 

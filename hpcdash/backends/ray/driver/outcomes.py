@@ -25,6 +25,8 @@ _LOST = frozenset(
     )
 )
 _CANCELLED = frozenset(("TaskCancelledError",))
+# What the memory monitor says of a node where it kills.
+_MEMORY = re.compile(r"was (\S+) used / (\S+) limit")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
 
 
@@ -48,6 +50,15 @@ def outcome_of_error(worker: str, names: Sequence[str], words: str) -> Outcome:
     if "OutOfMemoryError" in names or "RayTaskError" in names:
         return Outcome(FAILED, worker, words)
     return Outcome(PREEMPTED if _LOST & set(names) else FAILED, worker, words)
+
+
+def words_of_error(names: Sequence[str], text: str) -> str:
+    """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all that it says."""
+    if "OutOfMemoryError" in names and (told := _MEMORY.search(text)):
+        return f"Ray killed it: its node ran out of memory, with {told[1]} of {told[2]} in use"
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    # A task's own exception stands below its traceback; what Ray says begins with what happened.
+    return f"{names[0]}: {lines[-1 if 'RayTaskError' in names else 0]}"
 
 
 def outcome_of_exit(worker: str, code: int, *, is_preempted: bool) -> Outcome:

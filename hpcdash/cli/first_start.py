@@ -1,0 +1,147 @@
+"""`hpcdash` without a cluster, on a machine without a scheduler: offers hosts, tries one, keeps it and opens it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from dataclasses import replace
+
+from hpcdash.backends.registry import NAMES
+from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, state_root, why_none_here
+from hpcdash.cli.dashboard import leave_app, open_dashboard, require_terminal, theme_folders
+from hpcdash.cli.doctor import check_cluster
+from hpcdash.cli.ending import ends_with_signals
+from hpcdash.cli.options import CommonOptions
+from hpcdash.config.destination import parse_ssh_destination
+from hpcdash.config.document import shown_path
+from hpcdash.config.read import config_path, load_settings
+from hpcdash.config.settings import Settings
+from hpcdash.config.write import write_cluster
+from hpcdash.domain.checks import Check
+from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.choices import read_choices
+from hpcdash.transport.base import Health
+from hpcdash.transport.pool import ConnectionPool
+from hpcdash.ui.actions import ACTION_NAMES, key_problems
+from hpcdash.ui.cluster.first_start import FirstStartApp, Place
+from hpcdash.ui.prompter import UiPrompter
+from hpcdash.ui.terminal_app import TerminalApp
+
+# What a cluster's name in the configuration cannot have.
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_MOST_NAME_LETTERS = 64
+
+
+def run_first_start(common: CommonOptions, settings: Settings) -> None:
+    """Have a person choose where their jobs are, and open the dashboard there."""
+    require_terminal()
+    app = asyncio.run(_choose_and_open(common, settings))
+    leave_app(app)
+    if isinstance(app, FirstStartApp) and app.chosen is not None:
+        from hpcdash.cli.demo import run_demo
+
+        run_demo(common)
+
+
+async def _choose_and_open(common: CommonOptions, settings: Settings) -> TerminalApp:
+    """The app that a person left; with the demonstration chosen, the one in which they chose it."""
+    hosts, complaint = _known_hosts()
+    prompter = UiPrompter()
+    started: list[_Trial] = []
+
+    def start_trial(host: str, checks: list[Check]) -> _Trial:
+        started.append(_Trial(host, checks, common, settings, prompter))
+        return started[-1]
+
+    file = shown_path(config_path(common.config)[0])
+    why = [f"No cluster is configured yet, and {why_none_here()}.", *([complaint] if complaint else [])]
+    themes = (read_choices(state_root()).theme, settings.theme)
+    app = FirstStartApp(hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes)
+    with ends_with_signals(app):
+        await app.run_async()
+    choice = app.chosen
+    if choice is None or app.ended_by is not None or choice.place is Place.DEMO:
+        for trial in started:
+            await trial.close()
+        return app
+    if choice.place is Place.HOST:
+        # Its connection is open: nobody is asked for a second factor twice.
+        trial = started[-1]
+        pool, fields, name = trial.pool, trial.fields, trial.cluster_name
+        unkept = replace(common, ssh=choice.host)
+    else:
+        pool, fields, name = connection_pool(prompter), {"transport": "local"}, "local"
+        unkept = replace(common, local=True)
+    try:
+        write_cluster(config_path(common.config)[0], name, fields)
+        kept = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
+    except HpcdashError as error:
+        return await open_dashboard(unkept, settings, pool, prompter, notice=f"This cluster is not kept: {error}")
+    return await open_dashboard(
+        common, kept, pool, prompter, notice=f"{name} is in {file}: hpcdash opens it from now on"
+    )
+
+
+def _known_hosts() -> tuple[dict[str, str], str]:
+    """Those of ~/.ssh/config that can be named, with their addresses; and why there are none."""
+    from hpcdash.transport.ssh_config import named_hosts
+
+    try:
+        found = named_hosts()
+    except HpcdashError as error:
+        return {}, str(error)
+    hosts = {}
+    for host, address in found.items():
+        with suppress(ValueError):
+            parse_ssh_destination(host)
+            hosts[host] = address
+    return hosts, ""
+
+
+class _Trial:
+    """A host, its connection, and what is to be written of it."""
+
+    def __init__(
+        self, host: str, checks: list[Check], common: CommonOptions, settings: Settings, prompter: UiPrompter
+    ) -> None:
+        self.host = host
+        self.pool: ConnectionPool = connection_pool(prompter)
+        self._checks = checks
+        self._common = replace(common, ssh=host)
+        self._settings = settings
+        self._prompter = prompter
+        self._store: ClusterStore | None = None
+
+    @property
+    def health(self) -> Health:
+        return self._store.transport.health if self._store is not None else Health()
+
+    async def run(self) -> bool:
+        """As `check_cluster`; begins anew each time. Raises UsageError for what is no destination."""
+        await self.close()
+        self.pool = connection_pool(self._prompter)
+        (cluster,) = chosen_clusters(self._common, self._settings)
+        self._store = build_session(cluster, self.pool).store
+        return await check_cluster(self._store, self._checks.append)
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._store.close()
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """For [clusters.NAME]: the scheduler that was found is not looked for again."""
+        assert self._store is not None
+        backend = self._store.backend.name
+        return {"ssh": self.host} | ({"backend": backend} if backend in NAMES else {})
+
+    @property
+    def cluster_name(self) -> str:
+        """A Host of ~/.ssh/config as it is; of an address what the scheduler calls the cluster, else the host."""
+        destination = parse_ssh_destination(self.host)
+        is_alias = self.host == destination.host and "." not in self.host
+        probe = self._store.probe if self._store is not None else None
+        found = (not is_alias and probe is not None and probe.cluster) or destination.host
+        return _NOT_IN_NAMES.sub("-", found).strip("._-")[:_MOST_NAME_LETTERS] or "cluster"

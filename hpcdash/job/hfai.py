@@ -1,0 +1,29 @@
+"""`python -m hpcdash.job.hfai train.py`: runs a program that imports `hfai`, with what hpcdash.job has of it.
+
+Any options of Python may stand before the program. Only this program and what it starts find this `hfai`: it goes
+before one that is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main(words: list[str]) -> NoReturn:
+    """Becomes `python WORDS`."""
+    if not words:
+        sys.exit("usage: python -m hpcdash.job.hfai PROGRAM [ARGUMENT ...]")
+    here = os.path.dirname(os.path.abspath(__file__))
+    # hpcdash.job itself is where this was found, which need not be on PYTHONPATH.
+    added = [os.path.join(here, "shims"), os.path.dirname(os.path.dirname(here)), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, added))
+    os.execv(sys.executable, [sys.executable, *words])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,105 @@
+"""Tries how a program suspends, on any machine: `python -m hpcdash.job.simulation --suspend-after 60 python train.py`.
+
+The program runs as on the only node of a task of a shared pool, and is asked to suspend after so many seconds, as the
+pool's coordinator asks. Run it again to see that it resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from time import monotonic, sleep
+
+from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX, SUSPEND, SUSPEND_READY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+_LOOK_EVERY_SECONDS = 0.05
+# From TERM to KILL.
+_TERM_SECONDS = 2.0
+NODE = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_IP": "127.0.0.1", "MASTER_PORT": "2222"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program's exit status if it ends before; 0 where it saved in time, 1 where it had to be ended."""
+    parser = argparse.ArgumentParser(prog="python -m hpcdash.job.simulation", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--suspend-after", type=float, metavar="SECONDS", help="when it is asked to suspend; by default never")
+    add("--grace", type=float, default=5.0, metavar="SECONDS", help="how long it may then take to save (default 5)")
+    add("program", nargs=argparse.REMAINDER, help="what is run, with its arguments")
+    options = parser.parse_args(argv)
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        parser.error("there is nothing to run")
+    with tempfile.TemporaryDirectory(prefix="hpcdash-suspend-") as folder:
+        return _simulate(program, os.path.join(folder, "suspend"), options.suspend_after, options.grace)
+
+
+def _simulate(program: Sequence[str], command: str, after: float | None, grace: float) -> int:
+    ready = command + READY_SUFFIX
+    open(command, "wb").close()
+    given = {**os.environ, **NODE, SUSPEND: command, SUSPEND_READY: ready}
+    try:
+        process = subprocess.Popen(program, env=given, start_new_session=True)
+    except OSError as error:
+        return _say(f"{program[0]} cannot be started: {error.strerror}", 127)
+    # What ends this is to end all that it has started.
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        if not _waited(lambda: process.poll() is not None or os.path.exists(ready), after):
+            _say("asks the program to suspend")
+            with open(command, "wb") as file:
+                file.write(b"suspend\n")
+            asked_at = monotonic()
+            if not _waited(lambda: process.poll() is not None or os.path.exists(ready), grace):
+                is_seen = os.path.exists(command + SEEN_SUFFIX)
+                why = "it saw the command but did not call go_suspend" if is_seen else "it never looked for the command"
+                return _say(f"the program did not suspend in {grace:g} s, and is ended: {why}", 1)
+            if process.returncode is None:
+                return _say(f"suspended {monotonic() - asked_at:.1f} s after it was asked", 0)
+        elif process.returncode is None:
+            return _say("suspended by itself", 0)
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+    finally:
+        _end_session(process)
+
+
+def _waited(is_so: Callable[[], bool], seconds: float | None) -> bool:
+    """Whether it became so in time; without a time, once it is."""
+    until = None if seconds is None else monotonic() + seconds
+    while not is_so():
+        if until is not None and monotonic() >= until:
+            return False
+        sleep(_LOOK_EVERY_SECONDS)
+    return True
+
+
+def _end(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            break
+        if number == signal.SIGTERM:
+            _waited(lambda: process.poll() is not None, _TERM_SECONDS)
+    process.wait()
+
+
+def _say(text: str, status: int = 0) -> int:
+    print(f"hpcdash: {text}", file=sys.stderr, flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

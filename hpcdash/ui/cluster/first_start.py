@@ -1,0 +1,302 @@
+"""The first start without a cluster: which host it is, whether hpcdash works there, and what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from rich.table import Table
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from hpcdash.config.destination import parse_ssh_destination
+from hpcdash.domain.checks import Check
+from hpcdash.domain.states import JobState
+from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.errors import HpcdashError
+from hpcdash.transport.base import Health
+from hpcdash.ui.dialogs import Dialog
+from hpcdash.ui.prompter import UiPrompter
+from hpcdash.ui.terminal_app import TerminalApp
+from hpcdash.ui.widgets.cells import signs
+
+_HOST_CELLS = 36
+# Lines of what a host said, while it is waited for.
+_MOST_WORDS = 6
+
+
+class Place(StrEnum):
+    """Where jobs may be."""
+
+    HOST = "host"
+    THIS_MACHINE = "this machine"
+    DEMO = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceChoice:
+    """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for the other places."""
+
+    place: Place
+    host: str = ""
+
+
+THIS_MACHINE = PlaceChoice(Place.THIS_MACHINE)
+DEMO = PlaceChoice(Place.DEMO)
+_WORDS = {
+    THIS_MACHINE: "a queue of its own for this machine's CPUs and GPUs",
+    DEMO: "sample jobs on a temporary queue; nothing stays",
+}
+
+
+class HostTrial(Protocol):
+    """Connects to a host and looks at what is there."""
+
+    @property
+    def health(self) -> Health:
+        """How the connection is."""
+        ...
+
+    async def run(self) -> bool:
+        """Whether hpcdash can work there; raises HpcdashError for what is no destination."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class StartTrial(Protocol):
+    def __call__(self, host: str, checks: list[Check], /) -> HostTrial:
+        """A trial that appends to `checks` as it finds."""
+        ...
+
+
+class FirstStartApp(TerminalApp):
+    """Offers hosts until one works, this machine or the demo is chosen (`chosen`), or the person leaves (None)."""
+
+    TITLE = "hpcdash"
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        hosts: Mapping[str, str],
+        why: Sequence[str],
+        start_trial: StartTrial,
+        *,
+        prompter: UiPrompter | None = None,
+        theme_folders: Iterable[Path] = (),
+        themes: Sequence[str] = (),
+    ) -> None:
+        """`hosts` are those of ~/.ssh/config with their addresses ('': none), `why` says why one has to choose."""
+        super().__init__(theme_folders, *themes)
+        self._hosts = hosts
+        self._why = why
+        self._start_trial = start_trial
+        self._prompter = prompter
+        self.chosen: PlaceChoice | None = None
+        # The one that succeeded; its connection is open.
+        self.trial: HostTrial | None = None
+
+    def on_mount(self) -> None:
+        self.heed_signals()
+        if self._prompter is not None:
+            self._prompter.attach(self)
+        self.push_screen(PlaceDialog(self._hosts, self._why), self._choose)
+
+    def on_unmount(self) -> None:
+        self._own_loop = None
+
+    def _choose(self, choice: PlaceChoice | None) -> None:
+        if choice is not None and choice.place is Place.HOST:
+            checks: list[Check] = []
+            trial = self._start_trial(choice.host, checks)
+            self.push_screen(TrialDialog(choice.host, trial, checks), lambda agreed: self._tried(choice, trial, agreed))
+            return
+        self.chosen = choice
+        self.exit()
+
+    def _tried(self, choice: PlaceChoice, trial: HostTrial, agreed: bool | None) -> None:
+        if agreed:
+            self.chosen, self.trial = choice, trial
+            self.exit()
+        else:
+            self.run_worker(trial.close(), exit_on_error=False)
+            self.push_screen(PlaceDialog(self._hosts, self._why, choice.host), self._choose)
+
+
+class PlaceDialog(Dialog[PlaceChoice | None]):
+    """A field for a host, and below it those of ~/.ssh/config that fit what is typed, this machine and the demo."""
+
+    DEFAULT_CSS = """
+    PlaceDialog Input { margin-bottom: 1; }
+    PlaceDialog OptionList, PlaceDialog OptionList:focus {
+        border: none; padding: 0; background: $surface; text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "step(1)", show=False, priority=True),
+        Binding("up", "step(-1)", show=False, priority=True),
+        Binding("pagedown", "step(10)", show=False, priority=True),
+        Binding("pageup", "step(-10)", show=False, priority=True),
+        # What a terminal sends for the enter of one who typed before the app was there.
+        Binding("ctrl+j", "take", show=False),
+        Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
+    ]
+
+    def __init__(self, hosts: Mapping[str, str], why: Sequence[str], typed: str = "") -> None:
+        super().__init__("Where are your jobs?")
+        self._hosts = hosts
+        self._why = [visible(line) for line in why]
+        self._typed = "" if typed in hosts else typed
+        self._last = typed
+        # What is listed, and the text that it fits.
+        self._choices: list[PlaceChoice] = []
+        self._listed_for = ""
+        # The field with its border and a blank line.
+        self.fixed_lines += 4 + len(self._why)
+
+    def compose_body(self) -> ComposeResult:
+        yield Static("\n".join(self._why), classes="words", markup=False)
+        yield Input(self._typed, placeholder="[user@]host[:port] of its login node, or a part of a name below")
+        yield OptionList(classes="scrolls", markup=False, compact=True)
+
+    def format_keys(self) -> str:
+        return "↑ ↓ choose · enter connect · esc quit"
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).can_focus = False
+        self._list_choices(self._typed)
+        last = PlaceChoice(Place.HOST, self._last)
+        if last in self._choices:
+            self.query_one(OptionList).highlighted = self._choices.index(last)
+        self.query_one(Input).focus()
+
+    @on(Input.Changed)
+    def _changed(self, event: Input.Changed) -> None:
+        self._list_choices(event.value.strip())
+
+    def _list_choices(self, typed: str) -> None:
+        self._listed_for = typed
+        needle = typed.casefold()
+        fitting = [host for host, address in self._hosts.items() if needle in f"{host} {address}".casefold()]
+        self._choices = [PlaceChoice(Place.HOST, host) for host in fitting]
+        self._choices += [one for one in (THIS_MACHINE, DEMO) if needle in one.place]
+        complaint = ""
+        if typed and typed not in self._hosts:
+            try:
+                parse_ssh_destination(typed)
+                self._choices.append(PlaceChoice(Place.HOST, typed))
+            except ValueError as error:
+                complaint = str(error)
+        names = [one.host or str(one.place) for one in self._choices]
+        widest = min(_HOST_CELLS, max(map(width_of, names), default=0))
+        listed = self.query_one(OptionList)
+        listed.clear_options()
+        for name, choice in zip(names, self._choices, strict=True):
+            line = Text(clip(visible(name), _HOST_CELLS).ljust(widest), "bold", no_wrap=True, overflow="ellipsis")
+            about = _WORDS.get(choice) or self._hosts.get(choice.host, "connect there")
+            line.append(f"  {visible(about)}", "not bold")
+            listed.add_option(Option(line))
+        listed.highlighted = 0 if self._choices else None
+        keys = self.format_keys() if self._choices else f"{complaint} · esc quit"
+        self.query_one("#keys", Static).update(keys)
+
+    def action_step(self, lines: int) -> None:
+        listed = self.query_one(OptionList)
+        if listed.highlighted is not None:
+            listed.highlighted = min(max(0, listed.highlighted + lines), len(self._choices) - 1)
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(self._choices[event.option_index])
+
+    @on(Input.Submitted)
+    def action_take(self) -> None:
+        # The last letters may not have been listed for yet.
+        if (typed := self.query_one(Input).value.strip()) != self._listed_for:
+            self._list_choices(typed)
+        at = self.query_one(OptionList).highlighted
+        if at is not None:
+            self.dismiss(self._choices[at])
+
+
+class TrialDialog(Dialog[bool]):
+    """A host being tried: each finding as it comes; answers whether it works and is to be opened."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "go_on", show=False),
+        Binding("ctrl+q,ctrl+c", "app.quit", show=False, priority=True),
+    ]
+
+    def __init__(self, host: str, trial: HostTrial, checks: list[Check]) -> None:
+        super().__init__(host)
+        self._trial = trial
+        self._checks = checks
+        # None: still at it.
+        self._works: bool | None = None
+        self._began = time.monotonic()
+
+    def compose_body(self) -> ComposeResult:
+        with VerticalScroll(classes="scrolls"):
+            yield Static(id="found", classes="words", markup=False)
+
+    def format_keys(self) -> str:
+        if self._works is None:
+            return "esc stop"
+        return f"enter {'keep it and open the dashboard' if self._works else 'try again'} · esc another host"
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self._start()
+        self.set_interval(0.25, self._show)
+
+    def _start(self) -> None:
+        self._works = None
+        self._began = time.monotonic()
+        self._checks.clear()
+        self.run_worker(self._run(), exclusive=True)
+        self._show()
+
+    async def _run(self) -> None:
+        try:
+            works = await self._trial.run()
+        except HpcdashError as error:
+            self._checks.append(Check("host", False, error.message, error.next_step))
+            works = False
+        self._works = works
+        self._show()
+
+    def _show(self) -> None:
+        if not self.is_live:
+            return
+        found = Table.grid(padding=(0, 1, 0, 0))
+        for check in self._checks:
+            sign = signs().states[JobState.COMPLETED if check.ok else JobState.FAILED]
+            found.add_row(Text(sign, "bold"), Text(check.name), Text(visible(check.detail)))
+            for line in [] if check.ok else check.next_step.splitlines():
+                found.add_row("", "", Text(f"→ {visible(line)}"))
+        if self._works is None:
+            health = self._trial.health
+            doing = health.detail or ("looking around" if health.state == "connected" else "connecting")
+            seconds = time.monotonic() - self._began
+            # `Autopushing login request to phone...`
+            for line in health.words.splitlines()[-_MOST_WORDS:] if not self._checks else []:
+                found.add_row("", "", Text(visible(line)))
+            found.add_row(Text(signs().ellipsis), "", Text(f"{visible(doing)}, {seconds:.0f} s"))
+        self.query_one("#found", Static).update(found)
+        self.query_one("#keys", Static).update(self.format_keys())
+
+    def action_go_on(self) -> None:
+        if self._works:
+            self.dismiss(True)
+        elif self._works is False:
+            self._start()

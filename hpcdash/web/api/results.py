@@ -1,0 +1,77 @@
+"""The result of a launch that calls a function: JSON as it was written; a pickle is never read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from hpcdash.errors import HpcdashError, UnreadableOutput
+from hpcdash.services.logs.file import LogFile
+from hpcdash.services.submit.launch_service import CallFiles, NoResult, ResultTooLarge
+from hpcdash.web.api.answers import CallFailure
+
+MOST_RESULT_BYTES = 8 << 20
+_MOST_FAILURE_BYTES = 1 << 20
+
+
+class PickledResult(HpcdashError):
+    """A result that is a pickle: to read it is to run what is in it."""
+
+
+async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailure:
+    """What the function returned, or how it failed.
+
+    Raises NoResult where it has left nothing, PickledResult, ResultTooLarge, and UnreadableOutput for what is no JSON.
+    """
+    if files.is_pickle:
+        is_there = (look := await files.result.look()).is_there
+        if not is_there and not look.is_missing:
+            raise NoResult(f"{files.result.place}: {look.problem}")
+    else:
+        content = await _read(files.result, MOST_RESULT_BYTES)
+        if content is not None:
+            return await asyncio.to_thread(_checked, content, files.result.place)
+        is_there = False
+    if is_there:
+        raise PickledResult(
+            f"the result is a Python pickle, which is not read here: {files.result.place}",
+            f'Read it from Python as its account: hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
+            'Launched with call.result_format = "json" it would be given here.',
+        )
+    failure = await _read(files.failure, _MOST_FAILURE_BYTES)
+    if failure is None:
+        step = f"GET /launches/{files.launch_id} tells whether it has ended, and its log why it left none."
+        raise NoResult("the function has left no result", step)
+    try:
+        # What a pickle there holds is left alone.
+        return msgspec.json.decode(failure, type=CallFailure)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableOutput(f"{files.failure.place} does not tell a failure: {error}") from None
+
+
+async def _read(file: LogFile, most_bytes: int) -> bytes | None:
+    """All of it; None where there is none."""
+    chunk = await file.read(0, most_bytes + 1)
+    if chunk.look.is_missing:
+        return None
+    if chunk.look.problem:
+        raise NoResult(f"{file.place}: {chunk.look.problem}")
+    if chunk.look.size > most_bytes:
+        raise ResultTooLarge(
+            f"the result is larger than {most_bytes >> 20} MiB: {file.place}",
+            "Read the file itself, or have the function write what is large to a file of its own.",
+        )
+    if not chunk.ends_the_file:
+        raise UnreadableOutput(f"{file.place} was cut short", "Ask again.")
+    return chunk.content
+
+
+def _checked(content: bytes, place: str) -> msgspec.Raw:
+    try:
+        msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableOutput(
+            f"{place} is not JSON: {error}", "NaN and Infinity are not: have the function return None or text for them."
+        ) from None
+    return msgspec.Raw(content)

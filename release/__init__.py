@@ -1,0 +1,1 @@
+"""What makes the packages: the build's hook, man pages, the single file."""

@@ -1,0 +1,53 @@
+"""The man pages: one a command, from what --help says, and nothing in them that roff takes for its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from hpcdash.cli.help import GROUPS
+from hpcdash.cli.main import cli
+from release.man_pages import man_pages
+
+PAGES = man_pages("2026-11-26")
+
+
+def test_each_command_has_a_page_which_the_main_page_lists() -> None:
+    names = [name for names in GROUPS.values() for name in names]
+    assert set(PAGES) == {"hpcdash.1", *(f"hpcdash-{name}.1" for name in names)}
+    for name in names:
+        assert f"hpcdash\\-{name.replace('-', chr(92) + '-')}\\fR(1)" in PAGES["hpcdash.1"]
+
+
+def test_a_page_has_synopsis_options_examples_and_what_is_below_the_command() -> None:
+    page = PAGES["hpcdash-clusters.1"]
+    assert page.startswith('.TH HPCDASH\\-CLUSTERS 1 2026-11-26 "hpcdash ')
+    for line in (
+        "\\fBhpcdash clusters add\\fR [OPTIONS] NAME",
+        "\\fB\\-\\-force\\fR",
+        "hpcdash clusters add juno \\-\\-ssh me@login.example.org",
+    ):
+        assert line in page.splitlines()
+
+
+def test_no_line_of_a_text_becomes_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "Ends in a backslash \\\n\n\b\n.so /etc/passwd\n'br"
+    cli.list_commands(click.Context(cli))
+    monkeypatch.setitem(cli.commands, "jobs", click.Command("jobs", help=words))
+    lines = man_pages("2026-11-26")["hpcdash-jobs.1"].splitlines()
+    assert "Ends in a backslash \\e" in lines
+    assert "\\&.so /etc/passwd" in lines
+    assert "\\&'br" in lines
+
+
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
+def test_mandoc_has_nothing_to_say_of_them(tmp_path: Path) -> None:
+    for name, text in PAGES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    said = subprocess.run(["mandoc", "-Tlint", *PAGES], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout) == (0, "")
