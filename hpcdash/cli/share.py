@@ -26,7 +26,9 @@ _MOST_INTERRUPTIONS = 10
 
 # The coordinator waits as long as its scheduler takes to answer, several times over.
 _COMMANDS_PER_MINUTE = 600
-_PAUSE_FACTOR = 2.0
+_PAUSE_FACTOR = 4.0
+# Though it is slow, a task that is asked to suspend is looked at before long.
+_MOST_PAUSE_FACTOR = 2.0
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
@@ -161,7 +163,6 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
             until = None if seconds is None else monotonic() + seconds
             while True:
                 is_changing = False
-                began = monotonic()
                 try:
                     is_changing = await coordinator.step()
                     tell_pool()
@@ -174,7 +175,8 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
                 # A busy scheduler is asked less often.
-                pause = max(soon if is_changing else every, _PAUSE_FACTOR * (monotonic() - began))
+                slower = min(_PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every)
+                pause = max(soon if is_changing else every, slower)
                 await asyncio.sleep(pause if until is None else max(0.0, min(pause, until - monotonic())))
         finally:
             database.close()

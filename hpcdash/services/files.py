@@ -52,8 +52,7 @@ class FileStat:
     `problem` is '' or says in words why it cannot be read, and `obstacle` which kind that is; `is_missing` is true only
     where there surely is nothing under its name. `modified_at` is 0 where nobody knows, as of a log that was copied
     just now. `age_seconds` is since it was written, by the clock there; None where it was not asked for or is not
-    known. Without an identity and a problem it was not looked at. `owner` is
-    an account's name there.
+    known. Without an identity and a problem it was not looked at. `owner` is an account's name there.
     """
 
     identity: str = ""
