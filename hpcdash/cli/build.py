@@ -381,8 +381,8 @@ def build_session(
     )
     origin = f"{_origin(cluster)}, asked every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
     launch = _here(cluster.launch) if is_queue else cluster.launch
-    launches = Launches(store, launch, state_root())
     pools = tuple(with_state_file(one) for one in share.values() if one.cluster in (None, cluster.name))
+    launches = Launches(store, launch, state_root(), pools)
     return ClusterSession(store, Poller(store, pace), Actions(store, journal()), origin, zone, launches, pools=pools)
 
 

@@ -154,12 +154,14 @@ def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
 def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     lab.submit("good", "normal")
     lab.submit("deaf", "normal", command="sleep 600")
+    lab.submit("large", "high", command="true", slots=2)
     lab.start()
     lab.until_states(good="running", deaf="running")
     # One at a time: the second says who has the pool.
     assert "this pool has a coordinator: process " in lab.program("share", "run", "lab", "--once").refused(1)
-    # More than the quota ever gives is refused, and so is a name that is taken.
-    lab.submit("large", "high", command="true", slots=2)
+    # More than the quota ever gives is refused, and before it is submitted once the coordinator has said its rules.
+    again = lab.program("submit", str(lab.program.home / "large.toml"), "--yes").refused(2)
+    assert "quota at HIGH is 1" in again
     until(lambda: lab.states().get("large") == "refused", "large is refused", 120.0)
     assert lab.tasks()["large"]["why"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -16,7 +16,7 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.submissions import MARK_START, Submission
-from hpcdash.config.settings import LaunchSettings
+from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.request import TASK_KIND, Request
 from hpcdash.domain.share import SUSPEND_NAME
@@ -77,12 +77,17 @@ class LaunchPlan(SubmissionPlan):
 
 
 class Launches:
-    """Launches of one cluster. `state_folder` is where they are remembered; None: nowhere."""
+    """Launches of one cluster. `state_folder` is where they are remembered; None: nowhere. `pools` are shared there."""
 
     def __init__(
-        self, store: ClusterStore, settings: LaunchSettings | None = None, state_folder: Path | None = None
+        self,
+        store: ClusterStore,
+        settings: LaunchSettings | None = None,
+        state_folder: Path | None = None,
+        pools: Sequence[PoolSettings] = (),
     ) -> None:
         self.store = store
+        self.pools = pools
         self.settings = settings or LaunchSettings()
         self.state_folder = state_folder
         self._roots: dict[str, _Root] = {}
@@ -186,6 +191,12 @@ class Launches:
         if waiting is not None:
             place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
+        if request.share and self.pools:
+            from hpcdash.services.share.submission import require_turn
+            from hpcdash.services.submit.request_lint import slot_type_in
+
+            slot_type = slot_type_in(request, await self.queues.offers())
+            await require_turn(self.store, self.pools, request, slot_type)
         code_state = await self._code_state(request, base)
         if code_state is not None:
             script = with_code_state(script, code_state.words)

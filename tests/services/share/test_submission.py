@@ -1,0 +1,42 @@
+"""What a pool would never run is refused before it is submitted."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hpcdash.config.settings import PoolSettings
+from hpcdash.domain.request import Request, SlotType
+from hpcdash.services.share.state import parse_state
+from hpcdash.services.share.submission import refusal
+from tests.support.play_case import FIXTURES
+
+POOL = parse_state((FIXTURES / "slurm" / "22.05" / "pool" / "files" / "shared" / "lab" / "pool.json").read_bytes())
+SETTINGS = PoolSettings("lab", 8)
+
+
+@pytest.mark.parametrize(
+    ("slots", "share", "user", "slot_type", "words"),
+    [
+        (3, "NORMAL", "maya", SlotType.CUDA, ""),
+        (4, "NORMAL", "maya", SlotType.CUDA, "it asks for 4 nodes, and maya's quota at NORMAL is 3"),
+        (4, "HIGH", "amara", SlotType.CUDA, ""),
+        (5, "HIGH", "amara", SlotType.CUDA, "it asks for 5 nodes, and amara's quota at any priority is 4"),
+        (1, "NORMAL", "maya", SlotType.CPU, "it asks for 0 GPUs, and a task of this pool has at least 1"),
+    ],
+)
+def test_a_request_is_judged_as_its_coordinator_would(
+    slots: int, share: str, user: str, slot_type: SlotType, words: str
+) -> None:
+    request = Request(command="train", name="new", slots=slots, slots_per_node=1, share=share)
+    assert refusal(POOL, SETTINGS, request, user, slot_type, is_embedded=False) == words
+
+
+def test_a_name_is_taken_until_its_task_has_ended() -> None:
+    request = Request(command="train", name="sdxl-full", slots=1, slots_per_node=1, share="NORMAL")
+    assert (
+        refusal(POOL, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False)
+        == "chen has a task of this name: job 59"
+    )
+    ended = msgspec.structs.replace(POOL, tasks=())
+    assert refusal(ended, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False) == ""
