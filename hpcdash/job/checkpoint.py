@@ -318,9 +318,11 @@ def init(
     trained: files of other users are refused. Raises RuntimeError for these, for what cannot be read, and for another
     number of ranks than the parts are for.
     """
-    from hpcdash.job.try_save import TrySave
+    from hpcdash.job.ranks import torch_is_distributed
+    from hpcdash.job.try_save import TrySave, barrier
 
-    try_save = TrySave((model, optimizer, scheduler, amp_scaler), ckpt_path, replicated)
+    checkpoints = Checkpoints(ckpt_path, barrier=barrier if torch_is_distributed() else None)
+    try_save = TrySave((model, optimizer, scheduler, amp_scaler), checkpoints, replicated)
     found = try_save.resume()
     model.try_save = try_save
     return found

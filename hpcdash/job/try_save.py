@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hpcdash.job import shards
-from hpcdash.job.checkpoint import Checkpoints
+import hpcdash.job.shards as shards
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import Rank, highest_of_all, torch_is_distributed
 from hpcdash.job.said_once import SaidOnce, say
@@ -26,14 +25,13 @@ class TrySave:
     A copy of the model, and one from a pickle of it, has None there: it is not what is trained.
     """
 
-    def __init__(
-        self, parts: tuple[Any, ...], ckpt_path: str | os.PathLike[str] | None, replicated: bool | None
-    ) -> None:
+    def __init__(self, parts: tuple[Any, ...], checkpoints: Any, replicated: bool | None) -> None:
+        """`checkpoints` are hpcdash.job.checkpoint's Checkpoints, with `barrier` where there are several ranks."""
         self._model = _inner(parts[0])
         self._parts = dict(zip(_PARTS, (self._model, *parts[1:])))
         self._is_distributed = torch_is_distributed()
         self._rank = Rank(None)
-        self._checkpoints = Checkpoints(ckpt_path, barrier=_barrier if self._is_distributed else None)
+        self._checkpoints = checkpoints
         if self._checkpoints.folder.is_file():
             raise RuntimeError(f"{self._checkpoints.folder} is a file: name another, for a folder of checkpoints")
         if any(type(one).__name__ == "FullyShardedDataParallel" for one in _modules(parts[0])):
@@ -158,7 +156,7 @@ class TrySave:
         raise RuntimeError(f"{'.'.join(path)} cannot be read: it was spread over ranks")
 
 
-def _barrier() -> object:
+def barrier() -> object:
     return sys.modules["torch"].distributed.barrier()
 
 

@@ -95,6 +95,7 @@ def test_a_program_that_does_not_suspend_in_time_is_ended_and_told_why(tmp_path:
     assert f"the program did not suspend in 1 s, and is ended: {why}\n" in said
 
 
+@pytest.mark.system
 def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
     assert simulated(tmp_path, "nosuch")[::2] == (127, "hpcdash: nosuch cannot be started: No such file or directory\n")
     assert "there is nothing to run" in simulated(tmp_path)[2]

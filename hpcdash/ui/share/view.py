@@ -365,6 +365,10 @@ class ShareView(ReadTableView):
 
     # -- the job that a task is
 
+    def do_detail(self) -> None:
+        if (job_id := self.pointed_job()) is not None:
+            self.post_message(self.Wanted("job", job_id=job_id))
+
     def pointed_job(self) -> str | None:
         return self.rows.cursor_id if self.is_live else None
 
