@@ -28,10 +28,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.tokens import RECORDED_TOKEN, TOKEN_PATTERN
 from hpcdash.errors import ConfigError, without_env
@@ -41,8 +42,7 @@ _TOKEN = re.compile(TOKEN_PATTERN)
 _COMMAND_KEYS = frozenset({"argv", "exit", "stdout", "stderr", "seconds", "truncated"})
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
+class RecordedAnswer(Struct, frozen=True):
     """What one command left; the files are read when it is asked for."""
 
     argv: tuple[str, ...]
@@ -53,8 +53,7 @@ class RecordedAnswer:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A recorded case; `answers` maps a normalised argv to what it gave, time after time."""
 
     directory: Path

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from hpcdash.backends.queries import Answer
 from hpcdash.errors import without_env
@@ -40,8 +41,7 @@ class Verb(StrEnum):
     CLEAR_SAVE_SWITCH = "clear-save-switch"
 
 
-@dataclass(frozen=True, slots=True)
-class ActionRequest:
+class ActionRequest(Struct, frozen=True):
     """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
@@ -61,8 +61,7 @@ class ActionRequest:
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How it went for one job: `done` None is unknown; `words` are the scheduler's own.
 
     `is_unreachable`: nothing was done, as the scheduler could not be asked.
@@ -72,7 +71,7 @@ class Outcome:
     job_id: str
     done: bool | None
     words: str = ""
-    is_unreachable: bool = field(default=False, compare=False)
+    is_unreachable: bool = False
     can_force: bool = False
 
     @property
@@ -82,8 +81,7 @@ class Outcome:
         return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionCommand:
+class ActionCommand(Struct, frozen=True):
     """A command that acts on jobs. `read` gives one outcome for each of `job_ids`, and raises nothing.
 
     `pause_seconds` are let go by before it runs, to spare the scheduler. `shown` is what it does in a person's words,

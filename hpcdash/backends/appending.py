@@ -6,7 +6,8 @@ Knows the names that sbatch and qsub give to a dependency and to an array's task
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpcdash.backends.submissions import SubmitCommand
 

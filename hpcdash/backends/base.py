@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
+from msgspec import Struct, field
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
@@ -72,8 +72,7 @@ class Capability(StrEnum):
     LIVE_USE = "live_use"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
     `is_scheduling` False: the controller answers, and starts no job. `commands` maps each of the scheduler's commands
@@ -92,8 +91,7 @@ class Probe:
     dialect: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFiles:
+class ServerFiles(Struct, frozen=True):
     """Files of a machine that may name a scheduler's server: by the first group of `pattern`.
 
     `included` finds names of more files, beside the one that names them.
@@ -104,8 +102,7 @@ class ServerFiles:
     included: re.Pattern[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalConfiguration:
+class LocalConfiguration(Struct, frozen=True):
     """How a machine tells the commands of a scheduler which server they are of.
 
     One of `server_variables` names it, or one of `files`; `file_variable` names a file in place of the first of them,
@@ -233,8 +230,7 @@ def _undirected_reader() -> ScriptReader:
     return undirected
 
 
-@dataclass(frozen=True, slots=True)
-class RequestField:
+class RequestField(Struct, frozen=True):
     """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request by its name.
 
     `read` gives what the request holds of a line of text, or without `is_text` of any value; it raises ValueError with
@@ -247,8 +243,7 @@ class RequestField:
     is_text: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbePart:
+class ProbePart(Struct, frozen=True, kw_only=True):
     """Whether a scheduler is there, and what of it stands on a machine."""
 
     query: Callable[[], Query[Probe]]
@@ -264,8 +259,7 @@ class ProbePart:
     """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePart:
+class QueuePart(Struct, frozen=True, kw_only=True):
     """What waits and runs, and where: tables of domain.schema.JOBS, NODES and QUEUES."""
 
     jobs: Callable[[JobScope], Query[ParsedTable]]
@@ -276,8 +270,7 @@ class QueuePart:
     """Which of some hosts are down; None where no job is said to run on a host that is."""
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyReason:
+class PolicyReason(Struct, frozen=True):
     """The site's rule that a job waits for. `view` is shares, limits or reservations.
 
     Of a limit the columns of domain.schema.LIMITS that tell which it is, as far as the reason does; '' where it does
@@ -290,8 +283,7 @@ class PolicyReason:
     resource: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReasonsPart:
+class ReasonsPart(Struct, frozen=True, kw_only=True):
     """What a job's state (of domain.states) and the scheduler's reason for it mean."""
 
     hint: Callable[[str, str | None], str] = _empty_text
@@ -327,8 +319,7 @@ class RunsQuery(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryScope:
+class HistoryScope(Struct, frozen=True):
     """What a history shows a user: whether others' ended jobs are hidden, and for how long ended jobs are kept.
 
     None is not known; of `kept_seconds` also that it is not limited.
@@ -338,8 +329,7 @@ class HistoryScope:
     kept_seconds: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryPart:
+class HistoryPart(Struct, frozen=True, kw_only=True):
     """What ended."""
 
     jobs: HistoryQuery = _without_history
@@ -370,8 +360,7 @@ class HistoryPart:
     """What it means that the site's scheduler keeps none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetailPart:
+class DetailPart(Struct, frozen=True, kw_only=True):
     """All about one job. A `row` is one of domain.schema.JOBS."""
 
     native: Callable[[str], Query[Mapping[str, str]]]
@@ -419,8 +408,7 @@ class DetailPart:
     """What of a job's environment its row tells; None where it does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InsidePart:
+class InsidePart(Struct, frozen=True, kw_only=True):
     """A running job from within."""
 
     step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
@@ -435,8 +423,7 @@ class InsidePart:
     """(native, nodes): what it uses there now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsPart:
+class LogsPart(Struct, frozen=True, kw_only=True):
     """Where jobs write."""
 
     files: Callable[[JobDetail, Script | None], LogFiles] = _shown_files
@@ -455,8 +442,7 @@ class LogsPart:
     """What the end of a call's log holds of its result and of its failure, both JSON; None where these are files."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptsPart:
+class ScriptsPart(Struct, frozen=True, kw_only=True):
     """Batch scripts: how they are written and read, and those of jobs."""
 
     writer: Callable[[], ScriptWriter | None] = _none
@@ -486,8 +472,7 @@ class ScriptsPart:
     """The parts of a job's script that stands in for cron; raises UsageError where there can be none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyPart:
+class PolicyPart(Struct, frozen=True, kw_only=True):
     """What the site allows. None throughout: the scheduler has no such thing."""
 
     qos: Callable[[str], Query[Mapping[str, str]] | None] = _none
@@ -520,8 +505,7 @@ class PolicyPart:
     """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionsPart:
+class ActionsPart(Struct, frozen=True, kw_only=True):
     """What can be done to jobs."""
 
     commands: Callable[[ActionRequest], tuple[ActionCommand, ...]] = _refused
@@ -535,8 +519,7 @@ class ActionsPart:
     """The verbs that it does to whole arrays only, and refuses for tasks of one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmitPart:
+class SubmitPart(Struct, frozen=True, kw_only=True):
     """How scripts are handed in."""
 
     program: str = ""
@@ -586,8 +569,7 @@ class SubmitPart:
     (None: as it was) in place of its own. The command's stdin gives the script."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
+class Backend(Struct, frozen=True, kw_only=True):
     """A scheduler. All its parts build or read; nothing runs here. A part that is left out is one it has not."""
 
     name: str

@@ -7,7 +7,8 @@ import binascii
 import re
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer
 from hpcdash.errors import HpcdashError
@@ -203,8 +204,7 @@ sh -c '
 """
 
 
-@dataclass(frozen=True, slots=True)
-class InsideCommand:
+class InsideCommand(Struct, frozen=True):
     """What is to be run on each node of a job: argv, and for how long there.
 
     `each_gpu`: once for each GPU that the job has on the node, which is then the only one it sees. A `sampler` writes
@@ -227,8 +227,7 @@ class InsideCommand:
         return (script, "sh", token, str(self.seconds), each, folder or "/", inherits, *self.argv)
 
 
-@dataclass(frozen=True, slots=True)
-class InsideStep:
+class InsideStep(Struct, frozen=True):
     """The one command of the login node that runs an InsideCommand on each of a job's nodes.
 
     `nodes` are those it should hear from, () where that is not known; `command` is what a person would have called,
@@ -259,8 +258,7 @@ def exactly(text: str) -> str:
     return re.sub(r"([][\\.^$*+?(){}|])", r"\\\1", text)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOutput:
+class NodeOutput(Struct, frozen=True):
     """What a command wrote on a node (for a GPU, '' where it ran once for all), and how it ended.
 
     `status` is None where that is not known: the node did not answer, or not to the end. `problem` is in its own words,

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class JobDetail:
+class JobDetail(Struct, frozen=True):
     """One job: a one-row table of domain.schema.JOBS with the paths filled in, and all the scheduler said, in order."""
 
     job: pa.Table
     native: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """A batch script as it was submitted; `source` says in words where this text comes from.
 
     Bytes that are no UTF-8 are lone surrogates: `text.encode("utf-8", "surrogateescape")` gives back what was there.
@@ -27,8 +25,7 @@ class Script:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogFiles:
+class LogFiles(Struct, frozen=True):
     """Where a job's output is. `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
 
     `note` says in words what is not certain about the paths, '' where the scheduler itself gave them. `host` is the
@@ -41,8 +38,7 @@ class LogFiles:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherLog:
+class OtherLog(Struct, frozen=True):
     """A log of a job besides its own output: `name` tells it from the others, `title` says whose it is.
 
     It is found by each of `aliases` too, where no other log of the job has that one.
@@ -54,8 +50,7 @@ class OtherLog:
     aliases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What a job used of what it was given; None is unknown. CPU times are sums over all its processes, in seconds."""
 
     cpu_seconds: float | None = None
@@ -73,8 +68,7 @@ class Usage:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ActivityCount:
+class ActivityCount(Struct, frozen=True):
     """How many of what a job's program runs under one name: `kind` is task or actor.
 
     `states` has of each state the scheduler's word, the state of domain.states it amounts to, and how many are in it.
@@ -85,8 +79,7 @@ class ActivityCount:
     states: tuple[tuple[str, str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Struct, frozen=True):
     """What a job's program has the scheduler run within the job.
 
     `failures` are (name, why) of a few that failed; `notes` say in words what could not be had.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(Struct, frozen=True):
     """A GPU at one time: `percent` of the time it was busy, memory in bytes, power in watts; None where not told."""
 
     index: str
@@ -18,8 +17,7 @@ class GpuSample:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSample:
+class ProcessSample(Struct, frozen=True):
     """A process of the job: CPU seconds since it began, resident bytes, its rank ('' for none)."""
 
     pid: int
@@ -29,8 +27,7 @@ class ProcessSample:
     command: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSample:
+class NodeSample(Struct, frozen=True):
     """What a job used on a node, at `up_seconds` of that machine.
 
     `cpu_seconds` is of its cgroup since that began, None where only its processes tell; `memory_bytes` is without the

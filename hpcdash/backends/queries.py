@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -33,8 +33,7 @@ LIST_BYTES = 256 << 20
 TEXT_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Query(Generic[T_co]):
+class Query(Struct, Generic[T_co], frozen=True):
     """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
 
     `command` is what a person would have called, where `argv` is a script around it. A command that prints more than
@@ -48,8 +47,7 @@ class Query(Generic[T_co]):
     cap_bytes: int = LIST_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedTable:
+class ParsedTable(Struct, frozen=True):
     """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be read.
 
     `is_cut`: the command printed more than its cap, and these are not all.
@@ -85,16 +83,14 @@ def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:
     return [*shown, f"and {more} more lines"] if more else shown
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedOffers(Generic[T_co]):
+class ParsedOffers(Struct, Generic[T_co], frozen=True):
     """What a cluster offers of one kind; `rejected` lists, in words, the rows that could not be read."""
 
     offers: tuple[T_co, ...]
     rejected: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class JobScope:
+class JobScope(Struct, frozen=True):
     """Which jobs: `user` None is everyone, '' is whoever runs the command; `ended` asks for
     those that ended a short while ago as well.
 

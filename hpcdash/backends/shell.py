@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ShellRequest:
+class ShellRequest(Struct, frozen=True):
     """On which of the job's nodes ('': none is known), and what runs there: `command`, () for the person's own shell.
 
     `in_container`: the launch has its command run in a container, so the shell is to be inside of it.
@@ -17,8 +16,7 @@ class ShellRequest:
     in_container: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShellCommand:
+class ShellCommand(Struct, frozen=True):
     """What runs on a person's terminal: `argv` on the login node, or on `host` through ssh from there.
 
     `notes` say what it does not give.

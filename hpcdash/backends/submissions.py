@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Query
@@ -11,8 +12,7 @@ from hpcdash.backends.queries import Query
 MARK_START = "hpcdash:"
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """A batch script to hand in. `name` is its file's, for a script that names no job.
 
     `arguments` are the script's own, `options` the scheduler's in its words; `after` are jobs whose end is waited for,
@@ -35,8 +35,7 @@ class Submission:
     program: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NewLimits:
+class NewLimits(Struct, frozen=True):
     """What a job submitted again asks for in place of what it had; None: as it was. Memory is that of a node."""
 
     time_seconds: int | None = None
@@ -46,8 +45,7 @@ class NewLimits:
 AS_IT_WAS = NewLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitCommand:
+class SubmitCommand(Struct, frozen=True):
     """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
 
     `notes` say in words what is left out, guessed or not known. Where the answer is lost the new job is found by `mark`
@@ -65,16 +63,14 @@ class SubmitCommand:
         return replace(self.command, job_name=self.job_name)
 
 
-@dataclass(frozen=True, slots=True)
-class SentFile:
+class SentFile(Struct, frozen=True):
     """A file of this machine that goes with a request."""
 
     content: bytes
     is_program: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedRequest:
+class SubmittedRequest(Struct, frozen=True):
     """A request that is handed in without a batch script: what goes before, and the submission itself.
 
     `shown` is what will run, for a person to read: no value of a variable stands in it. `is_sent` tells whether what
@@ -87,8 +83,7 @@ class SubmittedRequest:
     is_sent: Query[bool] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartEstimate:
+class StartEstimate(Struct, frozen=True):
     """When a script would start were it submitted now. `starts_at_epoch` None: not told.
 
     `node_list` is where, '' not told; `refusal` is why it would not be taken at all, in the scheduler's own words, and

@@ -7,10 +7,12 @@ import errno
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.script.allocation import KIND, Waiting
@@ -170,8 +172,7 @@ def _bytes(option: str, text: str | None) -> int | None:
         raise UsageError(f"{option}: {error}") from error
 
 
-@dataclass(slots=True)
-class _Allocating(RequestSubmitting):
+class _Allocating(RequestSubmitting, Struct):
     """The submission of an allocation; once it is planned, signals are those of `foreground`, None where it is kept."""
 
     foreground: _Foreground | None = None

@@ -9,13 +9,14 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import platformdirs
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from hpcdash.backends.base import Backend, LocalConfiguration, ServerFiles
 from hpcdash.backends.registry import NAMES, ON_LOGIN_NODES, load_backend, local_configuration
@@ -463,8 +464,7 @@ def build_replay(case_directory: Path) -> ClusterSession:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenSite:
+class ChosenSite(Struct, frozen=True):
     """The cluster, its [launch], and whether nothing is to be changed on it."""
 
     cluster: ClusterSettings

@@ -6,8 +6,9 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names, parse_results
 from hpcdash.cli.jobs import with_session
@@ -42,8 +43,7 @@ class _Declined(Exception):
     """The person does not want it after all."""
 
 
-@dataclass(slots=True)
-class _Check:
+class _Check(Struct):
     """A job and its nodes; `problem` says why nothing is known of them, '' where something is."""
 
     nodes: tuple[str, ...]

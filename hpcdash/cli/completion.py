@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def _common(context: click.Context) -> CommonOptions:
         chain.append(at)
         at = at.parent
     for one in reversed(chain):
-        given = {field.name: one.params.get(field.name) for field in fields(CommonOptions)}
+        given = {name: one.params.get(name) for name in CommonOptions.__struct_fields__}
         common = CommonOptions(**{name: value for name, value in given.items() if value is not None}).over(common)
     return common
 

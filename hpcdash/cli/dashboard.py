@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import platformdirs
+from msgspec.structs import replace
 
 from hpcdash.cli.build import (
     build_replay,

@@ -10,9 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from hpcdash import __version__
 from hpcdash.backends.base import Capability

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpcdash.backends.registry import NAMES
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, state_root, why_none_here

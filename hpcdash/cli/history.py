@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.cli.jobs import parse_filter, print_table, with_session
 from hpcdash.cli.options import CommonOptions
@@ -23,8 +24,7 @@ from hpcdash.services.usage.archive import OTHERS_HIDDEN, FetchedRuns, Progress,
 DEFAULT_SINCE = "7d"
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryOptions:
+class HistoryOptions(Struct, frozen=True):
     """What --since, --until and the options that select say; '' where they were not given."""
 
     since: str = ""

@@ -6,7 +6,8 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.script.containers.login import login_file
 from hpcdash.cli.build import chosen_site
@@ -43,8 +44,7 @@ _LOGIN_TITLE = "The login of an image registry"
 _IMAGES_IN_CACHE = "hpcdash/images"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRequest:
+class ImageRequest(Struct, frozen=True):
     """What every command of images is told: `folder` is --store, '' where it was left out."""
 
     runtime: Runtime

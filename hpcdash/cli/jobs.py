@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script

@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import BinaryIO, Protocol
 
+from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 

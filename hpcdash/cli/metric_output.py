@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+from msgspec import Struct
 from rich.color import ColorSystem
 from rich.style import Style
 
@@ -192,8 +192,7 @@ class ComingRows:
         return said
 
 
-@dataclass(frozen=True, slots=True)
-class Paper:
+class Paper(Struct, frozen=True):
     """What is drawn on: `width` in cells, `height` where no more rows fit, and which colours and letters it has."""
 
     width: int

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
 from hpcdash.domain.job_ids import BadJobId, split_ids
@@ -25,8 +26,7 @@ ROW_FORMATS = click.Choice(["table", "json", "csv"])
 _MAY_BE_EMPTY = ("--filter", "arguments")
 
 
-@dataclass(frozen=True, slots=True)
-class CommonOptions:
+class CommonOptions(Struct, frozen=True):
     """Which cluster and how; None and False where the person said nothing."""
 
     cluster: str | None = None
@@ -41,7 +41,7 @@ class CommonOptions:
 
     def over(self, earlier: CommonOptions) -> CommonOptions:
         """These options, and those given earlier on the line where these say nothing."""
-        said = {field.name: getattr(self, field.name) for field in fields(self) if getattr(self, field.name)}
+        said = {name: value for name, value in asdict(self).items() if value}
         return replace(earlier, **said)
 
     def check(self) -> None:
@@ -91,7 +91,7 @@ def common_options(function: F) -> F:
             if given["url"] and given["backend"] not in (None, name):
                 raise UsageError(f"--{name} and --backend {given['backend']} cannot be used together")
             given["backend"] = name if given["url"] else given["backend"]
-        own = CommonOptions(**{field.name: given.pop(field.name) for field in fields(CommonOptions)})
+        own = CommonOptions(**{name: given.pop(name) for name in CommonOptions.__struct_fields__})
         common = own.over(context.obj) if isinstance(context.obj, CommonOptions) else own
         common.check()
         context.obj = common

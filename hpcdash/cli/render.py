@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpcdash.backends.script.body import (
     CODE_FOLDER,

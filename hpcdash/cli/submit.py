@@ -9,9 +9,11 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.allocation import Waiting
@@ -56,8 +58,7 @@ MAX_SCRIPT_BYTES = 4 << 20
 REQUEST_ENDING = ".toml"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSource:
+class RequestSource(Struct, frozen=True):
     """A request, its text as it was written, and its script on this machine where it names one by a relative path."""
 
     request: Request
@@ -113,8 +114,7 @@ def _bytes(path: str, named: str) -> bytes:
     return content
 
 
-@dataclass(slots=True)
-class RequestSubmitting:
+class RequestSubmitting(Struct):
     """Implements hpcdash.cli.submit.Submitting; `files` (name → content) are staged, `notes` told."""
 
     request: Request

@@ -6,8 +6,10 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.cli.actions import format_jobs
@@ -43,8 +45,7 @@ Deed = Literal["drop", "clear", "status", "forget"]
 _NOBODY_LEFT = "no job that is known to name it runs or waits, and one that starts later would see it"
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchStatus:
+class SwitchStatus(Struct, frozen=True):
     """A switch of some of the jobs that were asked for, and what is there.
 
     `log` is whether its log grows; `said` what that says since it was dropped from here, None where that is not known.

@@ -6,12 +6,12 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, Literal
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.cli.terminal import ByteStream
 from hpcdash.config.problems import did_you_mean
@@ -133,8 +133,7 @@ _HEADINGS = {
 }
 
 
-@dataclass(slots=True)
-class _Column:
+class _Column(Struct):
     name: str
     heading: str
     cells: list[str]

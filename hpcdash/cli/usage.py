@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 
@@ -176,8 +177,7 @@ def run_efficiency(
         raise fetched.problem
 
 
-@dataclass(frozen=True, slots=True)
-class _Efficiency:
+class _Efficiency(Struct, frozen=True):
     fetched: FetchedRuns
     session: ClusterSession
     runs: pa.Table

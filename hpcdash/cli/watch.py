@@ -7,10 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from hpcdash.backends.script.cron import CronJob, cron_script, interval_of, label_of, watch_script
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool, queue_folder, queue_program, state_root

@@ -10,9 +10,10 @@ import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.registry import OVER_HTTP

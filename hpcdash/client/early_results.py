@@ -7,7 +7,8 @@ import contextlib
 import posixpath
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.client.results import result_names
@@ -46,8 +47,7 @@ done
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AwaitedResults:
+class AwaitedResults(Struct, frozen=True, eq=False):
     """The results of one submission, in the `folder` of its launch. With `may_rerun` a failure may not be the last."""
 
     tracked: TrackedJob

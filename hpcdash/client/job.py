@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+
+from msgspec import Struct
 
 from hpcdash.client.early_results import AwaitedResults, EarlyResults
 from hpcdash.client.loop import arun_in_loop, run_in_loop
@@ -39,8 +40,7 @@ _LOGGED_RESULT_BYTES = 8 << 20
 _QUIET_SECONDS = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+class Launched(Struct, frozen=True):
     """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`.
 
     `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its log alone.

@@ -16,9 +16,11 @@ import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.errors import UsageError, excerpt
 
@@ -29,8 +31,7 @@ _PROJECT_FILES = ("pyproject.toml", "setup.py")
 _waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("waited_for", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """Where a job finds a function: `module` and `function` by name, `main` the program's own file that it is in.
 
     `folder` is sent with the job and is where it starts; None: nothing is. `staged` are files of the launch's folder.

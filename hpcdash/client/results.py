@@ -13,8 +13,9 @@ import json
 import pickle
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError, excerpt
@@ -70,8 +71,7 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
+class CallOutcome(Struct, frozen=True):
     """What a function's runner left: `content` is the result's bytes, `failure` those of a failure (JSON).
 
     Both None: neither is there.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.script.call import ARGS_NAME, CALLBACKS_NAME, ITEMS_NAME, KWARGS_NAME
 from hpcdash.client.packaging import Code, dumps, find_code, packed, waiting_jobs
@@ -30,8 +32,7 @@ _OTHER_NAMES = {"partition": "queue", "mem": "memory", "cpus_per_task": "cpus", 
 _TABLES = ("environment", "site")
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A call that is ready to be planned: its request, what of this machine is sent, and the jobs that it waits for."""
 
     request: Request

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # A leading '-' would be read as an option by the ssh program; shell characters have no place in either part.
 USER_NAME = re.compile(r"[\w.](?:[\w.@+%=\\-]*[\w.@+%=-])?", re.ASCII)
@@ -13,8 +14,7 @@ _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?", re.ASCII)
 MAX_PORT = 65535
 
 
-@dataclass(frozen=True, slots=True)
-class SshDestination:
+class SshDestination(Struct, frozen=True):
     """A login node: `host` is a name, an address or a Host of ~/.ssh/config; None leaves user and port to that file."""
 
     host: str

@@ -1,8 +1,9 @@
 """[[exec.commands]]: a site's or a person's own commands for the nodes of a running job."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
+
+from msgspec import Struct
 
 from hpcdash.config import values
 from hpcdash.config.model import TableReader, ValidationError
@@ -27,8 +28,7 @@ def _limit(value: object) -> float:
     return values.number(values.seconds(value), 1, HOUR, "seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class SiteCommand:
+class SiteCommand(Struct, frozen=True):
     """One of [[exec.commands]]: argv, run once a node or once for each GPU of the job."""
 
     name: Annotated[str, values.line_of_text]

@@ -1,16 +1,18 @@
 """Reads tables of a TOML document into records that declare their keys, and collects every problem on the way.
 
-A key is a field of a frozen dataclass: its type and its reader (`Annotated[float, seconds]`), and its default. A field
+A key is a field of a frozen Struct: its type and its reader (`Annotated[float, seconds]`), and its default. A field
 without a reader is none of the file's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, cast, get_args
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 
 from hpcdash.config.problems import KeyPath, shown
 
@@ -34,8 +36,7 @@ class Key(Enum):
     APART = "apart"
 
 
-@dataclass(frozen=True, slots=True)
-class SameTable:
+class SameTable(Struct, frozen=True):
     """In place of a reader: the record's keys stand in the same table, all of them or those of `only`."""
 
     only: tuple[str, ...] = ()
@@ -133,8 +134,7 @@ class TableReader:
         return all(key in fit for key in keys)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordKeys:
+class RecordKeys(Struct, frozen=True):
     """The keys of a record: with a reader, with a record of their own, and read apart; `required` have no default."""
 
     readers: Mapping[str, Reader]
@@ -145,7 +145,7 @@ class RecordKeys:
 
 @cache
 def record_keys(record: Any) -> RecordKeys:
-    """The keys that the fields of a dataclass declare."""
+    """The keys that the fields of a record declare."""
     readers: dict[str, Reader] = {}
     tables: dict[str, type] = {}
     apart: list[str] = []
@@ -165,7 +165,7 @@ def record_keys(record: Any) -> RecordKeys:
                 apart.append(field.name)
             case reader:
                 readers[field.name] = reader
-                if field.default is MISSING and field.default_factory is MISSING:
+                if field.default is NODEFAULT and field.default_factory is NODEFAULT:
                     required.append(field.name)
     return RecordKeys(readers, tables, tuple(apart), tuple(required))
 
@@ -181,12 +181,12 @@ def build(record: type[T], fit: Mapping[str, Any], **more: Any) -> T:
     return record(**values)
 
 
-def declared(field: Field[Any]) -> Any:
+def declared(field: FieldInfo) -> Any:
     """The reader of a field, or what stands in its place; None where it is none of the file's."""
     return getattr(field.type, "__metadata__", (None,))[0]
 
 
-def _record_of(field: Field[Any]) -> Any:
+def _record_of(field: FieldInfo) -> Any:
     """The record that a field holds, or may hold."""
-    kind = field.type.__origin__  # type: ignore[union-attr]
+    kind = field.type.__origin__
     return next(iter(get_args(kind)), kind)

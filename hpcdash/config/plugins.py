@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
 from typing import Annotated, Any
+
+from msgspec import Struct
 
 from hpcdash.config import values
 from hpcdash.config.model import TableReader, ValidationError
@@ -104,8 +105,7 @@ def _limit(value: object) -> float:
     return values.number(values.seconds(value), 1, DAY, "seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class Plugin:
+class Plugin(Struct, frozen=True):
     """One of [[plugins]].
 
     command: argv; `{field}` in a word is the row's, in that one word, never split, never read by a shell.

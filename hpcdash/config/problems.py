@@ -6,7 +6,8 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.errors import ConfigError
 
@@ -18,8 +19,7 @@ _LARGEST_SHOWN_NUMBER = 10**15
 NEXT_STEP = "`hpcdash config example` prints a file with every key explained."
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One thing wrong: `line` is 1-based (None: no line is to blame), `key` the dotted path ('': the whole file)."""
 
     line: int | None

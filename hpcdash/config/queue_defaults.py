@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.domain.request import SITE_SAID, Request, Site, SlotType
 
-_SITE_FIELDS = frozenset(field.name for field in fields(Site)) - {"slot_type"}
+_SITE_FIELDS = frozenset(Site.__struct_fields__) - {"slot_type"}
 _DEFAULTS = Request()
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """A queue as far as the choice goes."""
 
     name: str
@@ -21,8 +22,7 @@ class Pool:
     has_gpus: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultPools:
+class DefaultPools(Struct, frozen=True):
     """The queue of trainings and that of all else; None where a cluster has no queue."""
 
     compute: str | None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
+
+from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
 from hpcdash.backends.base import RequestField
@@ -376,7 +377,7 @@ _count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
 
 def _keys_of(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
     """The keys that write a record's fields: by `readers`, else as the type of the field says."""
-    return {field.name: _BY_TYPE[field.type] for field in fields(record) if field.type in _BY_TYPE} | {**readers}
+    return {name: _BY_TYPE[kind] for name, kind in record.__annotations__.items() if kind in _BY_TYPE} | {**readers}
 
 
 REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
@@ -657,8 +658,7 @@ def without_secrets(text: str) -> str:
 
 
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
-    for field in fields(Request):
-        name, value = field.name, getattr(request, field.name)
+    for name, value in asdict(request).items():
         if name in _APART or (name == "array" and request.call and request.call.items and name not in request.said):
             # The items make the array.
             continue
@@ -668,12 +668,10 @@ def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
 
 def _written_call(call: Call) -> Iterator[tuple[str, Any]]:
     yield "function", call.name
-    for field in fields(Call)[2:]:
-        if field.name == "staged":
-            continue
-        value = getattr(call, field.name)
-        if value and value != getattr(_USUAL_CALL, field.name):
-            yield field.name, value
+    for name in Call.__struct_fields__[2:]:
+        value = getattr(call, name)
+        if name != "staged" and value and value != getattr(_USUAL_CALL, name):
+            yield name, value
 
 
 def _written_container(container: Container) -> Iterator[tuple[str, Any]]:
@@ -685,12 +683,12 @@ def _written_container(container: Container) -> Iterator[tuple[str, Any]]:
 
 
 def _written_site(request: Request, usual: Site) -> Iterator[tuple[str, Any]]:
-    for field in fields(Site):
-        value = getattr(request.site, field.name)
-        is_said = f"{SITE_SAID}{field.name}" in request.said
+    for name in Site.__struct_fields__:
+        value = getattr(request.site, name)
+        is_said = f"{SITE_SAID}{name}" in request.said
         # '' and None cannot be written: they are what is not said.
-        if (value != getattr(usual, field.name) or is_said) and value not in ("", None):
-            yield field.name, _written(field.name, value)
+        if (value != getattr(usual, name) or is_said) and value not in ("", None):
+            yield name, _written(name, value)
 
 
 def _written(field: str, value: object) -> object:

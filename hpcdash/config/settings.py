@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.backends.registry import NAMES, OVER_HTTP
 from hpcdash.config import values
@@ -25,7 +27,7 @@ _MAX_SLOTS = 100_000
 # Of a code folder: more than this is data, which is better copied once.
 MOST_CODE_BYTES = 200 << 20
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_SITE_FIELDS = frozenset(field.name for field in fields(Site))
+_SITE_FIELDS = frozenset(Site.__struct_fields__)
 _VIEWS = ("jobs", "nodes", "queues", "history")
 # Columns the dashboard makes of several, of logs, or of what is kept here.
 _MADE_COLUMNS = {
@@ -49,8 +51,7 @@ def _launch_program(value: object) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class PollSettings:
+class PollSettings(Struct, frozen=True):
     """How often a cluster is asked; [poll] for all clusters, [clusters.NAME.poll] for one.
 
     mine_seconds: one's own jobs. everyone_seconds: the whole queue, while shown. nodes_seconds: nodes and queues, while
@@ -71,8 +72,7 @@ class PollSettings:
     ] = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedSettings:
+class EmbeddedSettings(Struct, frozen=True):
     """[embedded]: what this machine's embedded queue gives to jobs; None where it finds out by itself.
 
     cpus, gpus: how many slots. grace_seconds: how long a job that is ended has from TERM to KILL.
@@ -83,8 +83,7 @@ class EmbeddedSettings:
     grace_seconds: Annotated[float | None, in_range(0, 3600, "seconds")] = None
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSettings:
+class LaunchSettings(Struct, frozen=True):
     """[launch], and [clusters.NAME.launch] over it: what generated scripts are to know of a site.
 
     queues: by queue, in upper and lower case alike, what holds there ([launch.queues.NAME]), by the fields of Request
@@ -99,8 +98,7 @@ class LaunchSettings:
     files_limit: Annotated[int, values.amount_bytes] = MOST_CODE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
+class ClusterSettings(Struct, frozen=True):
     """One [clusters.NAME].
 
     name: ASCII letters, digits, '.', '_' and '-', safe as a file's name. title: how it is shown; the name by default.
@@ -129,8 +127,7 @@ class ClusterSettings:
     launch: Annotated[LaunchSettings, Key.APART] = field(default_factory=LaunchSettings)
 
 
-@dataclass(frozen=True, slots=True)
-class UiSettings:
+class UiSettings(Struct, frozen=True):
     """[ui].
 
     columns: by view (jobs, nodes, queues, history) the names of the columns shown, in order; a view left out has
@@ -147,8 +144,7 @@ class UiSettings:
     notify: Annotated[str, values.one_of("bell", "osc9", "osc777", "none")] = "osc9"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsSettings:
+class MetricsSettings(Struct, frozen=True):
     """[metrics].
 
     patterns: a person's own regular expressions for lines of logs, tried before what is known; their named groups are
@@ -165,8 +161,7 @@ def _priority(value: object) -> Priority:
         raise ValidationError(str(error)) from None
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaSettings:
+class QuotaSettings(Struct, frozen=True):
     """One [[share.POOL.quotas]]: the most nodes that each of `users` ("*": everyone) has at once at a priority."""
 
     priority: Annotated[Priority, _priority]
@@ -174,8 +169,7 @@ class QuotaSettings:
     users: Annotated[tuple[str, ...], values.texts] = (EVERYONE,)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
+class PoolSettings(Struct, frozen=True):
     """One [share.POOL]: a pool of at most `nodes` nodes that tasks have in turns.
 
     queue, qos, reservation: which jobs and nodes the scheduler counts to it; '' for any.
@@ -213,8 +207,7 @@ class PoolSettings:
     quotas: Annotated[tuple[QuotaSettings, ...], Key.APART] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """All of a configuration.
 
     file: what was read; None when there was nothing to read and all is by default.

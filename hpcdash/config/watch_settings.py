@@ -1,10 +1,12 @@
 """[watch] of config.toml: what watchdogs look at, when they speak, who is told; and how it is read."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from functools import partial
 from typing import Annotated, Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from hpcdash.config import values
 from hpcdash.config.model import Key, Reader, SameTable, TableReader, build
@@ -21,11 +23,11 @@ QUOTA_TOOLS = ("auto", "none", "lfs", "beegfs-ctl", "mmlsquota", "quota")
 Level = Annotated[Severity, values.severity]
 Texts = Annotated[tuple[str, ...], values.texts]
 AbsolutePath = Annotated[str, values.absolute_path]
+_NEVER_PRINTED = ("password", "url", "urls", "headers", "text")
 LossKinds = Annotated[tuple[str, ...], values.some_of(*LOSS_KINDS)]
 
 
-@dataclass(frozen=True, slots=True)
-class RunningWatch:
+class RunningWatch(Struct, frozen=True):
     """A job that must run or wait: `name` is its exact name, `users` whose it may be (none: anyone's)."""
 
     name: str
@@ -33,16 +35,14 @@ class RunningWatch:
     severity: Severity = Severity.CRITICAL
 
 
-@dataclass(frozen=True, slots=True)
-class HangingWatch:
+class HangingWatch(Struct, frozen=True):
     """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves are silent too."""
 
     limit_seconds: SomeSeconds = 30 * MINUTE
     severity: Level = Severity.CRITICAL
 
 
-@dataclass(frozen=True, slots=True)
-class LossWatch:
+class LossWatch(Struct, frozen=True):
     """What of a training's metrics is told, of LOSS_KINDS; `severity` is of nan, inf and divergence that last.
 
     limit: it does not get to its final step by its time limit, and too little waits behind it.
@@ -52,8 +52,7 @@ class LossWatch:
     severity: Level = Severity.CRITICAL
 
 
-@dataclass(frozen=True, slots=True)
-class StorageWatch:
+class StorageWatch(Struct, frozen=True):
     """A path whose bytes and inodes must not run out.
 
     share: of what can be used, from where on it is told; None: 0.85, or 0.75 where `is_scratch`.
@@ -81,23 +80,20 @@ class StorageWatch:
         return self.share if self.share is not None else SCRATCH_SHARE if self.is_scratch else SHARE
 
 
-@dataclass(frozen=True, slots=True)
-class NodesWatch:
+class NodesWatch(Struct, frozen=True):
     """Nodes of some queues (none: all): those out of use, and spares as a share of those in use."""
 
     queues: Texts = ()
     least_spare_share: Share = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class ChainWatch:
+class ChainWatch(Struct, frozen=True):
     """A chain that runs must have as many jobs or tasks behind it as `fewest_waiting`."""
 
     fewest_waiting: Counted = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWatch:
+class CheckpointWatch(Struct, frozen=True):
     """How a job saves: every `interval_seconds`, for `save_seconds`; `spare_seconds` must remain before its end."""
 
     interval_seconds: SomeSeconds
@@ -105,16 +101,14 @@ class CheckpointWatch:
     spare_seconds: Seconds = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class FailuresWatch:
+class FailuresWatch(Struct, frozen=True):
     """`in_a_row` failures of one job on one node; of more than `most_nodes` common ones none can be named."""
 
     in_a_row: Counted = 3
     most_nodes: Counted = 2
 
 
-@dataclass(frozen=True, slots=True)
-class QuietHours:
+class QuietHours(Struct, frozen=True):
     """From `start` to `end` of every day in `zone` (an IANA name; '' is this machine's) only grave alerts are told.
 
     Over midnight where `end` is before `start`; never where both are the same.
@@ -126,8 +120,7 @@ class QuietHours:
     lets_through: Level = Severity.CRITICAL
 
 
-@dataclass(frozen=True, slots=True)
-class AlertSettings:
+class AlertSettings(Struct, frozen=True):
     """When an alert is told.
 
     least: what is less grave is never told. remind_seconds: told again while it lasts; None: never.
@@ -141,8 +134,17 @@ class AlertSettings:
     quiet: Annotated[QuietHours, Key.TABLE] = field(default_factory=QuietHours)
 
 
-@dataclass(frozen=True, slots=True)
-class MailSettings:
+class _Secretive(Struct, frozen=True):
+    """Settings that hold secrets: what is printed of them leaves these out."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, value) for name, value in asdict(self).items() if name not in _NEVER_PRINTED]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class MailSettings(_Secretive, frozen=True):
     """E-mail through an SMTP server. `security`: starttls, tls (from the first byte on) or none; certificates are
     verified. ca_file: certificates to trust instead of the system's. The password is never shown.
     """
@@ -153,21 +155,20 @@ class MailSettings:
     port: Annotated[int, values.port] = 587
     security: Annotated[str, values.one_of("starttls", "tls", "none")] = "starttls"
     user: Text = ""
-    password: str = field(default="", repr=False)
+    password: str = ""
     ca_file: AbsolutePath = ""
     timeout_seconds: SomeSeconds = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookSettings:
+class WebhookSettings(_Secretive, frozen=True):
     """A POST of JSON. `form`: json (all there is) or slack (a text: Slack, Mattermost, Rocket.Chat).
 
     The URL and the headers may hold secrets and are never shown. key: its place in the configuration.
     """
 
-    url: str = field(repr=False)
+    url: str
     form: Annotated[str, values.one_of("json", "slack")] = "json"
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
     ca_file: AbsolutePath = ""
     timeout_seconds: SomeSeconds = 20.0
     key: str = ""
@@ -178,27 +179,24 @@ class WebhookSettings:
         return f"{self.form} webhook ({self.key})"
 
 
-@dataclass(frozen=True, slots=True)
-class CommandSettings:
+class CommandSettings(Struct, frozen=True):
     """A program that gets the alert as JSON on stdin, and in its environment."""
 
     argv: Texts
     limit_seconds: SomeSeconds = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class TerminalSettings:
+class TerminalSettings(Struct, frozen=True):
     """The terminal's bell, and a desktop notification (OSC 9) where it knows these."""
 
     bell: Flag = True
     notification: Flag = True
 
 
-@dataclass(frozen=True, slots=True)
-class AppriseSettings:
+class AppriseSettings(_Secretive, frozen=True):
     """Addresses of apprise's, for all it knows; they hold secrets and are never shown. key: as a webhook's."""
 
-    urls: tuple[str, ...] = field(repr=False)
+    urls: tuple[str, ...]
     limit_seconds: SomeSeconds = 60.0
     key: str = ""
 
@@ -211,8 +209,7 @@ class AppriseSettings:
 NotifierSettings = MailSettings | WebhookSettings | CommandSettings | TerminalSettings | AppriseSettings
 
 
-@dataclass(frozen=True, slots=True)
-class JobSelector:
+class JobSelector(Struct, frozen=True):
     """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all), `clusters` (none: all)."""
 
     name: Text = ""
@@ -227,16 +224,14 @@ Selected = Annotated[JobSelector, SameTable()]
 OnClusters = Annotated[JobSelector, SameTable(only=("clusters",))]
 
 
-@dataclass(frozen=True, slots=True)
-class RunningRule:
+class RunningRule(Struct, frozen=True):
     """A job that must run or wait."""
 
     meant: Selected
     severity: Level = Severity.CRITICAL
 
 
-@dataclass(frozen=True, slots=True)
-class HangingRule:
+class HangingRule(Struct, frozen=True):
     """Jobs whose output must grow; `log` is a file there instead of their own output, {id} in it a job's id."""
 
     meant: Selected
@@ -244,8 +239,7 @@ class HangingRule:
     log: AbsolutePath = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LossesRule:
+class LossesRule(Struct, frozen=True):
     """Running trainings whose metrics are read from their output; `log` is a file there instead, {id} a job's id."""
 
     meant: Selected = field(default_factory=JobSelector)
@@ -253,8 +247,7 @@ class LossesRule:
     log: AbsolutePath = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageRule:
+class StorageRule(Struct, frozen=True):
     """A path there. `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID."""
 
     watch: Annotated[StorageWatch, SameTable()]
@@ -268,24 +261,21 @@ class StorageRule:
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
 
 
-@dataclass(frozen=True, slots=True)
-class NodesRule:
+class NodesRule(Struct, frozen=True):
     """Nodes out of use, and spares."""
 
     meant: OnClusters = field(default_factory=JobSelector)
     watch: Annotated[NodesWatch, SameTable()] = field(default_factory=NodesWatch)
 
 
-@dataclass(frozen=True, slots=True)
-class ChainRule:
+class ChainRule(Struct, frozen=True):
     """Chains that must go on."""
 
     meant: Selected
     watch: Annotated[ChainWatch, SameTable()] = field(default_factory=ChainWatch)
 
 
-@dataclass(frozen=True, slots=True)
-class SavesRule:
+class SavesRule(Struct, frozen=True):
     """How jobs save. The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
     the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's launch says, if any."""
 
@@ -295,26 +285,23 @@ class SavesRule:
     saved: AbsolutePath = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FailuresRule:
+class FailuresRule(Struct, frozen=True):
     """Nodes that fail a job again and again."""
 
     meant: OnClusters = field(default_factory=JobSelector)
     watch: Annotated[FailuresWatch, SameTable()] = field(default_factory=FailuresWatch)
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(_Secretive, frozen=True):
     """What nobody is shown: a `text` of the configuration itself, the first line of a `file` or an environment
     `variable`, of this machine; '' all three for none."""
 
-    text: str = field(default="", repr=False)
+    text: str = ""
     file: str = ""
     variable: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class NotificationChannel:
+class NotificationChannel(Struct, frozen=True):
     """A way to tell: settings that lack their `secrets`, by the field each fills; `key` is its place in the file."""
 
     settings: MailSettings | WebhookSettings | CommandSettings | AppriseSettings
@@ -327,8 +314,7 @@ def _round_seconds(value: object) -> float:
     return values.number(values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)")
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSettings:
+class WatchSettings(Struct, frozen=True):
     """[watch].
 
     every_seconds: from one round of `hpcdash watch` to the next. pulse_file: the main log, of this machine, that PULSE

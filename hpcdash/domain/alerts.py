@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from hpcdash.domain.text import visible
 
@@ -23,8 +24,7 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something a rule does not like about a subject: a job, a node, a path.
 
     `words` say what is wrong and `next_step` what to do; both are one line and may carry names that anyone chose, as

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.domain.array_tasks import MAX_TASKS as MAX_TASKS
 from hpcdash.domain.array_tasks import ArrayTasks as ArrayTasks
@@ -130,8 +130,7 @@ def _sorted_anchors(everything: pa.Table, tops: pa.Array, anchors: pa.Array, sor
     return pc.array_sort_indices(in_turn.take(order)).cast(anchors.type)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Rows of the result of one kind: where they are taken from, whose place they stand at, and how far below it."""
 
     positions: pa.Array
@@ -281,8 +280,7 @@ def _format_states(rows: pa.Table, groups: pa.Array, summary_groups: pa.Array) -
     return joined.take(pc.index_in(summary_groups, value_set=as_array(lists["group"])))
 
 
-@dataclass(frozen=True, slots=True)
-class TaskStates:
+class TaskStates(Struct, frozen=True):
     """Which task is in which state, in task order, and how many may run at once (None: no limit, or not known)."""
 
     by_task: Mapping[int, str]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.dependencies import SINGLETON, Condition, Dependency, format_never, parse_dependency, waits_for
@@ -49,8 +51,7 @@ _WAITED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """A job, or an array with all of its tasks; `rows` are of domain.schema.JOBS, in the order of their tasks.
 
     `after` is what it waits for, or waited for; `place` how many stand before it at the most. `by_name`: nothing tells
@@ -91,8 +92,7 @@ class Unit:
         return max(ends) if self.has_ended and None not in ends else None
 
 
-@dataclass(frozen=True, slots=True)
-class JobChain:
+class JobChain(Struct, frozen=True):
     """Units in the order they run in; `before` maps a unit's number to those it follows, as far as they are known.
 
     `lost` are numbers of jobs that units of it followed and that nothing knows any more. `unsure` are ids, likeliest
@@ -367,8 +367,7 @@ def one_at_a_time(unit: Unit) -> bool:
     return sum(row["state"] in ACTIVE for row in unit.rows) <= 1
 
 
-@dataclass(frozen=True, slots=True)
-class AppendWish:
+class AppendWish(Struct, frozen=True):
     """What is to be appended: `count` jobs one after the other, or an `array`; `path` '' is for the same script."""
 
     count: int = 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointPlan:
+class CheckpointPlan(Struct, frozen=True):
     """A training of `days` that saves every `interval_seconds`; one save takes `save_seconds` and fills `save_tb`.
 
     TB are decimal: 1e12 bytes. The training stands still while it saves.

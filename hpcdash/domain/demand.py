@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.units import format_clock, format_memory
@@ -13,8 +15,7 @@ from hpcdash.domain.units import format_clock, format_memory
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True)
-class LintFinding:
+class LintFinding(Struct, frozen=True):
     """`field` is a key of REQUEST.toml (`time`, `container.image`), `line 7` of a script, or '' for the whole.
 
     `words` and `next_step` may quote remote text: make them visible before they are shown.
@@ -26,8 +27,7 @@ class LintFinding:
     next_step: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """None and '': not asked for, or not known. `queues`: any of them will do; none: the default one.
 
     `where` maps these names to what findings call the place: a request's key, or `line 3`.

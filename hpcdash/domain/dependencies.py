@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.domain.job_ids import array_of, number_of
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
@@ -58,8 +59,7 @@ def format_after(after: Iterable[str]) -> str:
     return ",".join(":".join((kind, *ids)) for kind, ids in by_kind.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """One of a dependency's parts: what must be true of which job.
 
     `job_id` is '' for `singleton`; `is_array`: all of an array's tasks are meant. `said` is what the scheduler says of
@@ -90,8 +90,7 @@ class Condition:
         return self.kind == "afternotok" and bool(states) and all(state == JobState.COMPLETED for state in states)
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """Conditions, all of which must be true, or any one."""
 
     conditions: tuple[Condition, ...] = ()
@@ -141,8 +140,7 @@ def parse_dependency(text: str | None) -> Dependency:
     return Dependency(tuple(conditions), is_any="?" in text)
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A line of the tree: a job, what is known of it, and how it hangs together with the one above it.
 
     `states` maps each state of it, or of its tasks, to how many there are; {} where nothing is known of it.

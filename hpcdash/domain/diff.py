@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array, digits
@@ -23,8 +23,7 @@ _OF_EACH = ("id", "name", "state", "reason")
 MOST_TOLD = 200
 
 
-@dataclass(frozen=True, slots=True)
-class JobsDiff:
+class JobsDiff(Struct, frozen=True):
     """Rows of domain.schema.JOBS with the column `_old_state` (null: the job was not there); no job is in two tables.
 
     started: waited and is active now, tasks that left the pending record of their array among them.
@@ -112,8 +111,7 @@ def _with_old_state(table: pa.Table, states: pa.Array) -> pa.Table:
     return table.append_column(OLD_STATE, states.cast(pa.string()).dictionary_encode().cast(WORD))
 
 
-@dataclass(slots=True)
-class _HeldTasks:
+class _HeldTasks(Struct):
     """What the rows of one array hold: single tasks and records of several, each with its state."""
 
     singles: dict[int, str] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.units import format_duration, format_memory
@@ -45,8 +46,7 @@ class Used(Protocol):
     def disk_written_bytes(self) -> int | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
+class Meter(Struct, frozen=True):
     """One resource: what was used in words, and the part of what was asked for (None: not known)."""
 
     label: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.domain.columns import STATE_ORDER
 from hpcdash.domain.dependencies import parse_dependency
@@ -31,8 +32,7 @@ _NEEDS_A_GOOD_END = frozenset({"afterok", "aftercorr"})
 _OPPOSITES = {"hold": ("release", JobState.HELD), "suspend": ("resume", JobState.SUSPENDED)}
 
 
-@dataclass(frozen=True, slots=True)
-class ActionChoice:
+class ActionChoice(Struct, frozen=True):
     """What a verb is really for: `verb` may be the opposite of the one asked for (release for hold).
 
     `job_ids` are for the scheduler, `rows` what they mean; `left_out` says in words what is not touched, and why.

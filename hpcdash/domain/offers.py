@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class QueueOffer:
+class QueueOffer(Struct, frozen=True):
     """A queue (Slurm: partition). `nodes`, `cpus` and `gpus` are all it has, `*_idle` what is free now, `gpu_nodes` the
     nodes that have GPUs (0: not known).
 
@@ -44,8 +43,7 @@ class QueueOffer:
         return "; ".join(filter(None, (what and f"queue {self.name} {what}", self.server_note)))
 
 
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
+class QueueLimits(Struct, frozen=True):
     """What a queue gives each chunk of a job (`chunk_cpus`) and allows a job in all; None: not told.
 
     `destinations` are the queues that a routing queue passes its jobs on to.
@@ -57,16 +55,14 @@ class QueueLimits:
     destinations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CpuShare:
+class CpuShare(Struct, frozen=True):
     """The CPUs that go with each GPU where a request does not say, None where the queue decides; `words` say so."""
 
     per_gpu: int | None
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class AccountOffer:
+class AccountOffer(Struct, frozen=True):
     """An account that one may charge, and the QoS it may ask for; no QoS: not told."""
 
     name: str
@@ -74,8 +70,7 @@ class AccountOffer:
     qos: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class QosOffer:
+class QosOffer(Struct, frozen=True):
     """What a QoS allows: the longest time of a job, and a user's running jobs, CPUs and GPUs at once; None: no limit.
 
     `note` says in words what else there is to it, '' for nothing.
@@ -89,8 +84,7 @@ class QosOffer:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Offers:
+class Offers(Struct, frozen=True):
     """All of it; `accounts` and `qos` are empty where there are none, or they cannot be asked: then a note says so."""
 
     queues: tuple[QueueOffer, ...] = ()

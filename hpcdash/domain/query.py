@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.domain.query_conditions import (
     All,
@@ -55,8 +55,7 @@ _LAST_KEY = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)?$")
 _LAST_VALUE = re.compile(r"(?:^|(?<=[\s(!]))([A-Za-z_][A-Za-z0-9_]*)(?:!?[:=])(?:[^\s\",]*,)*([^\s\",]*)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """What a column is compared with; `position` is where it stands in the filter."""
 
     text: str
@@ -339,8 +338,7 @@ def _state_pattern(value: Value) -> Pattern:
     return Pattern(value.text.rstrip("*") + "*", True)
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(Struct, frozen=True):
     """A filter that was read; `mask` is asked again for every new table."""
 
     expression: str

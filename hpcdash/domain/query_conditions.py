@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from enum import Enum
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from hpcdash.domain import nodelist
 from hpcdash.domain.columns import as_array, match_text
@@ -42,8 +42,7 @@ class FilterCondition(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """Text to be equal to, without regard to case; None as `text` is null; in a glob each `*` is any text."""
 
     text: str | None
@@ -92,16 +91,14 @@ def read_switch(text: str) -> bool:
     raise ValueError(f"{text!r} is neither yes nor no")
 
 
-@dataclass(frozen=True, slots=True)
-class Everything:
+class Everything(Struct, frozen=True):
     """Every row."""
 
     def mask(self, table: pa.Table, now_epoch: float) -> pa.Array:
         return pa.repeat(pa.scalar(True), table.num_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class All:
+class All(Struct, frozen=True):
     """Each of the parts holds."""
 
     parts: tuple[FilterCondition, ...]
@@ -113,8 +110,7 @@ class All:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(Struct, frozen=True):
     """One of the parts holds."""
 
     parts: tuple[FilterCondition, ...]
@@ -126,8 +122,7 @@ class Either:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     """The part does not hold."""
 
     part: FilterCondition
@@ -136,8 +131,7 @@ class Not:
         return pc.invert(self.part.mask(table, now_epoch))
 
 
-@dataclass(frozen=True, slots=True)
-class HasWord:
+class HasWord(Struct, frozen=True):
     """`word` stands anywhere in one of the columns, without regard to case."""
 
     columns: tuple[str, ...]
@@ -158,8 +152,7 @@ class HasWord:
         return pc.match_substring(values, text, ignore_case=text.lower() != text.upper())
 
 
-@dataclass(frozen=True, slots=True)
-class TextIs:
+class TextIs(Struct, frozen=True):
     """The text is one of the patterns; of a list, one element is."""
 
     column: str
@@ -183,8 +176,7 @@ class TextIs:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class TextMatches:
+class TextMatches(Struct, frozen=True):
     """A regular expression (RE2) is found in the text, without regard to case; of a list, in one element."""
 
     column: str
@@ -203,8 +195,7 @@ class TextMatches:
         return pc.match_substring_regex(values, self.expression, ignore_case=True)
 
 
-@dataclass(frozen=True, slots=True)
-class NodesHold:
+class NodesHold(Struct, frozen=True):
     """A compressed list of nodes holds one of the names; a glob is matched against the list as it is written."""
 
     column: str
@@ -221,8 +212,7 @@ class NodesHold:
         return pc.or_(result, match_text(column, lambda lists: _lists_holding(lists, names)))
 
 
-@dataclass(frozen=True, slots=True)
-class NumberIs:
+class NumberIs(Struct, frozen=True):
     """The number is one of the values; None among them is null."""
 
     column: str
@@ -237,8 +227,7 @@ class NumberIs:
         return pc.or_(result, pc.is_null(column)) if None in self.values else result
 
 
-@dataclass(frozen=True, slots=True)
-class NumberCompares:
+class NumberCompares(Struct, frozen=True):
     """The number is on the right side of `value`."""
 
     column: str
@@ -251,8 +240,7 @@ class NumberCompares:
         return _compare(table[self.column], self.operator, pa.scalar(self.value))
 
 
-@dataclass(frozen=True, slots=True)
-class InstantIs:
+class InstantIs(Struct, frozen=True):
     """The time lies in one of the days, minutes or seconds written; None among them is null."""
 
     column: str
@@ -273,8 +261,7 @@ class InstantIs:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class InstantCompares:
+class InstantCompares(Struct, frozen=True):
     """The time is before or after an instant; a day or a minute counts from its beginning."""
 
     column: str

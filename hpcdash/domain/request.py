@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from hpcdash.domain.array_tasks import ArrayTasks
 
@@ -57,8 +59,7 @@ NODE_LAUNCHERS = frozenset({Launcher.TORCHRUN, Launcher.ACCELERATE, Launcher.DEE
 LONE_LAUNCHERS = frozenset({Launcher.MPIRUN, Launcher.HOROVODRUN})
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """The image a command runs in. `binds` are `SOURCE[:TARGET[:OPTIONS]]`; `registry` names no secret."""
 
     runtime: Runtime = Runtime.APPTAINER
@@ -67,8 +68,7 @@ class Container:
     force_pull: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True, eq=False):
     """The function that a job calls, by its names there; its arguments are values of TOML.
 
     Of `items` each task of the array has its own: a table is keyword arguments, all else one argument; () for none.
@@ -94,7 +94,11 @@ class Call:
     result_format: str = "pickle"
     main: str = ""
     cache_key: str = ""
-    staged: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
+    staged: Mapping[str, bytes] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same is called, wherever its arguments are staged."""
+        return isinstance(other, Call) and astuple(self)[:-1] == astuple(other)[:-1]
 
     @property
     def name(self) -> str:
@@ -107,8 +111,7 @@ class Call:
         return self.wheel or self.source or next((name for name in self.staged if name.endswith(".whl")), "")
 
 
-@dataclass(frozen=True, slots=True)
-class EarlySignal:
+class EarlySignal(Struct, frozen=True):
     """`USR1@600` to all processes, `B:USR1@600` to the batch shell alone, so long before the time limit."""
 
     name: str
@@ -116,8 +119,7 @@ class EarlySignal:
     batch_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """What a cluster is like, as its configuration says; a request may say otherwise.
 
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
@@ -143,8 +145,7 @@ class Site:
     default_gpu_queue: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, eq=False):
     """What to launch. '' and None: not said. Exactly one of `command`, `script` (a path) and `call` is.
 
     `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
@@ -214,11 +215,14 @@ class Request:
     container: Container | None = None
     call: Call | None = None
     site: Site = field(default_factory=Site)
-    said: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    said: frozenset[str] = frozenset()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the same is to be launched, whoever said so."""
+        return isinstance(other, Request) and astuple(self)[:-1] == astuple(other)[:-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(Struct, frozen=True):
     """`slots` in all, on `nodes` nodes with `per_node` each; `is_per_node_asked`: that number is the person's own.
 
     The nodes give `nodes` × `per_node`, which may be more than was asked for.

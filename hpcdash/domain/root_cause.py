@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 _TRACEBACK = "Traceback (most recent call last)"
 # What a launcher puts before each line of a process: `[rank0]: `, `[1,3]<stderr>:`, `[default0|3]:`, ` 3: `.
@@ -67,8 +68,7 @@ class Strength(IntEnum):
     SCHEDULER = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RootCause:
+class RootCause(Struct, frozen=True):
     """A line with its blanks single and nothing before it; `at` is where it is among the lines.
 
     `rank` is the process that wrote it where a launcher tells, '' else.
@@ -84,8 +84,7 @@ class RootCause:
         return f"rank {self.rank}: {self.line}" if self.rank else self.line
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     text: str
     at: int
     stream: str

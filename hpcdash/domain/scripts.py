@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from hpcdash.domain.text import visible
 
@@ -29,8 +30,7 @@ class LineKind(StrEnum):
     FILE = "file"
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptLine:
+class ScriptLine(Struct, frozen=True):
     """One line, safe to show: `number` is its place in the script (None in a difference), `note` what it asks for."""
 
     text: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 # Every user who has no quota under a name of their own.
 EVERYONE = "*"
@@ -42,8 +43,7 @@ def parse_priority(text: str) -> Priority:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskMark:
+class TaskMark(Struct, frozen=True):
     """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none).
 
     `is_paused`: its owner wants it to be suspended, until the mark no longer says so.

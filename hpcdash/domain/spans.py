@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+
+from msgspec import Struct
 
 from hpcdash.domain.units import DAY, parse_duration, parse_instant
 from hpcdash.errors import UsageError
@@ -12,8 +13,7 @@ from hpcdash.errors import UsageError
 _MOST_SECONDS = 100 * 366 * 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """From `since` to before `until`, in epoch seconds."""
 
     since: int

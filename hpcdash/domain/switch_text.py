@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
@@ -32,8 +34,7 @@ class Thing(StrEnum):
     SPECIAL = "special"
 
 
-@dataclass(frozen=True, slots=True)
-class PathEntry:
+class PathEntry(Struct, frozen=True):
     """What `ls` says of a file or a folder; None and '' where it does not. `changed_at` is in epoch seconds."""
 
     mode: str = ""
@@ -57,8 +58,7 @@ class PathEntry:
         return self.mode[9:10] in ("t", "T")
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchLook:
+class SwitchLook(Struct, frozen=True):
     """What one look at a switch's path found.
 
     `there` is the folder without links on the way, '' where it cannot be entered: `problem` says why. `now` is the
@@ -294,8 +294,7 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
     return f"its log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch (x cancels it)"
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchProgress:
+class SwitchProgress(Struct, frozen=True):
     """How many of the jobs that name a switch live, and how those ended that ended since it was dropped.
 
     `badly` is in words how those ended that did not end with status 0; `job_id` is the one, where there is one alone.
@@ -375,8 +374,7 @@ def format_shared(kind: SwitchKind, running: int) -> str:
     return f"{running} that run name it: the first that looks removes it, and saves alone"
 
 
-@dataclass(frozen=True, slots=True)
-class Deeds:
+class Deeds(Struct, frozen=True):
     """What was done to a switch from here and seen of it: times of day as a person reads them, '' for what was not.
 
     `gone` is when the file was first seen to be gone that nobody cleared from here; `said` what a log says of it, ''

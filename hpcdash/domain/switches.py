@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from hpcdash.domain.text import visible
 
@@ -29,8 +30,7 @@ class SwitchKind(StrEnum):
         return f"{self} switch"
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSwitch:
+class NamedSwitch(Struct, frozen=True):
     """A path as it is named, and in words where. `unknown` are variables in it whose values are not known."""
 
     path: str

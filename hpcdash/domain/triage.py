@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.domain import nodelist
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -36,8 +37,7 @@ _FEWEST_ON_A_NODE = 3
 _CONSPICUOUS_SHARE = 2 / 3
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTask:
+class EndedTask(Struct, frozen=True):
     """A task that ended (or several that ended alike before they began, of one record).
 
     `nodes` are names; `line` is the last meaningful line of its log: '' of an empty one, None where it was not read,
@@ -58,8 +58,7 @@ class EndedTask:
         return self.state in ENDED_BADLY
 
 
-@dataclass(frozen=True, slots=True)
-class TaskGroup:
+class TaskGroup(Struct, frozen=True):
     """Tasks that ended alike, in task order. `key` is the same for the same end, whichever tasks have it.
 
     `node` is one that has most of these failures and '' where none stands out; `on_node` of `count` ran there.

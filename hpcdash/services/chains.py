@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
@@ -15,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.appending import appended
@@ -313,8 +314,7 @@ def _submitted_to_wait_for(native: Mapping[str, str]) -> str | None:
 # -- appending
 
 
-@dataclass(frozen=True, slots=True)
-class Appendix:
+class Appendix(Struct, frozen=True):
     """What is run once more at the end of a chain: a job that is known, or a script of one's own.
 
     `detail` and `past` are what the scheduler says of the job; of a script of one's own they are not there.
@@ -380,8 +380,7 @@ def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> SubmissionPl
     return replace(again, notes=(*again.notes, note))
 
 
-@dataclass(frozen=True, slots=True)
-class StubbedScript:
+class StubbedScript(Struct, frozen=True):
     """The file that a job's stub will read, as it was when it was fetched."""
 
     job_id: str

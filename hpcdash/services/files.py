@@ -6,9 +6,11 @@ import math
 import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import UnreadableOutput, excerpt
@@ -45,8 +47,7 @@ _OBSTACLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
+class FileStat(Struct, frozen=True, eq=False):
     """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
 
     `problem` is '' or says in words why it cannot be read, and `obstacle` which kind that is; `is_missing` is true only
@@ -60,8 +61,12 @@ class FileStat:
     modified_at: float = 0.0
     problem: str = ""
     obstacle: Obstacle | None = None
-    age_seconds: float | None = field(default=None, compare=False)
-    owner: str = field(default="", compare=False)
+    age_seconds: float | None = None
+    owner: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it was the same then; its age and its owner are left out."""
+        return isinstance(other, FileStat) and astuple(self)[:-2] == astuple(other)[:-2]
 
     @property
     def is_there(self) -> bool:
@@ -76,8 +81,7 @@ class FileStat:
         return self.obstacle is Obstacle.UNREACHED
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """Bytes of a file from `offset` on, and what the file was when they were read: `end` is never past its size."""
 
     look: FileStat
@@ -93,8 +97,7 @@ class Chunk:
         return self.end >= self.look.size
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(Struct, frozen=True):
     """At most `length` bytes from `begin` on; None: the last. Of a length of 0 only what the file is is told.
 
     Nothing is read of a file that is still as `known`, nor with `if_blank` where the range before this one holds more

@@ -10,10 +10,11 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.config.plugins import CLUSTER, FIELD, NODE, Plugin, joins_words
@@ -38,8 +39,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+=/-]*")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True, slots=True)
-class PluginCommand:
+class PluginCommand(Struct, frozen=True):
     """What is run of a plugin for one row: `argv`, the variables it gets, and of what, as `job 12`."""
 
     plugin: Plugin

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.store import ClusterStore
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
     from hpcdash.services.watch.board import WatchBoard
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSession:
+class ClusterSession(Struct, frozen=True):
     """A configured, found or recorded cluster.
 
     `origin` says in words where it comes from; times are shown in `zone` (None: this machine's). `pools` are those that

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
@@ -16,8 +17,7 @@ DEFAULT_CAP_BYTES = 256 * 1024 * 1024
 Said = Callable[[bytes], None]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and how long it took.
 
     `truncated` is true when it wrote more than the cap and was ended for that.
@@ -31,16 +31,14 @@ class CommandResult:
     truncated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PromptField:
+class PromptField(Struct, frozen=True):
     """One thing a login node asks for; `secret` is typed unseen."""
 
     label: str
     secret: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own (hostile) words.
 
     `said` is what it said since it last asked, which was shown already.
@@ -53,8 +51,7 @@ class Prompt:
     said: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HostKeyQuestion:
+class HostKeyQuestion(Struct, frozen=True):
     """An unknown host's key: `fingerprint` in OpenSSH's SHA256:… form."""
 
     hop: str
@@ -93,8 +90,7 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
-@dataclass(slots=True)
-class Health:
+class Health(Struct):
     """How a connection is, for the status line and the clusters view.
 
     `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in words. `asking` means

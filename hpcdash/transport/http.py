@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from socket import gaierror
 from types import MappingProxyType
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit
 
 import h11
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.domain.text import clip
 from hpcdash.errors import (
@@ -71,8 +72,7 @@ PathPositions = Callable[[Sequence[str]], Sequence[int]]
 Connect = Callable[[str, int], "asyncio.Future[tuple[_Reader, _Writer]]"]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A response with its body; `epoch_seconds` is what the server's clock said, None where it told no time."""
 
     status: int

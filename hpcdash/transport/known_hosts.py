@@ -9,8 +9,9 @@ import hashlib
 import hmac
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 DEFAULT_PORT = 22
 _MARKERS = ("@cert-authority", "@revoked")
@@ -26,8 +27,7 @@ def name_in_file(host: str, port: int = DEFAULT_PORT) -> str:
     return host.lower() if port == DEFAULT_PORT else f"[{host.lower()}]:{port}"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownKey:
+class KnownKey(Struct, frozen=True):
     """One line that speaks of a host: `marker` is '', '@cert-authority' or '@revoked'."""
 
     path: Path
@@ -46,8 +46,7 @@ class KnownKey:
         return f"{self.key_type} {base64.b64encode(self.blob).decode()}"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownKeys:
+class KnownKeys(Struct, frozen=True):
     """All that is known of one host; `exact` is false when only its name without the port is known.
 
     A revoked key is in `revoked` alone, whatever else is written of it.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 import socket
 import tempfile
-from dataclasses import dataclass
 from typing import IO
+
+from msgspec import Struct
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.errors import excerpt
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(Struct, frozen=True):
     """A running ProxyCommand; what it says on stderr goes into a file without a name."""
 
     process: ChildProcess

@@ -8,10 +8,11 @@ import os
 import re
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env

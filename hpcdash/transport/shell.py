@@ -7,7 +7,8 @@ import re
 import secrets
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed, NotSent, UnreachableError, UsageError, excerpt
 from hpcdash.transport.base import Said
@@ -57,8 +58,7 @@ _WITH_STDIN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteCommand:
+class RemoteCommand(Struct, frozen=True):
     """`text` is what the login shell gets; `marker` begins the lines around the command's own output."""
 
     text: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from asyncssh.config import ConfigParseError, SSHClientConfig, SSHConfig
+from msgspec import Struct
 
 from hpcdash.errors import ConfigError
 from hpcdash.transport.known_hosts import DEFAULT_PORT, name_in_file
@@ -112,8 +112,7 @@ def named_hosts(config_path: Path | None = None) -> dict[str, str]:
     return lines.addresses
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """[user@]host[:port] as a person writes it; None where nothing is said."""
 
     host: str
@@ -121,8 +120,7 @@ class Destination:
     port: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(Struct, frozen=True):
     """One host on the way: where it is, who we are there, by what it is trusted.
 
     `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of them is written;

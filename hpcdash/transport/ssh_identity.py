@@ -7,13 +7,13 @@ import base64
 import contextlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import asyncssh
 from asyncssh.gss import GSSClient, GSSError, gss_available  # type: ignore[attr-defined]
+from msgspec import Struct, field
 
 from hpcdash.domain.text import counted
 from hpcdash.transport.ssh_config import Hop
@@ -38,8 +38,7 @@ class KeyOwner(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Identities:
+class Identities(Struct):
     """`keys` to try in order; `names` says of each key and certificate what it is, or why it is no use.
 
     `next_steps` says what to do about those that are no use. `uses_gssapi`: there is a Kerberos ticket to log in with,
@@ -134,8 +133,7 @@ class _AgentKey(asyncssh.SSHAgentKeyPair):
         return await super().sign_async(data)
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     """A key file as it was read; `key` is its private half where that is in it and not locked."""
 
     path: Path

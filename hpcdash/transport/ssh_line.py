@@ -6,17 +6,16 @@ import asyncio
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import asyncssh
+from msgspec import Struct, field
 
 from hpcdash.transport.proxy_command import Proxy
 
 _CLOSE_SECONDS = 2.0
 
 
-@dataclass(slots=True)
-class SshLine:
+class SshLine(Struct):
     """An open chain; `connection` is the last hop's."""
 
     connections: list[asyncssh.SSHClientConnection] = field(default_factory=list)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.base import Capability
 from hpcdash.config.plugins import Plugin
@@ -50,8 +52,7 @@ _OWN_RANK = 4
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """Something a key does. `views` None: everywhere; `capability`: only where the scheduler has it.
 
     `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks it for the key
@@ -537,8 +538,7 @@ def available(
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedActions:
+class OfferedActions(Struct, frozen=True):
     """A registry with a person's keys; `read_only` takes away all that acts on the cluster."""
 
     registry: tuple[Action, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -218,9 +217,9 @@ class HpcdashApp(DashboardApp):
         if settings.theme != before.theme and settings.theme in self.available_themes:
             self.theme = settings.theme
         waiting = [
-            one.name
-            for one in fields(Settings)
-            if one.name not in _TAKEN_LIVE and getattr(settings, one.name) != getattr(before, one.name)
+            name
+            for name in Settings.__struct_fields__
+            if name not in _TAKEN_LIVE and getattr(settings, name) != getattr(before, name)
         ]
         for name in ("fold_arrays", "clock"):
             if getattr(settings.ui, name) != getattr(before.ui, name):

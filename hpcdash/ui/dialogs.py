@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
+from msgspec import Struct
 from rich.segment import Segment
 from rich.text import Text
 from textual import on
@@ -288,8 +288,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
         self.dismiss([value for value, _ in self._choices if value in marked])
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Something to choose: `value` is what it means, `label` how it is called ('': as its value), `words` about it."""
 
     value: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.domain.job_ids import array_of
 from hpcdash.domain.job_text import state_word
@@ -165,8 +166,7 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
+class Announcement(Struct, frozen=True):
     """One line; `is_bad` where a job of it failed."""
 
     words: str

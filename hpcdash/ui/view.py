@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import Struct
 from rich.text import Text
 from textual.await_remove import AwaitRemove
 from textual.message import Message
@@ -27,8 +27,7 @@ FRAMED_LINES = 30
 _FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
+class Targets(Struct, frozen=True):
     """Jobs to act on: their ids as a scheduler takes them (an array's number for all of it), and the rows they are.
 
     `rows` are of domain.schema.JOBS. `missing` are marked ids that no list has any more.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from typing import cast
+
+from msgspec import Struct
 
 from hpcdash.backends.base import Capability
 from hpcdash.ui.view import View
 
 
-@dataclass(frozen=True, slots=True)
-class ViewSpec:
+class ViewSpec(Struct, frozen=True):
     """`place` is MODULE:CLASS below hpcdash.ui; a `root` view has no view below it, and is a command after ':'."""
 
     name: str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.embedded.backend import embedded_backend

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions

@@ -7,10 +7,10 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.cli.build import build_session, connection_pool
 from hpcdash.cli.terminal import TerminalPrompter

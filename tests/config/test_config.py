@@ -122,8 +122,8 @@ def test_the_example_states_the_true_defaults_and_every_key() -> None:
     default = Settings()
     assert (read.poll, read.theme, read.read_only) == (default.poll, default.theme, default.read_only)
     assert (read.ui.fold_arrays, read.ui.clock) == (default.ui.fold_arrays, default.ui.clock)
-    assert tomllib.loads(opened)["poll"].keys() == set(PollSettings.__slots__)
-    assert tomllib.loads(opened)["embedded"].keys() == set(EmbeddedSettings.__slots__)
+    assert tomllib.loads(opened)["poll"].keys() == set(PollSettings.__struct_fields__)
+    assert tomllib.loads(opened)["embedded"].keys() == set(EmbeddedSettings.__struct_fields__)
     assert read.clusters["juno"].poll.mine_seconds == 30.0
 
 

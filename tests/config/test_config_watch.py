@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.config.example import default_config_text
 from hpcdash.config.problems import ConfigProblems

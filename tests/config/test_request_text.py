@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcdash.backends.script.body import NOT_KEPT, secrets_file
 from hpcdash.config.request import read_request, request_text, without_secrets

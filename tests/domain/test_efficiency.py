@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import Usage
 from hpcdash.domain.efficiency import NOT_ACCOUNTED, advice, meters

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import Deeds, PathEntry, SwitchLook, SwitchProgress, Thing, story_lines, telling_line
 from hpcdash.domain.switches import SwitchKind

@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, Run, home_with

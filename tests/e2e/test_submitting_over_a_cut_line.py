@@ -8,10 +8,11 @@ import pwd
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import Backend

@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import Query
 from hpcdash.errors import UnreadableOutput

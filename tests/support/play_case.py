@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from hpcdash.backends.base import Backend, Capability
@@ -96,7 +96,7 @@ def expected_of(directory: Path) -> dict[str, Any]:
             rejected[key] = list(parsed.rejected)
         return table_to_json_rows(parsed.table, schema.public_names(kind))
 
-    attempt("probe", lambda: asdict(play(transport, backend.probe.query())))
+    attempt("probe", lambda: msgspec.to_builtins(play(transport, backend.probe.query())))
     cluster = found["probe"]["cluster"] if "probe" in found else ""
     for key, (kind, build) in table_questions(backend, transport.user, cluster).items():
         if key not in LATER or Capability(key) in backend.capabilities:

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from tests.support.slurm import SlurmLab
 from tests.support.warm_start import is_warm, warm_start
@@ -18,8 +19,7 @@ from tests.support.warm_start import is_warm, warm_start
 SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """How one call ended."""
 
     argv: tuple[str, ...]
@@ -49,8 +49,7 @@ class Run:
         return self.stderr
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """hpcdash in `home`, where its configuration, cache, logs and .ssh are; `before` are options of every call."""
 
     home: Path

@@ -17,10 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.slurm.backend import BACKEND
@@ -37,8 +39,7 @@ LONGEST_WORD_IN_PLACE = 100
 _COMMAND_LIMIT_SECONDS = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """One command's answer as it goes into a case; `name` is the stem of its files."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 
 def files_in(folder: Path, scheduler: str, names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:

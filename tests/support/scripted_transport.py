@@ -6,9 +6,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.slurm import nodes, queues
 from hpcdash.backends.slurm.rows import Layout
@@ -41,8 +43,7 @@ ACT = "act"
 _JOB_IDS = re.compile(r"(?:jobid=)?([0-9].*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """What was to be run: `words` without a leading env, `limits` as the transport was given them."""
 
     argv: tuple[str, ...]

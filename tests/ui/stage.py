@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.node_checks import NodeCheckRecords

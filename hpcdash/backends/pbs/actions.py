@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.pbs.dialects import Dialect, pbs
@@ -38,8 +41,7 @@ _CUT_OFF = (124, 130, 137, 143)
 _NO_STATUS = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A job as it was asked for, the argument that stands for it or a part of it, and what that argument means."""
 
     job_id: str
@@ -47,8 +49,7 @@ class Target:
     meant: JobId
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalHint:
+class RefusalHint(Struct, frozen=True):
     """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the job's array.
 
     `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the server goes.
@@ -119,8 +120,7 @@ def _outcome(target: Target, said: tuple[JobId, str] | None, hints: Sequence[Ref
     return Outcome(target.job_id, done, said_words, can_force=hint is not None and hint.can_force)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
+class _Rest(Struct, frozen=True):
     """How jobs fared of which nothing was said; `unnamed` arguments stand for them."""
 
     status: int
@@ -172,7 +172,7 @@ def _hinted(words: str, hints: Sequence[RefusalHint], meant: JobId | None = None
     hint = _hint_for(words, hints, meant)
     if hint is None:
         return words
-    array = "" if meant is None else str(replace(meant, tasks=None))
+    array = "" if meant is None else str(dataclasses.replace(meant, tasks=None))
     return f"{words} ({hint.words.format(array=array)})"
 
 
@@ -215,8 +215,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9][A-Za-z0-9_.:-]*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Alteration:
+class Alteration(Struct, frozen=True):
     """qalter's options for any job, the queue to move to ('': none), and qalter's options for a whole array."""
 
     options: tuple[str, ...] = ()
@@ -412,8 +411,7 @@ def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCom
             raise UsageError(f"{verb} is not an action on jobs")
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """The words of a command up to the ids, what it is for, and what is added to its answer."""
 
     words: tuple[str, ...]
@@ -475,7 +473,7 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
     if job.component is not None:
         raise UsageError(f"{text!r} is not a PBS job ID", "Write 12, 12[3] or 12[3-5].")
     if dialect.has_array_brackets:
-        return replace(job, has_brackets=job.has_brackets or job.tasks is not None)
+        return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
     if job.tasks is not None or job.has_brackets:
         # They would read 12_3 as the number 12, and do it to the whole array.
         raise UsageError(f"{text!r}: Slurm's commands by Torque's names take only whole jobs", _AS_SLURM)
@@ -483,7 +481,7 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
 
 
 def _array_target(job_id: str, job: JobId) -> Target:
-    whole = replace(job, tasks=None, has_brackets=True)
+    whole = dataclasses.replace(job, tasks=None, has_brackets=True)
     return Target(job_id, str(whole), whole)
 
 
@@ -498,7 +496,7 @@ def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target
             # Asked for twice, a task would be refused the second time.
             targets.append(_array_target(job_id, job))
         elif dialect is Dialect.TORQUE and program in _TAKES_TASKS_OPTION and job.tasks.count > 1:
-            targets.append(Target(job_id, str(replace(job, tasks=None)), job))
+            targets.append(Target(job_id, str(dataclasses.replace(job, tasks=None)), job))
         else:
             # PBS's own programs take no comma: 12[1,3] is 12[1] and 12[3].
             targets += [_range_target(job_id, job, tasks) for tasks in job.tasks.ranges]
@@ -510,13 +508,13 @@ def _throttled(dialect: Dialect, jobs: Sequence[Job]) -> list[Target]:
     """A throttle is an array's: 12 is 12[]. Torque's qalter would read a task as the array."""
     for job_id, job in jobs:
         if job.tasks is not None and dialect is Dialect.TORQUE:
-            raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {replace(job, tasks=None)}")
-    arrays = [(job_id, job if job.tasks else replace(job, has_brackets=True)) for job_id, job in jobs]
+            raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {dataclasses.replace(job, tasks=None)}")
+    arrays = [(job_id, job if job.tasks else dataclasses.replace(job, has_brackets=True)) for job_id, job in jobs]
     return _targets(dialect, "qalter", arrays)
 
 
 def _range_target(job_id: str, job: JobId, tasks: range) -> Target:
-    meant = replace(job, tasks=ArrayTasks((tasks,)))
+    meant = dataclasses.replace(job, tasks=ArrayTasks((tasks,)))
     return Target(job_id, str(meant), meant)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.pbs.states import ENDED_LETTERS
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
@@ -29,8 +29,7 @@ _NOT_KNOWN_OF_MANY = ("started_at", "ends_at", "elapsed_seconds", "node_list", "
 _RESOURCES = ("nodes", "cpus", "gpus", "memory_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class _Parent:
+class _Parent(Struct, frozen=True):
     """What a parent's record says of its tasks; texts as PBS writes them."""
 
     at: int
@@ -42,8 +41,7 @@ class _Parent:
     max_run_subjobs: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A row made of the record `at`; `state` None: the record's own."""
 
     at: int

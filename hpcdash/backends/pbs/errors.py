@@ -6,7 +6,8 @@ Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Sl
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer
 from hpcdash.errors import (
@@ -31,8 +32,7 @@ _LIST_HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=", b"<Data>", b"<?xm
 _NO_HISTORY_WORDS = b"not configured to maintain job history"
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     """A way to fail; `{name}` in its texts is the command's name."""
 
     error: type[CommandError]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.arrays import COUNTS, REMAINING, SUBMITTED, THROTTLE, spread, with_subjob_ends
@@ -467,8 +467,7 @@ _GPUS = frozenset({"ngpus", "gpus", "ngpu", "gpu", "naccelerators"})
 _MOST_DIGITS = 9
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRequest:
+class ResourceRequest(Struct, frozen=True):
     """Sums over all chunks. No memory named: None; a chunk that names no CPUs has one."""
 
     nodes: int

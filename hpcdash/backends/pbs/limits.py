@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
@@ -58,8 +58,7 @@ _TIMES = frozenset({"walltime", "cput", "pcput"})
 _RUNNING = re.compile(r"\bRunning:([0-9]{1,12})")
 
 
-@dataclass(frozen=True, slots=True)
-class _Person:
+class _Person(Struct, frozen=True):
     user: str
     group: str
     groups: frozenset[str]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
@@ -312,8 +313,7 @@ class Want(StrEnum):
     WHOLE = "whole"
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """A question for jobs. `command` is what a person would have called; `job_ids` are those asked for."""
 
     argv: tuple[str, ...]
@@ -323,8 +323,7 @@ class Listing:
     job_ids: tuple[JobId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     """The answer: records as read_records gives them, and what the login node's clock said, in epoch seconds.
 
     `owner` is whose jobs were asked for, '' for everyone's; text and XML are not narrowed to them.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.pbs.dialects import Dialect
@@ -34,8 +35,7 @@ _MOVES_SUBMIT_FOLDER = "w"
 Native = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
+class _Stream(Struct, frozen=True):
     """stdout (`key` o) or stderr (e): where pbs_mom writes it while the job runs, and what becomes of it."""
 
     key: str
@@ -47,8 +47,7 @@ _STDOUT = _Stream("o", ".OU", "Output_Path")
 _STDERR = _Stream("e", ".ER", "Error_Path")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """A file: `host` is the node whose own disk it is on, '' where the login node is to have it."""
 
     path: str

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
@@ -139,8 +139,7 @@ def _queue(said: Mapping[str, str | None], is_default: bool | None, *, is_slurm:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Person:
+class _Person(Struct, frozen=True):
     """Who asks, and when the reservations that they may see begin, by their queues."""
 
     user: str

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import chunks, split_list
@@ -69,8 +71,7 @@ _SAID_ANEW = frozenset("vVCfz")
 _NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What a job was given, by the keys of domain.qsub.settings, without what is a default and known for one.
 
     `variables` are NAME=VALUE as -v takes them, `array` the tasks as submitted ('' for none known), `notes` in words

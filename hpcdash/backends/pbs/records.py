@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.pbs.text_records import TRUSTED_HEADS, Record, join_attribute, text_records, xml_records
 from hpcdash.backends.pbs.values import as_text, restored
@@ -39,8 +39,7 @@ class Form(StrEnum):
     WRAPPED = "wrapped"
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
+class Records(Struct, frozen=True):
     """Text columns: `id`, then the attributes asked for, null where a record has none; and what was rejected, in words.
 
     A resource is an attribute of its own: Resource_List.walltime.

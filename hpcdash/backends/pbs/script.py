@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from hpcdash.backends.options import Directives, said_twice, whole_options
 from hpcdash.backends.pbs import options as qsub
@@ -421,7 +423,7 @@ def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> s
             f"{written}: slots_per_node asks for {slots.nodes} nodes, which {asked.arrangement} may not give",
             f"Leave {asked.arrangement} out, or slots_per_node.",
         )
-    return str(replace(asked, arrangement="scatter"))
+    return str(dataclasses.replace(asked, arrangement="scatter"))
 
 
 MARK = "HPCDASH_COMMAND_OF"

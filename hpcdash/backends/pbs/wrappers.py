@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.pbs.text_records import Record, text_records
 from hpcdash.backends.queries import row_excerpt
@@ -20,8 +21,7 @@ _SHORT_HEADER = re.compile(rb"Job id +[^\n]*\n(-[- ]*)\n")
 _ID, _USER, _QUEUE = 0, 2, 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     """What the short list says of a job, as far as its columns are wide."""
 
     user: bytes

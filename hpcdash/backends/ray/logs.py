@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
@@ -23,8 +24,7 @@ _FILE = re.compile(r"[^/]+\.(out|err)")
 _SHORT_ID = 8
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     """A worker process: where it is, what it ran, and what it runs."""
 
     node: str

@@ -9,10 +9,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, excerpt
@@ -25,8 +25,7 @@ _MOST_WORDS = 64 * 1024
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """One response of several; `epoch_seconds` is the server's clock."""
 
     status: int

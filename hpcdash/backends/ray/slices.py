@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
@@ -24,8 +25,7 @@ _MOST_CHIPS_ALONE = 8
 _HEAD = re.compile(r"TPU-(.+)-head")
 
 
-@dataclass(frozen=True)
-class SliceType:
+class SliceType(Struct, frozen=True):
     """What a slice of a type has: `workers`, each a machine with `chips`."""
 
     name: str
@@ -80,8 +80,7 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """How one worker of an attempt is; `why` is what is said of its end, `node` its address, '' where not known."""
 
     number: int
@@ -92,8 +91,7 @@ class Worker:
     node: str = ""
 
 
-@dataclass(frozen=True)
-class SliceRun:
+class SliceRun(Struct, frozen=True):
     """How a run on slices stands, as its driver wrote it last; `waiting` is what it waits for, '' in an attempt."""
 
     attempt: int

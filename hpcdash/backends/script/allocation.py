@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # The kind of its request, and what is staged with its script; runs are folders below RUNS_FOLDER of its launch.
 KIND = "allocation"
@@ -16,8 +17,7 @@ CLOSED_NAME = "closed"
 STDOUT_NAME, STDERR_NAME = "out", "err"
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """What an allocation waits with: after so long without use it ends; None: only at its time limit."""
 
     idle_seconds: int | None = None

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.script.allocation import Waiting
 from hpcdash.backends.script.call import call_command, call_package, call_python
@@ -180,8 +182,7 @@ PROVENANCE_NAME = "git.txt"
 CODE_FOLDER = "code"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a launch is: `uid` tells it from others, `folder` on the cluster holds its script, files and logs.
 
     `folder` is absolute, '' where it is not known: then the logs are in the folder the script is submitted from.
@@ -205,8 +206,7 @@ class Place:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchScript:
+class BatchScript(Struct, frozen=True):
     """What would be submitted. `warnings` are sentences for the person who asks, to be shown before it is."""
 
     text: str
@@ -214,8 +214,7 @@ class BatchScript:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """What a script starts on each node: bash that defines it, the words for a fan-out, and how they are started.
 
     `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
@@ -18,8 +19,7 @@ _INTERVALS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 _LABEL = re.compile(r"hourly|daily|weekly|[1-9][0-9]{0,5}[smhd]")
 
 
-@dataclass(frozen=True, slots=True)
-class CronJob:
+class CronJob(Struct, frozen=True):
     """A job that comes again every `every_seconds`, and its places below `folder`, an absolute path on the cluster.
 
     `options` are the scheduler's, a directive each; `program` is the argv before the embedded queue's commands.
@@ -80,8 +80,7 @@ def label_in(name: str) -> str | None:
     return label if name.startswith("hpcdash-") and _LABEL.fullmatch(label) else None
 
 
-@dataclass(frozen=True, slots=True)
-class CronParts:
+class CronParts(Struct, frozen=True):
     """What one scheduler gives to the script: its directive lines, and bash that defines these functions.
 
     `waiting` prints the ids of the job's successors that wait, `submit_again` submits it for `$every` seconds from now,

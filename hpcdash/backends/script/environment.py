@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnvironment:
+class JobEnvironment(Struct, frozen=True):
     """Names of variables, without `$`; '' where the scheduler has none.
 
     `own` are patterns of the scheduler's variables. `log_name` and `array_log_name` are bash for the names of a

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.domain.request import LONE_LAUNCHERS, EarlySignal, Launcher
@@ -47,8 +48,7 @@ _NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
 _MPI = re.compile(r"(?:^|[;&|(])[ \t]*(?:exec[ \t]+)?(?P<program>mpirun|mpiexec(?:\.hydra)?)\b", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """What a fan-out starts: a `line` of bash, and how many on a node (None: as the tasks are spread).
 
     `notes` are sentences for the person who asks.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.options import Option, ParsedCommandLine
 from hpcdash.domain.demand import Demand, LintFinding, unmet
@@ -27,8 +29,7 @@ _ODD = re.compile(f"[{_DASHES}{_QUOTES}{_BLANKS}]")
 _ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptRules:
+class ScriptRules(Struct, frozen=True):
     """How one scheduler takes a script.
 
     `option_findings` are for a directive's option that it takes, `unknown` for one that it does not know, `foreign` for
@@ -215,5 +216,5 @@ def overridden_demand(demand: Demand, names: Set[str], *, queues: Set[str], limi
         return demand
     places = {"queues": "queue"} if names & queues else {}
     places |= {"limit_seconds": "time"} if names & limit_seconds else {}
-    others = dict.fromkeys(field.name for field in fields(Demand) if field.name not in demand.where)
+    others = dict.fromkeys(name for name in Demand.__struct_fields__ if name not in demand.where)
     return replace(demand, where={**dict.fromkeys(others, "extra_args"), **demand.where, **places})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # The driver and each GPU that is visible: memory is written on it and read back.
 _CUDA = """\
@@ -114,8 +115,7 @@ esac
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCheck:
+class NodeCheck(Struct, frozen=True):
     """One of them: what it does in words, its time limit, and its bash, which prints a finding in its last line.
 
     It ends with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard library.
@@ -160,8 +160,7 @@ _SAID = re.compile(
 _GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """What one check found on one node: `state` is ok, skipped or failed. `words` are hostile."""
 
     node: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ALTERABLE, COMMENT, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer
@@ -46,8 +48,7 @@ _NOT_FOUND_STATUS = 127
 _CUT_OFF = (124, 137, 143)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A job as it was asked for and the argument that stands for it, or for a part of it.
 
     `is_shared`: the argument stands for other jobs too.
@@ -255,8 +256,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Alteration:
+class Alteration(Struct, frozen=True):
     """`NAME=VALUE` words of `scontrol update`: for any jobs, for one job at a time, and for whole arrays."""
 
     fields: tuple[str, ...] = ()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
 from hpcdash.backends.slurm.commands import slurm
@@ -44,8 +44,7 @@ _MINUTES_OF = {"cpu": "cpu", "gres/gpu": "gpu", "node": "node"}
 _SECONDS_A_MINUTE = 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(Struct, frozen=True):
     """A limit by the database's name and the controller's; `per` as in LIMITS.
 
     `resource` is that of LIMITS; where it is '' the value is a list of TRES, and `ending` goes behind each of their
@@ -95,8 +94,7 @@ _QOS_FIELDS = ("name", *(limit.field for limit in _OF_QOS))
 _AMOUNTS = re.compile(r"([^()]*)(?:\(([0-9.]+)\))?")
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(Struct, frozen=True):
     """What the controller says of a QoS, key → text; of accounts by their names, of users by their numbers."""
 
     own: Mapping[str, str]
@@ -104,8 +102,7 @@ class _Use:
     users: Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Controller:
+class _Controller(Struct, frozen=True):
     """The association manager's records: (account, user, partition) → what is used; account → its parent."""
 
     associations: Mapping[tuple[str, str, str], Mapping[str, str]]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
 from hpcdash.backends.slurm.commands import slurm
@@ -54,8 +54,7 @@ _FLAGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Person:
+class _Person(Struct, frozen=True):
     """Who asks. `accounts` None: not known."""
 
     user: str

@@ -8,10 +8,10 @@ column, whatever bytes it holds; the joined first pieces are CSV, a row a line.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
+from msgspec import Struct
 
 from hpcdash.backends.queries import row_excerpt
 from hpcdash.domain.columns import text_column
@@ -23,8 +23,7 @@ _CHUNK_BYTES = 1 << 20
 NOTHING = ["N/A", "(null)", "Unknown", "None", "NONE", "n/a", "UNKNOWN", "INVALID", "NOT_SET", ""]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The fields of a row in `-O` names: `plain` are Slurm's own, `hostile` may hold any byte."""
 
     plain: tuple[str, ...]
@@ -37,8 +36,7 @@ class Layout:
         return ",".join([*plain, *ended_by_token])
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Text columns named as in the layout (plain ones null where Slurm said nothing), and what was rejected."""
 
     table: pa.Table

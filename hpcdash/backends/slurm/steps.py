@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.slurm import values
@@ -47,8 +47,7 @@ def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
     return Query(slurm("sh", "-c", _SCRIPT, "sh", *words), partial(parse_steps, token=token), cap_bytes=TEXT_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A part of an answer, read as an answer of its own."""
 
     argv: tuple[str, ...]

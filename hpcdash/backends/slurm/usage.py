@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
@@ -43,8 +45,7 @@ RUNNING_NOTE = "counts running steps only"
 NO_STEP_NOTE = "no step is running right now"
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """One step: sums over its tasks, the largest of one task, and when it ran (None: not known, or to this day)."""
 
     name: str

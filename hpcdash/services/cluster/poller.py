@@ -6,7 +6,8 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hpcdash.errors import (
     AuthenticationFailed,
@@ -28,8 +29,7 @@ _MOST_DOUBLINGS = 8
 NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How often each kind is asked, in seconds; `controller_share` is the most of the controller's time we take."""
 
     seconds: Mapping[Kind, float]
@@ -37,8 +37,7 @@ class Pace:
     controller_share: float = 0.1
 
 
-@dataclass(slots=True)
-class _Schedule:
+class _Schedule(Struct):
     """When a kind was last asked (monotonic), how long it took, and how often in a row it failed."""
 
     asked_at: float = float("-inf")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.domain import schema
 from hpcdash.services.arrow_files import read_table, write_table
@@ -49,8 +49,7 @@ SCHEMAS: dict[Kind, pa.Schema] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A table in its kind's schema, taken at an epoch second; `cached` when it is from an earlier run.
 
     `scheduler` is who an earlier run asked: the backend's name and, where that was told, the server's (`pbs pbs01`).

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
@@ -57,8 +58,7 @@ _MOST_PATIENCE = 2
 _CLOCK_STEP_SECONDS = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """What a store tells its listeners: which table is new, or that its health or errors changed (kind None)."""
 
     kind: Kind | None

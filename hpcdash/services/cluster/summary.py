@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.domain.columns import STATE_ORDER
 from hpcdash.domain.states import ACTIVE, WAITING
 
 
-@dataclass(frozen=True, slots=True)
-class QueueUse:
+class QueueUse(Struct, frozen=True):
     """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `total` leaves out those on nodes that are down.
 
     `used` is None where that is not told (PBS, whose queues share nodes). `own` is how many of one's own jobs it has.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.inside import OF_JOB, InsideCommand, NodeOutput
 from hpcdash.domain.states import ENDED
@@ -114,8 +115,7 @@ done
 _LEFT = re.compile(r"left by job (\d+), which has ended: (\d+/\d+): (.*)")
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(Struct, frozen=True):
     """A process that `job` had started on a node: its number and its start in ticks of that machine, `4711/88212`."""
 
     node: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.inside import InsideCommand
 from hpcdash.config.exec import SiteCommand
@@ -16,8 +17,7 @@ from hpcdash.services.inside.stacks import STACKS
 _EACH_GPU, _TIMEOUT = "--each-gpu", "--timeout"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyCommand:
+class ReadyCommand(Struct, frozen=True):
     """`name` is what it is called in a list, `words` what it tells."""
 
     name: str

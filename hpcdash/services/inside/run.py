@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.inside import CAP_BYTES, Frames, InsideCommand, InsideStep, NodeOutput
@@ -27,8 +29,7 @@ EXEC = "exec"
 _TIMED_OUT = (124, 137)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputGroup:
+class OutputGroup(Struct, frozen=True):
     """What several nodes, or GPUs, answered alike. `places` are as they are shown, `answer` is that of the first."""
 
     places: str
@@ -46,8 +47,7 @@ class OutputGroup:
         return tuple(shown_line(line).text for line in self.answer.output.splitlines())
 
 
-@dataclass(frozen=True, slots=True)
-class InsideAnswer:
+class InsideAnswer(Struct, frozen=True):
     """What each node (or GPU) of a job answered to a command, in their natural order, and who did not."""
 
     command: InsideCommand

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.inside import OF_JOB, InsideCommand, NodeOutput
 from hpcdash.domain.text import visible
@@ -55,8 +56,7 @@ _MAIN_THREAD = re.compile(r'Thread \S+ \([^)]*\): "?MainThread"?')
 _FRAME = re.compile(r"^\s+(\S.* \(.+:\d+\))$")
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A place in the code, innermost first, and who stands there: ranks where they have such, else processes."""
 
     frame: str

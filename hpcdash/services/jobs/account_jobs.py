@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.queries import JobScope, ParsedTable
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
@@ -21,8 +21,7 @@ from hpcdash.services.shared_answers import SharedAnswers
 STATES = {"waiting": WAITING, "running": ACTIVE, "ended": ENDED}
 
 
-@dataclass(frozen=True, slots=True)
-class FoundJobs:
+class FoundJobs(Struct, frozen=True):
     """Rows of domain.schema.JOBS as they were at an epoch second, and how many could not be read."""
 
     table: pa.Table

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope
@@ -34,8 +36,7 @@ pause = asyncio.sleep
 _GOES_ON_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What would be done: the request, the rows of domain.schema.JOBS it touches as far as known, the commands."""
 
     request: ActionRequest
@@ -48,8 +49,7 @@ class Plan:
         return sum(command.pause_seconds for command in self.commands)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """How it went; `journal_problem` says in words why it is not in the journal, '' where it is.
 
     `note_again` notes there what was found out later, and gives in words why it could not; None: it is not in there.
@@ -58,7 +58,7 @@ class Report:
     plan: Plan
     outcomes: tuple[Outcome, ...]
     journal_problem: str = ""
-    note_again: Callable[[Sequence[Outcome]], str] | None = field(default=None, compare=False, repr=False)
+    note_again: Callable[[Sequence[Outcome]], str] | None = None
 
 
 class Actions:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.shell import ShellRequest
 from hpcdash.domain.job_ids import holds_many
@@ -23,8 +24,7 @@ from hpcdash.transport.node import ThroughNode
 _MOST_NODES_NAMED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ShellPlan:
+class ShellPlan(Struct, frozen=True):
     """What runs over `transport`; `title` says where that is, `notes` what it does not give."""
 
     job_id: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, LogFiles
@@ -44,8 +45,7 @@ MOST_LINES = 500
 SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
 
 
-@dataclass(frozen=True, slots=True)
-class JobFailure:
+class JobFailure(Struct, frozen=True):
     """What the end of a failed job's log tells; `stream` is whose it is: stderr, stdout, or log where they are one.
 
     `problem` says in few words why nothing was read, '' else.
@@ -128,8 +128,7 @@ def _parse_up(answer: Answer) -> frozenset[str]:
     return hosts_up(shown_line(line).text for line in answer.stdout.split(b"\n"))
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(Struct, frozen=True):
     """Lines that are safe to show, blank ones at the ends left out; () where nothing was written.
 
     `cause` says why where anything does; where its line is further up it comes before the others as `above`.

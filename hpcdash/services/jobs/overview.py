@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.base import PolicyReason
 from hpcdash.backends.job_detail import Activity, JobDetail, Usage
@@ -49,8 +49,7 @@ ACTIVITY_EVERY_SECONDS = 15.0
 _MOST_RELATED = 200
 
 
-@dataclass(frozen=True, slots=True)
-class JobSight:
+class JobSight(Struct, frozen=True):
     """What the tables knew when they were looked at; `row` None: nothing of this job, nor of whom it waits for.
 
     `related` are the jobs this one depends on, `dependents` all that wait for some other job, as far as they are known.
@@ -149,8 +148,7 @@ def _dependencies(row: Row, tables: Sequence[KnownTable]) -> tuple[tuple[Row, ..
     return tuple(related.values()), tuple(dependents.values())
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTable:
+class KnownTable(Struct, frozen=True):
     """A table of domain.schema.JOBS, when it was taken, and whether every living job of the job's owner is in it."""
 
     taken_at: float

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.domain.arrays import TaskStates
 from hpcdash.domain.dependencies import Branch, format_never, parse_dependency, waited_for_by, waits_for
@@ -41,8 +42,7 @@ _HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancell
 _MOST_LOG_CELLS = 400
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A line: `label` and `value`; `fraction` of a whole, for a bar; `state` is that of the job it speaks of.
 
     `pieces` are (words, state) pairs that stand in the place of `value`. `is_dim`: a remark.
@@ -60,8 +60,7 @@ class Entry:
         return "".join(words for words, _ in self.pieces) if self.pieces else self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Entries under a title; `is_aside`: it may stand beside the others where there is room, `is_broad`: below them.
 
     Paths are broad: one that is torn cannot be copied.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.impact import count_jobs
@@ -24,8 +25,7 @@ Row = Mapping[str, Any]
 MOST_LOOKED_UP = 100
 
 
-@dataclass(frozen=True, slots=True)
-class RequeueFacts:
+class RequeueFacts(Struct, frozen=True):
     """What is known here of jobs. `switches` are rows by the absolute path of their kill switch, `checkpoints` the
     folders that jobs are told to go on from, by a row's id; %a in one is the task."""
 

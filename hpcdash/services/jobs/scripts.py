@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import Capability

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
@@ -41,8 +41,7 @@ Row = dict[str, Any]
 _ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
 
 
-@dataclass(frozen=True, slots=True)
-class JobEvent:
+class JobEvent(Struct, frozen=True):
     """Something that happened to a job, seen at an epoch second; `before` and `after` are our states, '' unknown.
 
     `reason` is why it waits now, where that is what changed.
@@ -56,8 +55,7 @@ class JobEvent:
     reason: str = ""
 
 
-@dataclass(slots=True)
-class _Missing:
+class _Missing(Struct):
     """A job that left the list and whose end is not known yet; `is_queued` when the controller knows it as alive."""
 
     row: Row
@@ -268,8 +266,7 @@ class JobTracker:
         return JobEvent(now, job_id, row["name"] or "", before, str(row["state"]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
+class _Index(Struct, frozen=True):
     """Rows by id, and rows by array; a job that is no array task goes by its id in both."""
 
     by_id: dict[str, Row]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.backends.queries import JobScope
@@ -36,8 +37,7 @@ _OF_FAILURES = ["id", "array_id", "array_task", "state", "exit_code", "exit_sign
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Tasks:
+class Tasks(Struct, frozen=True):
     """An array's rows of domain.schema.JOBS: those that ended, and the others; or those of the workers of one job.
 
     `problem` says in words why some of the past may be missing, '' where nothing is.
@@ -114,13 +114,12 @@ def _rows_of_array(tables: Sequence[pa.Table], number: str) -> list[Row]:
 def tasks_of(row: Row) -> ArrayTasks | None:
     """The tasks a row holds; None where they are not told."""
     try:
-        return replace(parse_tasks(row["array_task"] or ""), throttle=None)
+        return dataclasses.replace(parse_tasks(row["array_task"] or ""), throttle=None)
     except ValueError:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Triage:
+class Triage(Struct, frozen=True):
     """What became of an array: `groups` of its ended tasks, and its rows. `notes` say in words what is not known."""
 
     tasks: Tasks
@@ -289,8 +288,7 @@ async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
     return _Paths(known, stdout, stderr)
 
 
-@dataclass(frozen=True, slots=True)
-class PathTemplate:
+class PathTemplate(Struct, frozen=True):
     """A path in pieces; between two of them stands the task's number, zero-padded to `widths`."""
 
     pieces: tuple[str, ...]
@@ -334,8 +332,7 @@ def _shared_width(numbers: tuple[str, str], tasks: tuple[str, str]) -> int | Non
     return widths.pop() if padded == numbers else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Paths:
+class _Paths(Struct, frozen=True):
     """Where tasks write: those that were asked for, and templates for the others."""
 
     known: Mapping[str, LogFiles]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.services.files import Chunk, FileRange, Obstacle, files_query
@@ -19,8 +20,7 @@ _PROBLEMS: dict[Obstacle | None, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(Struct, frozen=True):
     """The last lines of a file, safe to show, blank ones too; `problem` says why there are none, '' else."""
 
     lines: tuple[str, ...]

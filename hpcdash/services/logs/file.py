@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.files import (
@@ -47,8 +48,7 @@ head -c "$2" <"$1" | wc -l
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """Whole pieces of a file, and the bytes of exactly these."""
 
     chunk: Chunk

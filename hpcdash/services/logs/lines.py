@@ -8,9 +8,10 @@ is made visible as in domain.text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from hpcdash.domain.text import visible, width_of
 
@@ -57,8 +58,7 @@ class Span(NamedTuple):
     style: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLine:
+class ShownLine(Struct, frozen=True):
     """One line as a terminal shows it: printable text, and spans in its order that do not overlap."""
 
     text: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script
@@ -20,8 +21,7 @@ _MOST_NAMED = 8
 _HOW_LISTED = "hpcdash log JOB --logs lists them."
 
 
-@dataclass(frozen=True, slots=True)
-class LogPlace:
+class LogPlace(Struct, frozen=True):
     """Where a job writes: its details, its row of domain.schema.JOBS, and the files.
 
     A single task that waits in its array's record has a row of its own: the array's, with the task's id and number.

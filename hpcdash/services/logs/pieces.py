@@ -12,10 +12,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from operator import add
 from typing import NamedTuple
+
+from msgspec import Struct
 
 BLOCK = 32 * 1024
 LONGEST_PIECE = 2 * BLOCK
@@ -35,8 +36,7 @@ class Piece(NamedTuple):
     overwritten: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Struct, frozen=True):
     """Pieces without a gap between them, in the file's order: piece i is from cuts[i] to cuts[i + 1].
 
     `overwritten` holds the starts of those that take no row. `is_open` is true where the last piece ended only because

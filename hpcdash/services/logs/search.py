@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+from msgspec import Struct
 
 from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
 from hpcdash.services.files import Chunk
@@ -44,16 +45,14 @@ _EPOCH = re.compile(r"^\W?(1[0-9]{9})(?:\.([0-9]{1,9})|([0-9]{3}))?(?![0-9])")
 _TYPED_TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(Struct, frozen=True):
     """The offset of a line; `from_the_other_end`: the search had to start again there."""
 
     offset: int
     from_the_other_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TimeFound:
+class TimeFound(Struct, frozen=True):
     """The offset of the first line at or after a time; None: all lines are before it. `seconds` as in logs.times."""
 
     offset: int | None
@@ -180,8 +179,7 @@ def local_wall_time(seconds: float) -> str:
     return f"{moment:%H:%M:%S}" if abs(seconds) < 2 * 86_400 else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(Struct, frozen=True):
     """A time as it is written in a line.
 
     `seconds` are those of the clock on the wall: since 1970-01-01 00:00 there, or since midnight where no date is

@@ -9,10 +9,12 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.logs.file import LogFile
@@ -39,8 +41,7 @@ class Event(StrEnum):
     REPLACED = "replaced"
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+class Happened(Struct, frozen=True):
     """An event, when it was noticed (epoch seconds), and the size of the file then."""
 
     event: Event
@@ -63,8 +64,7 @@ class LogRow(NamedTuple):
         return self.content.endswith(b"\n")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
+class _Cut(Struct, frozen=True):
     """Rows of the bytes from `start` to `end`; `tail` are those of them that belong together with what comes next."""
 
     rows: list[LogRow]

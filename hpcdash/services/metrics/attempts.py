@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import floor, inf, isfinite, nan
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hpcdash.services.metrics.batch import Floats, MetricBatch
@@ -25,8 +26,7 @@ _PART_OF_GAP, _PART_REPEATED, _PART_AHEAD = 1 / 8, 1 / 2, 1 / 8
 _STEP, _TIME = 0, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """A stretch of a log whose steps do not go back; first and last finite value of each of AXES, nan where there is
     none, and the least distance of two steps, inf where there are none."""
 
@@ -36,8 +36,7 @@ class Attempt:
     stride: float = inf
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """Where the step goes up by much from one sample to the next: the offset of the sample behind, and what both say of
     each of AXES."""
 
@@ -212,8 +211,7 @@ def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
     return [attempt_of(parts) for parts in together]
 
 
-@dataclass(frozen=True, slots=True)
-class LogPiece:
+class LogPiece(Struct, frozen=True):
     """An attempt, or a part of one: of log number `log`, from offset `begin` up to `until`, None for its end."""
 
     log: int

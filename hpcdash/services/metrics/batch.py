@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from hpcdash.services.metrics.vocabulary import Reading
@@ -17,8 +17,7 @@ MOST_METRICS = 64
 MOST_LOSSES = 96
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
+class Points(Struct, frozen=True):
     """One metric: its values, and of which samples they are (positions in the batch, ascending).
 
     nan and inf are values that the log said.
@@ -28,8 +27,7 @@ class Points:
     values: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class MetricBatch:
+class MetricBatch(Struct, frozen=True):
     """The samples of a stretch of a log, in its order; every array is as long as `offsets`.
 
     `offsets` are where in the log a sample's first line begins, in bytes. `steps`, `epochs`, `tokens` and `times`

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, isfinite, log, nan
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hpcdash.errors import HpcdashError
@@ -18,8 +18,7 @@ from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 _FORGOTTEN = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class ViewPoints:
+class ViewPoints(Struct, frozen=True):
     """A screen of a series; every array is as long as there are columns.
 
     `x` are the columns' middles. `low`, `high` and `last` are of the finite values in a column (of the positive ones on
@@ -37,8 +36,7 @@ class ViewPoints:
     hidden: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Smoothing:
+class Smoothing(Struct, frozen=True):
     """How a curve is smoothed: `ema` by a weight of 0 to below 1 (as TensorBoard's), `mean` or `median` of so many
     points."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, isfinite, isnan, nan
+
+from msgspec import Struct
 
 from hpcdash.domain.units import format_span
 from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import LostTime
 
 
-@dataclass(frozen=True, slots=True)
-class Eta:
+class Eta(Struct, frozen=True):
     """Seconds until the final step, restarts included; how many more array tasks, or jobs, that takes, None where no
     limit is known.
 

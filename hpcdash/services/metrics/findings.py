@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite, nan
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from hpcdash.domain.units import format_amount, format_span
 from hpcdash.services.metrics.batch import Floats
@@ -19,8 +19,7 @@ LEAST_PROGRESS = 0.001
 LEAST_SILENCE_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFinding:
+class MetricFinding(Struct, frozen=True):
     """What stands out from `step_from` to `step_to` (None: it has not ended); `z` is nan where none is measured.
 
     Steps are values of the axis that the series was given with. `value` is the highest value of it (of a plateau its

@@ -7,12 +7,13 @@ as series of its own. Streams that are written at the same time (stdout, stderr,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 from math import inf, isnan, nan, nextafter
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.services.metrics.attempts import Attempt, LogPiece, in_order
 from hpcdash.services.metrics.batch import Floats, Integers
@@ -25,8 +26,7 @@ ALL_AXES = (*AXES, SAMPLES, "point")
 _SAMPLES_NAMES = ("consumed samples", "consumed train samples", "samples consumed", "total samples", "samples seen")
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One metric along one axis. Every array is of one length, ascending by `x`; a place is a point, or a cell of
     several.
 
@@ -60,8 +60,7 @@ class Series:
         return np.where(self.odd & PLUS_INF, inf, values)
 
 
-@dataclass(frozen=True, slots=True)
-class LostTime:
+class LostTime(Struct, frozen=True):
     """What restarts cost: steps done again, their seconds, and seconds between attempts; nan where no times are
     known."""
 
@@ -77,8 +76,7 @@ class LostTime:
         return sum(known) if known else nan
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     log: MetricLog
     piece: LogPiece
 
@@ -325,8 +323,7 @@ def _at(series: Series, places: Integers) -> Series:
     return _series_of(series.name, series.axis, [array[places] for array in _arrays(series)], exact)
 
 
-@dataclass(frozen=True, slots=True)
-class MetricStream:
+class MetricStream(Struct, frozen=True):
     """One stream's logs, oldest first; `behind_seconds` is what is added to their times, which bear no zone."""
 
     logs: Sequence[MetricLog]
@@ -340,8 +337,7 @@ def run_of_streams(*streams: MetricStream) -> JoinedRun:
     return reduce(_both, runs).run if runs else joined(())
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(Struct, frozen=True):
     """A run, and how many places it has of each metric."""
 
     run: JoinedRun

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import Answer, Query
@@ -31,8 +32,7 @@ _LIMIT_SECONDS = 20.0
 _MOST_REMEMBERED = 500
 
 
-@dataclass(frozen=True, slots=True)
-class LossTail:
+class LossTail(Struct, frozen=True):
     """The last values of the metric `name`, oldest first, nan and inf where the log says so; '' where it has none.
 
     `lines` are the last ones of the log, safe to show.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.domain.job_ids import array_of, holds_many, in_full, task_of
@@ -38,8 +39,7 @@ MOST_LOCATED = 8
 METRICS = "HPCDASH_METRICS"
 
 
-@dataclass(frozen=True, slots=True)
-class MetricPlace:
+class MetricPlace(Struct, frozen=True):
     """Where one job or task writes. `is_over` once it has ended; `has_begun` where it may have written.
 
     `own` is the metrics file that it names, '' where it names none.
@@ -52,8 +52,7 @@ class MetricPlace:
     own: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricPlaces:
+class MetricPlaces(Struct, frozen=True):
     """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the newest task.
 
     `is_array` where the tasks are joined; `problem` says in words what is left out, '' where nothing is.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.config.metric_patterns import compile_patterns, pattern_problems
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
@@ -37,8 +39,7 @@ QUIET_SECONDS = 2.0
 COMMANDS_TO_OPEN = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How much was read of all the logs of a run, in bytes; `is_whole` once their beginnings are there."""
 
     read_bytes: int = 0
@@ -382,8 +383,7 @@ def _is_past(moment: float | None) -> bool:
     return moment is not None and time.monotonic() >= moment
 
 
-@dataclass(slots=True)
-class Looked:
+class Looked(Struct):
     """When a source was looked at and had something new; `is_finished` once nothing more is to come. `missed` counts
     how often it was not to be had after its job's end."""
 
@@ -410,8 +410,7 @@ class Looked:
         return may_grow(place) or (self.missed > 0 and time.monotonic() < self.tried_at + pause)
 
 
-@dataclass(slots=True)
-class MetricFile:
+class MetricFile(Struct):
     """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file that it names."""
 
     job_id: str

@@ -8,10 +8,11 @@ order.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.services.metrics.attempts import (
     MAX_ATTEMPTS,
@@ -53,8 +54,7 @@ _AT_ONCE = 65_536
 _JUMP_STRIDES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesMemory:
+class SeriesMemory(Struct, frozen=True):
     """What a log's memory holds: points read, points that are exact, cells of older ones, bytes of memory."""
 
     points: int
@@ -63,8 +63,7 @@ class SeriesMemory:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """One metric of one attempt in the order of the log; every array is of one length, from `exact_from` on single
     points.
 

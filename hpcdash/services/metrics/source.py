@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from threading import Lock
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.logs.file import LogFile
@@ -36,8 +38,7 @@ MOST_OLDER = 3
 _TAIL_BYTES = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
+class _Read(Struct, frozen=True):
     """What of the file was read: its samples are whole from `begin` on (None: not known yet) up to about `end`."""
 
     begin: int | None = None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log, nan
 
 import numpy as np
+from msgspec import Struct
 from numpy.lib.stride_tricks import sliding_window_view
 
 from hpcdash.services.metrics.batch import Floats, Integers
@@ -41,8 +41,7 @@ MOST_FINDINGS = 200
 _TAIL_POINTS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
+class Blocks(Struct, frozen=True):
     """Of each block (n each) its slope a point, and median and median absolute deviation about that line; the last may
     be of fewer points."""
 
@@ -54,8 +53,7 @@ class Blocks:
 NO_BLOCKS = Blocks(np.empty(0), np.empty(0), np.empty(0))
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
+class Levels(Struct, frozen=True):
     """By block (n each): the level in its middle, the change a point up to there, and the noise; `expected` is where
     the two blocks before lead to, a rise twice as steep, and `expected_slopes` how steep that is.
 
@@ -214,16 +212,14 @@ def _row_medians(rows: Floats) -> Floats:
     return medians
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The z from which a point alone, and each of three in a row, is a spike."""
 
     alone: float = Z_ALONE
     in_a_row: float = Z_IN_A_ROW
 
 
-@dataclass(frozen=True, slots=True)
-class SpikeAnalysis:
+class SpikeAnalysis(Struct, frozen=True):
     """What was found so far, with what is needed to go on when points come."""
 
     findings: tuple[MetricFinding, ...]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, replace
 from math import isfinite, nan
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.domain.units import format_amount
 from hpcdash.services.metrics.batch import Floats
@@ -63,8 +64,7 @@ _ORDER: tuple[Measure, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """What a metric of that name measures, and what its values are multiplied with for seconds, or TFLOP/s."""
 
     measure: Measure
@@ -72,8 +72,7 @@ class Quantity:
     per_device: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPace:
+class TrainingPace(Struct, frozen=True):
     """A measure: newest (median of the last hour, or of the last tenth where no times are known), median of the whole
     run, and how much faster the newest is, in percent (slower: negative); nan where it cannot be told. `source` is the
     metric's name, `times`, or how else it was seen. `claimed` is what the log says where it was seen to be another."""

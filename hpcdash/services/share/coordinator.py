@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import JobScope

@@ -10,9 +10,10 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.domain.share import Priority
 from hpcdash.errors import HpcdashError
@@ -52,8 +53,7 @@ class PoolHeld(HpcdashError):
     """Another coordinator has the pool, or has taken it over."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTask:
+class StoredTask(Struct, frozen=True):
     """One row of `tasks`.
 
     `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
@@ -223,8 +223,8 @@ class ShareDatabase:
         self.change(f"UPDATE tasks SET {names} WHERE id = ?", *changes.values(), task)
 
     def add(self, task: StoredTask) -> None:
-        marks = ",".join("?" * len(StoredTask.__slots__))
-        values: Sequence[Any] = [getattr(task, name) for name in StoredTask.__slots__]
+        marks = ",".join("?" * len(StoredTask.__struct_fields__))
+        values: Sequence[Any] = [getattr(task, name) for name in StoredTask.__struct_fields__]
         self.change(f"INSERT INTO tasks ({COLUMNS}) VALUES ({marks})", *values)
 
     def begin(self, task: str, level: Priority, now: float) -> None:

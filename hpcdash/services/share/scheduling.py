@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain
+
+from msgspec import Struct, field
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority
 from hpcdash.domain.text import counted
@@ -21,8 +22,7 @@ DEMOTE_AFTER_SECONDS = 1800.0
 Place = tuple[float, int]
 
 
-@dataclass(frozen=True, slots=True)
-class PoolTask:
+class PoolTask(Struct, frozen=True):
     """One task of a pool, for `nodes` whole nodes.
 
     `above_normal_seconds` is how long it ran at ABOVE_NORMAL in earlier runs; `demoted`: long enough to be NORMAL now.
@@ -43,8 +43,7 @@ class PoolTask:
         return Priority.NORMAL if is_lowered else self.priority
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTask:
+class RunningTask(Struct, frozen=True):
     """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it does."""
 
     task: PoolTask
@@ -58,8 +57,7 @@ class RunningTask:
         return self.since + after_seconds - self.task.above_normal_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Quotas:
+class Quotas(Struct, frozen=True):
     """The most nodes at once by (user, level); EVERYONE's are for each user without one at that level."""
 
     nodes: Mapping[tuple[str, Priority], int]
@@ -79,8 +77,7 @@ class Quotas:
 Waiting = Mapping[tuple[str, Priority], Sequence[PoolTask]]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What to do now.
 
     `suspend` has to give up its nodes. `start` may begin at once, each at its level; `next` begins, in this order, when
@@ -245,8 +242,7 @@ def _line(
     return ((-level, place, task, level, is_running) for (task, is_running), place in zip(tagged, places, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRules:
+class PoolRules(Struct, frozen=True):
     """What a pool allows: its quotas, who may choose a priority (EVERYONE: all), and the fewest GPUs of a task."""
 
     quotas: Quotas

@@ -7,13 +7,14 @@ import io
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 from math import isfinite
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
 from hpcdash.services.share.scheduling import DEMOTE_AFTER_SECONDS, PoolRules, PoolTask, Quotas, RunningTask, decide
@@ -21,8 +22,7 @@ from hpcdash.services.share.scheduling import DEMOTE_AFTER_SECONDS, PoolRules, P
 _ARRIVES, _ENDS, _FREED, _DEMOTED = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class TracedTask:
+class TracedTask(Struct, frozen=True):
     """A task of a trace. Times in seconds, `submitted_at` from the trace's own beginning.
 
     It works for `work_seconds` in all, saves every `checkpoint_seconds`, and takes `save_seconds` for a save.
@@ -37,8 +37,7 @@ class TracedTask:
     checkpoint_seconds: float = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
-class PoolModel:
+class PoolModel(Struct, frozen=True):
     """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds` before it works."""
 
     nodes: int
@@ -48,8 +47,7 @@ class PoolModel:
     load_seconds: float = 60.0
 
 
-@dataclass(slots=True)
-class PolicyResult:
+class PolicyResult(Struct):
     """What came of a trace. Node-seconds: `worked` are kept, `lost` were not saved, `idled` went into loads and saves.
 
     `waits` are, by the priority asked for, the seconds from submission to the first start; `suspended_seconds` is what
@@ -84,8 +82,7 @@ class PolicyResult:
         return held / (self.nodes * (end - begin))
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     task: PoolTask
     traced: TracedTask
     done: float = 0.0

@@ -6,9 +6,11 @@ It goes through the scheduler: the job's comment, which only its owner can write
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import COMMENT, ActionRequest, Verb
 from hpcdash.domain.share import LEVELS, Priority, TaskMark, parse_mark
@@ -31,8 +33,7 @@ class Wish(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class WishPlan:
+class WishPlan(Struct, frozen=True):
     """What would be done, the question, what comes of it in words, and the tasks that would be interrupted."""
 
     plan: Plan

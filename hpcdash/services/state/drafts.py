@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
-@dataclass(frozen=True, slots=True)
-class KeptDraft:
+class KeptDraft(Struct, frozen=True):
     """Texts by field, the keys of a request that have no field, and whether it is a batch script as it is."""
 
     texts: Mapping[str, str]

@@ -10,13 +10,13 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Struct, field
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.text import without_surrogates
@@ -39,8 +39,7 @@ class JournalUnreadable(HpcdashError):
     """The journal's file is there and cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalEntry(Struct, frozen=True):
     """One action. `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
 
     Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that it submits, by what

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from hpcdash.domain.text import visible
 from hpcdash.services.state.database import StateDatabase, StateUnusable
@@ -38,8 +39,7 @@ _NO_MORE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KeptNotes:
+class KeptNotes(Struct, frozen=True):
     """The pinned jobs of a cluster, the notes by job, and the bookmarked filters by view, oldest first."""
 
     pinned: frozenset[str] = frozenset()

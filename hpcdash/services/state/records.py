@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from hpcdash.domain.job_ids import number_of
 
@@ -26,8 +26,7 @@ def free_name(path: Path, ending: str) -> Path:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRecord:
+class LaunchRecord(Struct, frozen=True):
     """One launch. `job_id` is '' where the scheduler's answer was lost; `at` is when, in epoch seconds.
 
     `folder` there holds it, and `sums` tells that folder from any other; `keep` and `run_as` are as in Site. `tasks`
@@ -45,7 +44,7 @@ class LaunchRecord:
     request: str = ""
 
 
-LAUNCH_FIELDS = tuple(one.name for one in fields(LaunchRecord))
+LAUNCH_FIELDS = LaunchRecord.__struct_fields__
 LAUNCH_COLUMNS = ", ".join(LAUNCH_FIELDS)
 
 

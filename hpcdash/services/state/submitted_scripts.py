@@ -7,9 +7,10 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
 from hpcdash.private_files import atomic_write
@@ -25,16 +26,14 @@ _UNFINISHED = ".new-"
 _UNFINISHED_SECONDS = 86400
 
 
-@dataclass(frozen=True, slots=True)
-class KeptScript:
+class KeptScript(Struct, frozen=True):
     """A script as it was handed in, and when, in epoch seconds."""
 
     script: bytes
     kept_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     path: Path
     job: JobId
     kept_at: int

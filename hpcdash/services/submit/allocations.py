@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, Query
@@ -65,8 +65,7 @@ _LIST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run in an allocation: `number` from 1; times in epoch seconds, None for what has not happened."""
 
     number: int
@@ -102,8 +101,7 @@ class Run:
         return f"{self.folder}/{STDERR_NAME}"
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """A job that waits for runs, or did: its row, and the folder of its launch there."""
 
     job_id: str

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Answer, Query
@@ -37,8 +39,7 @@ class PathKind(StrEnum):
     CLEARED = "no switch"
 
 
-@dataclass(frozen=True, slots=True)
-class WantedPath:
+class WantedPath(Struct, frozen=True):
     """A path on the login node, absolute or from the home there; what needs it is called `field`.
 
     Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder of …: `.

@@ -12,8 +12,9 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
@@ -79,8 +80,7 @@ _UNPACK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFile:
+class CodeFile(Struct, frozen=True):
     """One of them: `path` on this machine, `name` in the launch's folder of files; `target` where it is a link."""
 
     path: bytes
@@ -90,8 +90,7 @@ class CodeFile:
     target: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeFiles:
+class CodeFiles(Struct, frozen=True):
     """What a request's `files` come to, by name. `total` is in bytes."""
 
     files: tuple[CodeFile, ...]
@@ -120,8 +119,7 @@ class CodeFiles:
         return tuple(said)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedCode:
+class PackedCode(Struct, frozen=True):
     """The files as one archive, and the digest that it is kept by on a cluster."""
 
     code: CodeFiles

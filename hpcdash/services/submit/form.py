@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpcdash.backends.base import ScriptReader
 from hpcdash.config.document import parse_document
@@ -25,16 +26,14 @@ _NUMBER = re.compile(r"[0-9]{1,12}")
 Texts = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """What stands in the form: texts by field, and `rest`, keys of a request that the form has no field for."""
 
     texts: Texts = field(default_factory=dict)
     rest: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class FormReading:
+class FormReading(Struct, frozen=True):
     """What a draft makes: `request` None where `problems` (words by field, '' for the whole) stand in the way.
 
     `text` is the request as TOML, `links` how many jobs one after the other.
@@ -46,8 +45,7 @@ class FormReading:
     links: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptReading:
+class ScriptReading(Struct, frozen=True):
     """A batch script as it is, with what is said over it on the command line; as FormReading otherwise."""
 
     file: str

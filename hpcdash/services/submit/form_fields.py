@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from hpcdash.domain.request import Launcher, Runtime, SlotType
 from hpcdash.domain.share import LEVELS, Priority
@@ -47,8 +48,7 @@ REQUEST_ONLY = frozenset({Way.REQUEST})
 SCRIPT_ONLY = frozenset({Way.SCRIPT})
 
 
-@dataclass(frozen=True, slots=True)
-class FormField:
+class FormField(Struct, frozen=True):
     """One field. `name` is its key in REQUEST.toml, or the form's own; `choices` are all there is, if any."""
 
     name: str
@@ -60,8 +60,7 @@ class FormField:
     ways: frozenset[Way] = REQUEST_ONLY
 
 
-@dataclass(frozen=True, slots=True)
-class FormGroup:
+class FormGroup(Struct, frozen=True):
     """Fields under a heading; `is_open` at first."""
 
     title: str

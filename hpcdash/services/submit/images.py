@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.script.containers.apptainer import SCHEMES
 from hpcdash.backends.script.containers.enroot import container_name, import_uri, login_lines
@@ -28,8 +29,7 @@ _TAG = '''source=$1 reference=$2; shift 2
 image=$("$@" pull --quiet "$source") && "$@" tag "$image" "$reference" && printf '%s\\n' "$image"'''
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One command. `makes` is a file that it makes, `container` one of enroot's: where that is there, it is left out.
 
     `registry_image` is what it asks a registry for, '' where it asks none.
@@ -55,8 +55,7 @@ class Step:
         return ("bash", "-c", "\n".join(made.lines()))
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+class Store(Struct, frozen=True):
     """Where images are on a cluster: `program` is its runtime, `folder` is from the root, '' for the runtime's own."""
 
     runtime: Runtime

@@ -11,12 +11,13 @@ import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.config.request import request_text
@@ -86,8 +87,7 @@ class NotEnded(HpcdashError):
     """A launch is to be deleted whose jobs have not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchState:
+class LaunchState(Struct, frozen=True):
     """A launch and its jobs: rows of domain.schema.JOBS as far as they are known, and how many are in each state."""
 
     launch: ServedLaunch
@@ -110,8 +110,7 @@ class LaunchState:
         return self.launch.stage is Stage.ENDED
 
 
-@dataclass(frozen=True, slots=True)
-class CallFiles:
+class CallFiles(Struct, frozen=True):
     """The files of a function's result and of its failure, one of which it leaves; of the job `job_id`."""
 
     launch_id: str

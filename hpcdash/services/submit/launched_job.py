@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.script.allocation import KIND
 from hpcdash.backends.script.body import PACKAGES_NAME, PROVENANCE_NAME
@@ -29,8 +31,7 @@ Row = Mapping[str, Any]
 _MOST_ITEM_LETTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedJob:
+class LaunchedJob(Struct, frozen=True):
     """Paths are there, absolute where that is known; '' for none. `item` is the one of `items` that a task has.
 
     Where it `is_of_many` tasks, of an array as a whole, `item_index` is None, and N in `result_path` and `error_path`

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
@@ -60,8 +62,7 @@ _ROOT_LIMIT_SECONDS = 15.0
 _UID_BYTES = 4
 
 
-@dataclass(frozen=True)
-class LaunchPlan(SubmissionPlan):
+class LaunchPlan(SubmissionPlan, frozen=True):
     """What launching a request would run: it stages the launch's folder, then submits the script from there.
 
     `request` is as it is launched, with what its queue says, and `text` as a person wrote it; `staged` is what the
@@ -483,8 +484,7 @@ class Launches:
         return replace(request, after=tuple(after))
 
 
-@dataclass(frozen=True, slots=True)
-class _Root:
+class _Root(Struct, frozen=True):
     """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
     was asked for whether it is there; `is_shared`: the folder is somebody else's."""
 

@@ -6,11 +6,11 @@ import asyncio
 import math
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
@@ -31,8 +31,7 @@ _TIME_STEPS = ((HOUR, 5 * MINUTE), (6 * HOUR, 15 * MINUTE), (DAY, HOUR), (float(
 _MEMORY_STEPS = ((_GIB, 64 * _MIB), (8 * _GIB, 512 * _MIB), (64 * _GIB, _GIB), (float("inf"), 8 * _GIB))
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """Limits as they were and as they are proposed, None for what is not known or stays; `notes` say why."""
 
     before: NewLimits

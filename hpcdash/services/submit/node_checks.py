@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.script.node_checks import CHECKS, CheckResult, command_text, parse_results
 from hpcdash.domain import nodelist
@@ -22,8 +24,7 @@ MOST_NODES = 1000
 _SHOWN_LETTERS = 160
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The nodes that are to be checked, as rows of domain.schema.NODES; `left_out` says why others are not."""
 
     nodes: tuple[Row, ...]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
@@ -42,8 +44,7 @@ _HISTORY_LAG_SECONDS = 4.0
 _MOST_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
-class SubmissionPlan:
+class SubmissionPlan(Struct, frozen=True):
     """What would be submitted: the commands, what a person should know of it, and how each new job is recognised."""
 
     plan: Plan
@@ -77,8 +78,7 @@ def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
     return SubmissionPlan(Plan(request, (), (submit.named_command,)), submit.notes, searches)
 
 
-@dataclass(frozen=True)
-class RequestPlan(SubmissionPlan):
+class RequestPlan(SubmissionPlan, frozen=True):
     """What handing in a request without a batch script would run; `shown` is what a person reads of it."""
 
     shown: str
@@ -124,8 +124,7 @@ def build_request(
     return store.backend.submit.request(request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}", files)
 
 
-@dataclass(frozen=True, slots=True)
-class Resubmission:
+class Resubmission(Struct, frozen=True):
     """A job to submit again: a plain one, or an array's number with the rows of the tasks that are meant.
 
     Without `tasks`, a whole array is meant; `rows` are of domain.schema.JOBS.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.submit.code_files import git, git_environment
@@ -14,8 +15,7 @@ _MOST_DIFF_BYTES = 1 << 20
 _SHOWN_LETTERS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class CodeState:
+class CodeState(Struct, frozen=True):
     """`commit` is '' in a repository without one; `diff` is what is changed since, cut off at 1 MiB.
 
     `untracked` are how many files git neither knows nor ignores.

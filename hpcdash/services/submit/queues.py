@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import ParsedOffers, Query
 from hpcdash.config.queue_defaults import Pool
@@ -32,8 +33,7 @@ _T = TypeVar("_T")
 _Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownQueue:
+class KnownQueue(Struct, frozen=True):
     """A queue as it was told; `has_gpus` None: not told."""
 
     name: str

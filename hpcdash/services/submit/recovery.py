@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
@@ -58,8 +59,7 @@ _NAME = "--job-name="
 _RECENT_SECONDS = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """What tells a new job from others: a mark of ours in its comment, or (mark '') its name and when it was sent.
 
     `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an array by its number.
@@ -362,8 +362,7 @@ def _account(words: Sequence[str]) -> str:
     return words[words.index("-u") + 1] if words[0] == "sudo" and "-u" in words[:-1] else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Noted:
+class _Noted(Struct, frozen=True):
     plan: Plan
     searches: Mapping[str, Search]
 

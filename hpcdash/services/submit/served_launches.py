@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.state.records import LaunchRecord

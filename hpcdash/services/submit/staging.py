@@ -7,7 +7,8 @@ import io
 import re
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
@@ -83,8 +84,7 @@ _WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; ex
 _NO_RULE = "a password is required"
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True):
     """A folder there and the files it is to hold, SHA256SUMS among them; `at` is the epoch second they are dated.
 
     With `run_as` they are that account's: root's `launch_program` there makes the folder and writes them.

@@ -10,12 +10,12 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.job_detail import JobDetail
@@ -56,8 +56,7 @@ _COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "_tasks")
 CLOCKS_APART_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Naming:
+class Naming(Struct, frozen=True):
     """A switch's absolute path and in words who names it; `path` is '' where nobody does, or nothing that can be one:
     then `problem` says why.
 
@@ -146,8 +145,7 @@ class SwitchNames:
         return switch_in_script(kind, text, {**values, **known})
 
 
-@dataclass(frozen=True, slots=True)
-class LogMark:
+class LogMark(Struct, frozen=True):
     """How many bytes the logs of a job held, by their paths, just before a switch was dropped."""
 
     job_id: str

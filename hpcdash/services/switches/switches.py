@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
@@ -65,8 +66,7 @@ class SwitchRefused(HpcdashError):
     """What is at a switch's path keeps it from being dropped or cleared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A switch of a job. `rows` are those of the job, or of its array, as the queue has them.
 
     `named_by_person` where the path was typed.
@@ -97,8 +97,7 @@ class Switch:
         return tuple(row for row in self.rows if row["state"] not in ENDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Namesakes:
+class Namesakes(Struct, frozen=True):
     """The living jobs that name a switch, those of its own job first; `note` says in words which could not be read."""
 
     rows: tuple[Row, ...]

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.base import Backend, HistoryScope, Probe
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
@@ -69,8 +69,7 @@ class AskedCluster(Protocol):
     async def poll(self, query: Query[T]) -> T: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunSelection:
+class RunSelection(Struct, frozen=True):
     """Which runs: of one's own jobs or of everyone's, and of these users, accounts, queues, states and names.
 
     Each of the lists is empty (any) or holds what one of has to match, without regard to case; each `*` is any text.
@@ -101,8 +100,10 @@ class RunSelection:
         return runs if self.expression is None else query.apply(runs, self.expression, now_epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+EVERY_RUN = RunSelection()
+
+
+class Progress(Struct, frozen=True):
     """How far a span is: seconds of it that are known, of all; and the runs read so far."""
 
     known_seconds: float
@@ -116,8 +117,7 @@ class Progress:
         return min(1.0, self.known_seconds / self.all_seconds) if self.all_seconds > 0 else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedRuns:
+class FetchedRuns(Struct, frozen=True):
     """Rows of domain.schema.RUNS that overlap a span, the newest end first.
 
     `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, the cluster
@@ -198,7 +198,7 @@ class RunArchive:
     async def fetch_runs(
         self,
         span: Span,
-        selection: RunSelection = RunSelection(),
+        selection: RunSelection = EVERY_RUN,
         progress: Callable[[Progress], None] | None = None,
         *,
         stop: asyncio.Event | None = None,

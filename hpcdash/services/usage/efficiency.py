@@ -5,7 +5,6 @@ from __future__ import annotations
 import binascii
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.efficiency import enough_memory
@@ -79,8 +79,7 @@ class _Summary(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Summary)
 
 
-@dataclass(frozen=True, slots=True)
-class JobstatsUse:
+class JobstatsUse(Struct, frozen=True):
     """What jobstats measured of one run, over all its nodes; None is not known.
 
     Uses are parts of what the run had: CPU time of all CPUs' time, memory of all nodes' memory, GPUs' mean.
@@ -302,8 +301,7 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(floats, mask=~np.isfinite(floats)).cast(kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """What to ask for the next time, in figures, of one name's runs; `jobs` are some of their ids, the newest first.
 
     `memory_bytes` (of the whole job) and `limit_seconds` are what would do; None: what was asked for is not too much.

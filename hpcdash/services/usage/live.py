@@ -7,10 +7,11 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from msgspec import Struct, field
 
 from hpcdash.backends.inside import Frames
 from hpcdash.backends.node_samples import NodeSample
@@ -47,8 +48,7 @@ _LEAST_STEP_SECONDS = 30.0
 _TOLD_SECONDS = 5.0
 
 
-@dataclass(slots=True)
-class NodeHistory:
+class NodeHistory(Struct):
     """The uses of a node over the time one looks, the newest last."""
 
     uses: deque[NodeUse] = field(default_factory=lambda: deque(maxlen=MOST_LOOKS))

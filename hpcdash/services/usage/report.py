@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.schema import COUNT, TEXT
@@ -94,8 +94,7 @@ WASTEFUL = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """CPUs or GPUs that were held, a mean by weekday (rows, from Monday) and hour; nan where the span has none."""
 
     unit: str
@@ -107,8 +106,7 @@ class Load:
         return float(known.max()) if known.size else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Everything that is said of a span. Tables are of GROUPS, WAITS and WASTEFUL; `total` has the names of MEASURES.
 
     `notes` say in words what has to be known to read it. Any grouping's column of MEASURES adds up to `total`.
@@ -275,8 +273,7 @@ def _seconds_by_bin(
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(Struct, frozen=True):
     """A row a run: its measures, and how long it waited before it started in the span (nan: it did not)."""
 
     measures: pd.DataFrame

@@ -6,12 +6,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.runs import joined_runs
@@ -31,8 +31,7 @@ _FORMAT_VERSION = b"1"
 _MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
 
 
-@dataclass(slots=True)
-class _Month:
+class _Month(Struct):
     """The runs that ended in a month (UTC), in tables that may share some, and what of the month is known."""
 
     tables: list[pa.Table] = field(default_factory=list)

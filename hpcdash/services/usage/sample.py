@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hpcdash.backends.inside import NODE_START, InsideCommand, NodeOutput
 from hpcdash.backends.node_samples import GpuSample, NodeSample, ProcessSample
@@ -263,8 +264,7 @@ def _own_gpus(gpus: tuple[GpuSample, ...], visible: str, asked: int | None) -> t
     return own or gpus
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUse(Struct, frozen=True):
     """What a job uses on a node between two looks; `cores` are CPUs kept busy, None where not known.
 
     `rank_cores` has the cores of each rank's own process.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.job_detail import JobDetail, Script
@@ -19,8 +20,7 @@ from hpcdash.services.jobs.scripts import fetch_script
 _LEAST_SECONDS = 10 * MINUTE
 
 
-@dataclass(frozen=True, slots=True)
-class StartOption:
+class StartOption(Struct, frozen=True):
     """A job with a change ('as it is' without), the command that asked about it, and when it would start."""
 
     change: str
@@ -39,8 +39,7 @@ class StartOption:
         return f"{when} on {estimate.node_list}" if estimate.node_list else when
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierStart:
+class EarlierStart(Struct, frozen=True):
     """When a job would start were it submitted now as it was, and with what is enough for it."""
 
     as_it_was: StartOption
@@ -98,8 +97,7 @@ async def fetch_earlier_start(
     return EarlierStart(as_it_was, await _ask(store, job, " and ".join(words), limits, None))
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     detail: JobDetail
     past: Mapping[str, str]
     script: Script

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.units import DAY, HOUR, format_span
@@ -19,8 +19,7 @@ _LIMITS: tuple[int | None, ...] = (HOUR, 4 * HOUR, DAY, 3 * DAY, None)
 _SIZES: tuple[int | None, ...] = (1, 4, 16, 64, None)
 
 
-@dataclass(frozen=True, slots=True)
-class WaitTimes:
+class WaitTimes(Struct, frozen=True):
     """Half of `runs` runs waited no longer than the median, four in five no longer than `most`. `like`: which runs."""
 
     runs: int

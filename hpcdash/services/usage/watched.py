@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.domain.columns import as_array, row_numbers
 from hpcdash.domain.schema import TEXT, WORD, UsageSource
@@ -24,8 +24,7 @@ _LONGEST_GAP_SECONDS = 60.0
 _LEAST_PART = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedUse:
+class WatchedUse(Struct, frozen=True):
     """One run's use while it was watched for `seconds`: means over that time and peaks, over all of its nodes.
 
     None is unknown, as all is where not every node was watched. `started_at` tells a run from a later one with its id,

@@ -6,10 +6,11 @@ The state is a value: a step makes the next one, and JSON keeps it from one run 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import AlertSettings, is_quiet
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, Severity, finding_key
@@ -52,8 +53,7 @@ class AlertKind(StrEnum):
         return self in (AlertKind.RECOVERED, AlertKind.UNWATCHED)
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """What is true now of something that is found no more, in words ('': nobody knows), and whether a rule still looks
     at it: what is no longer watched did not recover."""
 
@@ -69,8 +69,7 @@ def is_over(finding: Finding) -> Ending:
     return Ending()
 
 
-@dataclass(frozen=True, slots=True)
-class AlertState:
+class AlertState(Struct, frozen=True):
     """One trouble, in epoch seconds: since when, last told when and as how grave (None: not yet), gone since when.
 
     told_to: the channels that were told, or are owed it (None: not known; a state of an earlier version).
@@ -84,8 +83,7 @@ class AlertState:
     told_to: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AlertEvent:
+class AlertEvent(Struct, frozen=True):
     """What there is to tell; `before` is the alert's state had it not been told, `ending` what is true after an end."""
 
     kind: AlertKind
@@ -105,8 +103,7 @@ class AlertEvent:
         return self.ending or self.finding.words
 
 
-@dataclass(frozen=True, slots=True)
-class PendingNotification:
+class PendingNotification(Struct, frozen=True):
     """What a channel (a notifier's name) did not take, and since when (epoch).
 
     is_known: whether it was told of that trouble before. is_for_all: nobody took it.
@@ -131,8 +128,7 @@ def by_severity(one: AlertEvent | PendingNotification) -> tuple[bool, int, str]:
     return one.kind.is_end, -one.finding.severity, one.key
 
 
-@dataclass(frozen=True, slots=True)
-class Alerts:
+class Alerts(Struct, frozen=True):
     """All that is wrong now, by key; `snoozed` are keys, or rules as finding_key(rule), and until when
     they are silent; `owed` is what channels are still to be told; `passed` are moments that were told and are found no
     more, and since when."""
@@ -217,8 +213,7 @@ class Alerts:
         return cls({state.finding.key: state for state in kept.states}, kept.snoozed, kept.owed, kept.passed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     schema: int
     states: list[AlertState]
     snoozed: dict[str, float]

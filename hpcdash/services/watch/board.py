@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import QuietHours, WatchSettings
 from hpcdash.errors import HpcdashError

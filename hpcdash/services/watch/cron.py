@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
@@ -45,8 +46,7 @@ printf '%send' "$token"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CronStand:
+class CronStand(Struct, frozen=True):
     """A job that is installed or in the queue: its label, the scripts it runs, its rows that have not ended."""
 
     label: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from urllib.parse import unquote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput, excerpt
@@ -30,8 +32,7 @@ _SCALES = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BEEGFS_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
 
 
-@dataclass(frozen=True, slots=True)
-class DiskUsage:
+class DiskUsage(Struct, frozen=True):
     """Bytes and inodes used and the limit for each; None: not told, or no limit.
 
     `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose quota it is, '' for all

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.text import decode
@@ -149,8 +151,7 @@ _ENTRIES_AT = 2
 _ENTRY_WORDS = {"file": 3, "tail": 7}
 
 
-@dataclass(frozen=True, slots=True)
-class DiskQuery:
+class DiskQuery(Struct, frozen=True):
     """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its inodes."""
 
     path: str
@@ -160,8 +161,7 @@ class DiskQuery:
     inodes_by_du: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TailQuery:
+class TailQuery(Struct, frozen=True):
     """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0: nothing yet), where to
     begin, and whether nothing is wanted as long as it did not grow."""
 
@@ -172,8 +172,7 @@ class TailQuery:
     is_done: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FactsRequest:
+class FactsRequest(Struct, frozen=True):
     """What is to be looked at: files, patterns of which the newest counts, folders of checkpoints, disks, logs."""
 
     files: tuple[str, ...] = ()
@@ -198,16 +197,14 @@ class FactsRequest:
         return apart, rest
 
 
-@dataclass(frozen=True, slots=True)
-class DiskLook:
+class DiskLook(Struct, frozen=True):
     """How full a disk is by the quota tool and df; what du counted is apart, for it is not asked each time."""
 
     usage: DiskUsage | None = None
     counted: DiskUsage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """By path or pattern; what the answer does not hold is not in there. `newest`: seconds ago, None: no such file.
 
     heads: how logs begin whose tail does not begin there and was not read before. silent: folders, or files, that did

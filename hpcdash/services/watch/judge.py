@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from hpcdash.backends.base import ReasonsPart
 from hpcdash.config.watch_settings import (
@@ -64,8 +64,7 @@ ALL_RULES = tuple(
 )
 
 
-@dataclass(slots=True)
-class Judgement:
+class Judgement(Struct):
     """What a look found. `unknown` are keys, or rules, that could not be looked at; `problems` say why, in words.
 
     `pulses` are the words of PULSE lines; `is_reached`: whether the scheduler told its jobs.

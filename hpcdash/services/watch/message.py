@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.rfc3339 import format_utc
@@ -24,8 +25,7 @@ _MARKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """What is sent: `subject` is one line, `text` several, neither with control characters; `severity` the gravest.
 
     `payload` is {"schema": 1, "cluster", "subject", "text", "severity", "alerts": [...]}, of what JSON knows.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import AlertSettings
 from hpcdash.domain.alerts import Finding
@@ -27,8 +29,7 @@ from hpcdash.services.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, S
 LONGEST_OWED_SECONDS = 1.0 * DAY
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """What a channel will never be told, and why."""
 
     channel: str
@@ -36,8 +37,7 @@ class Lost:
     why: str
 
 
-@dataclass(slots=True)
-class NotificationPlan:
+class NotificationPlan(Struct):
     """What each channel is sent now, in the order of told_first; what has to wait, and what is lost."""
 
     sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)
@@ -219,8 +219,7 @@ def _merged(
     return replace(owed, finding=state.finding) if is_lasting and state is not None else owed
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """The alerts' next state, what there was to tell that nobody knew yet, and how it was told.
 
     wrong: how many troubles there are. again: (channel, what it did not take before and was sent now). lost: what a

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import HpcdashError
@@ -21,8 +23,7 @@ from hpcdash.services.watch.pending import Round, tell
 from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport:
+class RoundReport(Struct, frozen=True):
     """What a look found, what was told and how, how many commands it took, and what went wrong besides; whether the
     next run of the watchdogs will know it."""
 

@@ -8,11 +8,11 @@ import os
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from hpcdash.errors import HpcdashError
 from hpcdash.services.state.database import StateDatabase, StateUnusable

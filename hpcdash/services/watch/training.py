@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from hpcdash.services.files import Chunk
@@ -239,8 +239,7 @@ def _rank(name: str) -> tuple[bool, int, str]:
     return any(word in plain for word in _JUDGED), len(name), name
 
 
-@dataclass(frozen=True, slots=True)
-class Noticed:
+class Noticed(Struct, frozen=True):
     """Something about a training: `kind` is nan, inf, divergence, spike, plateau or stall; `begin` is its step.
 
     Where its log tells no steps (`is_of_steps`), `begin` is an epoch, or how many samples there were before it. What
@@ -255,8 +254,7 @@ class Noticed:
     is_of_steps: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(Struct, frozen=True):
     """Where a training stands: its step, its final one, seconds per step (None: not known)."""
 
     step: float

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 from textual import on
@@ -42,8 +42,7 @@ class Place(StrEnum):
     DEMO = "demo"
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceChoice:
+class PlaceChoice(Struct, frozen=True):
     """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for the other places."""
 
     place: Place

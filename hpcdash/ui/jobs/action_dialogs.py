@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -197,8 +197,7 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One thing to change: `present` as one would type it, '' where unknown or not the same for all.
 
     `proposed` stands in its place at first, where it is not ''; `more_ways` go on with what may be typed: `+1h, -30m`.

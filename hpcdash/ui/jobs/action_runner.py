@@ -6,9 +6,10 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -40,8 +41,7 @@ _NUMBER = re.compile(r"[0-9]+")
 _FORCED_WORDS = "By force it leaves the queue at once; what still runs on its node is not ended by that."
 
 
-@dataclass(slots=True)
-class Underway:
+class Underway(Struct):
     """A plan that runs: the numbers of its jobs, and which of them are heard of."""
 
     cluster: str

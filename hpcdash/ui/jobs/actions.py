@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
@@ -422,8 +422,7 @@ def _reasons(left_out: Sequence[str]) -> str:
     return ", ".join(words.removesuffix(": left out") for words in left_out) or "nothing is known of it"
 
 
-@dataclass(frozen=True, slots=True)
-class AgainChoice:
+class AgainChoice(Struct, frozen=True):
     """What is wanted again, and what a person should know of the choice."""
 
     wanted: tuple[Resubmission, ...]

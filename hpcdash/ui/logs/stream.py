@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 from textual import on
@@ -555,8 +555,7 @@ def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
     return f"+{format_memory(rate)}/s" if rate >= 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """What is to be said besides what window and viewport know; '' and None for what is not.
 
     `growth` is how the file grows, `line_number` that of the first line on the screen, from 1, `searched` a text,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.domain.text import width_of
 from hpcdash.services.logs.lines import ShownLine, shown_line
@@ -14,8 +15,7 @@ from hpcdash.services.logs.window import LogRow, LogWindow
 _KEPT_LINES = 600
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedRow:
+class PlacedRow(Struct, frozen=True):
     """One line of the screen: a part of a row, by letters of its text. `row` is its place in the window's rows.
 
     `last` None: to the end of the text.
@@ -26,8 +26,7 @@ class PlacedRow:
     last: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Folded:
+class _Folded(Struct, frozen=True):
     """A row's text, and where each of its lines on the screen begins."""
 
     line: ShownLine

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from hpcdash.domain.states import ACTIVE
 from hpcdash.errors import HpcdashError
@@ -38,8 +39,7 @@ _ARRAYS = (
 )
 
 
-@dataclass(slots=True)
-class ShownRun:
+class ShownRun(Struct):
     """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing could be."""
 
     job_id: str

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult

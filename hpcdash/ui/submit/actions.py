@@ -6,9 +6,10 @@ Imports what it needs when it is needed: most runs submit nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.states import ACTIVE, WAITING

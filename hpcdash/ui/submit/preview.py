@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.backends.submissions import Submission
 from hpcdash.config.request import read_request, request_text
@@ -43,8 +45,7 @@ EVERY, TAKES = "saves_every", "save_takes"
 _UNITS = {EVERY: HOUR, TAKES: 1}
 
 
-@dataclass(frozen=True, slots=True)
-class FormPreview:
+class FormPreview(Struct, frozen=True):
     """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
 
     `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and that of all that

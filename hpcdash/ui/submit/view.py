@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from msgspec import Struct
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -326,8 +326,7 @@ class SubmitView(SubmitPage):
         return field_hint(name, self.form.texts(), self.offers, self._choices(name), self.seen.queue)
 
 
-@dataclass(frozen=True, slots=True)
-class StartingPoint:
+class StartingPoint(Struct, frozen=True):
     """One of them: how it is listed, and what taking it does."""
 
     choice: Choice
@@ -438,8 +437,7 @@ def _said(draft: Draft) -> str:
     return " ".join((texts.get("name") or texts.get("command") or texts.get("file") or "").split())
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sent(Struct, frozen=True):
     draft: Draft
     name: str
     at: datetime

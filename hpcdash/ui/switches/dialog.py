@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 from textual import on
@@ -46,8 +46,7 @@ _MOST_LISTED = 8
 Line = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchPicture:
+class SwitchPicture(Struct, frozen=True):
     """All that is known of a switch. `living` are rows of the jobs that name it and run or wait.
 
     `log` is whether the log grows, `does` what would be done in words, `command` how, '' where it is not wanted.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
+
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.impact import count_jobs

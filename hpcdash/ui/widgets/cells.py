@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import locale
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from msgspec import Struct
 from rich.text import Text
 
 from hpcdash.domain.job_text import state_word
@@ -34,8 +34,7 @@ CELL_STYLES: tuple[str, ...] = (*STATE_STYLES, MUTED, STRONG, GOOD, WARNING, BAD
 STATE_WIDTH = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """The characters that carry meaning, each one terminal cell wide."""
 
     states: Mapping[str, str]

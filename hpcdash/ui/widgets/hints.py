@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.text import Text
 from textual import events
 from textual.widgets import Static
@@ -18,8 +18,7 @@ _ACTION = re.compile(r"\{([a-z_]+)\}")
 _SECONDS = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class TourHint:
+class TourHint(Struct, frozen=True):
     """What to try: phrases, each with its {action}, whose keys are put there; one without its action is left out.
 
     Doing one of `done_by` goes on to the next hint. In `views` it holds what the phrases say; None: wherever the keys

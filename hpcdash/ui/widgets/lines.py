@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 from textual import events
@@ -28,8 +28,7 @@ _PATH = re.compile(r"(?<![^\s:])(?:~|\.{1,2})?/\S+")
 _SHORTEST_PATH = 24
 
 
-@dataclass(frozen=True, slots=True)
-class StatusPart:
+class StatusPart(Struct, frozen=True):
     """One thing the status line says, and how it says it where there is little room."""
 
     words: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -281,8 +281,7 @@ class PlacedScriptLine(NamedTuple):
     is_note: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PageLayout:
+class PageLayout(Struct, frozen=True):
     """All lines of the screen; the first `gutter` cells hold the line's number."""
 
     rows: Sequence[PlacedScriptLine]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
@@ -34,8 +35,7 @@ _MUTED_CELL_STYLES = frozenset({MUTED})
 POINTED = frozenset({"cursor", "cursor-blurred"})
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """How one column of the table is drawn; `width` in cells, and the least width of a flexible one.
 
     A column with `longest` grows from its width to that of the longest of its values, at most to `longest`; a flexible
@@ -53,8 +53,7 @@ class Column:
     longest: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedColumn:
+class PlacedColumn(Struct, frozen=True):
     """A column that is shown: `x` is its first cell, from the left of the whole line."""
 
     column: Column

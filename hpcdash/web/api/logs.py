@@ -6,9 +6,9 @@ import asyncio
 import codecs
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError
 from hpcdash.services.cluster.queries import CommandBudget
@@ -27,8 +27,7 @@ _SILENT_SECONDS = 15.0
 _QUIET_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogReader:
+class LogReader(Struct, frozen=True):
     """Pages of one file; `stream` is stdout or stderr."""
 
     file: LogFile

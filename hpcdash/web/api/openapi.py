@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from html import escape
 from typing import Any
@@ -263,7 +262,7 @@ def _request_schema() -> Json:
 
 def _properties(record: type, keys: Mapping[str, object]) -> Json:
     """A schema for each key, as its field is annotated."""
-    kinds = {field.name: str(field.type) for field in fields(record)}
+    kinds = {name: str(kind) for name, kind in record.__annotations__.items()}
     # Durations and amounts are written with their unit.
     texts = dict.fromkeys(FIELD_OF_KEY, _TEXT)
     return {key: dict(texts.get(key) or _BY_TYPE.get(kinds.get(key, ""), {})) for key in keys}

@@ -8,8 +8,9 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from hpcdash.config.document import MAX_FILE_BYTES, decode, parse_document, shown_path
 from hpcdash.config.locate import key_lines, line_of
@@ -25,8 +26,7 @@ _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 _NEXT_STEP = 'Each table is a token: [ci], token = "…" (of `openssl rand -hex 32`), accounts = ["alice"].'
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(Struct, frozen=True):
     """Whose a token is: `name` is its table in the file."""
 
     name: str

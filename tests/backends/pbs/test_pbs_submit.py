@@ -351,7 +351,9 @@ def test_without_an_id_it_is_not_known_and_looked_for() -> None:
     ],
 )  # fmt: skip
 def test_a_refusal_is_in_qsub_s_own_words(status: int, stderr: bytes, told: str) -> None:
-    assert outcome(answered(status=status, stderr=stderr)) == Outcome("train.sh", False, told)
+    assert outcome(answered(status=status, stderr=stderr)) == Outcome(
+        "train.sh", False, told, is_unreachable=told.startswith("Connection refused")
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.script.body import LIBRARY_NAME, Place
 from hpcdash.backends.script.call import call_files, format_result_path
@@ -191,5 +191,5 @@ def test_the_timer_of_a_signal_leaves_the_venv_its_end() -> None:
     last = [line for line in text.splitlines() if line.endswith(" EXIT")][-1]
     assert "$timer" in last
     assert last.endswith("; hpcdash_finish' EXIT")
-    without = batch_script(Scheduler.PBS, dataclasses.replace(request, call=None, command="x"), PLACE).text
+    without = batch_script(Scheduler.PBS, replace(request, call=None, command="x"), PLACE).text
     assert "hpcdash_finish" not in without

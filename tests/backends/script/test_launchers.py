@@ -7,10 +7,10 @@ import json
 import os
 import shlex
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.pbs.script import ENVIRONMENT as PBS
 from hpcdash.backends.pbs.script import fanout as pbs_fanout

@@ -6,12 +6,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.script.allocation import KIND, Waiting
 from hpcdash.backends.script.body import Place

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import Answer, ParsedTable
 from hpcdash.backends.slurm import detail, history, jobs, nodes, probe, queues, rows

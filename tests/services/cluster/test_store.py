@@ -5,11 +5,11 @@ import gc
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.slurm.backend import BACKEND

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.cli.metric_output import as_csv, wide_table
 from hpcdash.services.metrics.batch import Floats, MetricBatch, Points

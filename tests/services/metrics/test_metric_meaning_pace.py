@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, isnan, nan
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.services.metrics.batch import Points
 from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds

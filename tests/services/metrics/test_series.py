@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcdash.services.metrics.attempts import MAX_ATTEMPTS
 from hpcdash.services.metrics.batch import MOST_LOSSES, MOST_METRICS, MetricBatch, Points

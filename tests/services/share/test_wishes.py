@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.domain.share import EVERYONE, Priority, TaskMark, parse_mark
 from hpcdash.services.share.database import StoredTask

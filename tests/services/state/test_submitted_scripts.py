@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.base import Backend, Capability, ScriptsPart

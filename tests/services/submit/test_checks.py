@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.slurm.backend import BACKEND as SLURM

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.script.body import BatchScript
 from hpcdash.domain.array_tasks import parse_tasks

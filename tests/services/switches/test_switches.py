@@ -9,13 +9,13 @@ import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 import hpcdash.job
 from hpcdash.backends.embedded.backend import embedded_backend

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime, time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import AlertSettings, QuietHours
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, Severity, finding_key

@@ -10,10 +10,10 @@ import pty
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import (
     AppriseSettings,

@@ -7,11 +7,11 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.embedded.backend import embedded_backend

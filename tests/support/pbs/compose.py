@@ -12,10 +12,12 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.support.pbs.standin import DELIMITER, as_text
 
@@ -23,8 +25,7 @@ SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "23.06" / "s
 Fields = list[tuple[str, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One job, queue, server or node: how its line begins (`Job Id: 2.pbs01`), and its fields as printed."""
 
     head: bytes

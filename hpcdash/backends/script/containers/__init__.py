@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hpcdash.backends.script.containers.apptainer import apptainer_command
 from hpcdash.backends.script.containers.enroot import enroot_command

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from hpcdash.errors import UsageError
 
@@ -21,8 +22,7 @@ _LINE_LETTERS = 100
 _OPTION = re.compile(r"(?:^| )--?[A-Za-z-]+$")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """One word: a literal, or, with `is_shell`, bash source such as `"$name:/tmp"` that is expanded on the node."""
 
     text: str
@@ -42,8 +42,7 @@ def words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerCommand:
+class ContainerCommand(Struct, frozen=True):
     """How one node runs a command in a container. All parts are for one shell, in the order of `lines()`.
 
     `environment` is exported; `prepare` are lines of bash to run before `argv`, `finish` lines to run after it however
@@ -81,8 +80,7 @@ class ContainerCommand:
         return (*exports, *trap, *self.prepare, self.command_line())
 
 
-@dataclass(frozen=True, slots=True)
-class SplitEnvironment:
+class SplitEnvironment(Struct, frozen=True):
     """Variables for a container: `exported` on the node, `explicit` for the container alone, `inherited` by name."""
 
     exported: Mapping[str, str]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import tzinfo
 from math import inf
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from hpcdash.services.metrics.batch import Floats
@@ -40,8 +40,7 @@ class SeriesKept:
             self._kept.pop(key, None)
 
 
-@dataclass(frozen=True, slots=True)
-class ChartRun:
+class ChartRun(Struct, frozen=True):
     """A run as it is now. `letter` is its sign where there are several; `marks` by metric, along `marks_axis`."""
 
     letter: str
@@ -51,8 +50,7 @@ class ChartRun:
     marks_axis: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ChartRequest:
+class ChartRequest(Struct, frozen=True):
     """What to draw, and on how many cells. `zone` is that of the clock."""
 
     runs: tuple[ChartRun, ...]
@@ -116,8 +114,7 @@ class ChartRequest:
         return (begin, end) if end > begin else (begin - 0.5, end + 0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """One metric of one run in the columns of dots; every array is as long as there are columns, as drawn (logarithms
     on a log scale). `smooth` is None where nothing is smoothed; `again` are what restarts repeated."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from math import isfinite, nan
 
 import numpy as np
+from msgspec import Struct, field
 
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.batch import Floats
@@ -23,8 +23,7 @@ from hpcdash.services.metrics.throughput import PaceGrowth, TrainingPace, pace_o
 _GRAVE = ("divergence", "nan", "inf", "stall")
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobFacts(Struct, frozen=True):
     """What the scheduler says of the job: seconds until its limit, None where it does not run or has none. `now` is an
     epoch; `age_seconds` how long it runs, where all that it wrote is read, None elsewhere."""
 
@@ -36,8 +35,7 @@ class JobFacts:
     age_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ChartReading:
+class ChartReading(Struct, frozen=True):
     """`meaning` are end, pace and restarts in words. `marks` by metric, along `axis`, in the order of their x;
     `found` all of them, the gravest and newest first. `too_few`: of so few points nothing can be told."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from math import isfinite, nan
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 # Text and the name of its style.
 Piece = tuple[str, str]
@@ -42,8 +44,7 @@ SEVERAL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChartState:
+class ChartState(Struct, frozen=True):
     """`names` () is the metric to show first; `axis` '' the run's own. `span` is of the x axis, None for all of it; one
     that `follows` keeps its width and moves with the end. `heights` are y ranges by metric, as drawn (logarithms to
     base 10 on a log scale). `cursor` is an x, None where there is none.
@@ -95,8 +96,7 @@ class ChartState:
         return replace(self, span=span, follows=span[1] >= whole[1] - near)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's foot. `kind` is that of
     the finding, which `lasts` while it has no end."""
 
@@ -109,8 +109,7 @@ class Mark:
     lasts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PanelPlace:
+class PanelPlace(Struct, frozen=True):
     """Where one metric is drawn, in cells of the picture; its ranges, y as drawn. `values` tells what stands at an
     x."""
 
@@ -134,8 +133,7 @@ class PanelPlace:
         return self.left + min(int(part * self.width), self.width - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """Lines of a width, what is where on them, and what is to be said of it."""
 
     lines: tuple[Line, ...] = ()
@@ -174,8 +172,7 @@ def _rank(name: str) -> tuple[int, int, str]:
     return rank, len(name), name
 
 
-@dataclass(frozen=True, slots=True)
-class FrameSigns:
+class FrameSigns(Struct, frozen=True):
     """The characters of the frame and on the curves; each one cell wide."""
 
     left: str = "┤"
@@ -194,8 +191,7 @@ FRAME = FrameSigns()
 ASCII_FRAME = FrameSigns("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
 
 
-@dataclass(frozen=True, slots=True)
-class SignWords:
+class SignWords(Struct, frozen=True):
     """Signs that say one thing, the name of their style ('' none), and the words for it."""
 
     signs: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hpcdash.config.watch_settings import (
     AppriseSettings,
@@ -30,8 +31,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 Sleep = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """How one notifier fared: whether it reached anyone, how many attempts it took, what went wrong, if anything."""
 
     notifier: str

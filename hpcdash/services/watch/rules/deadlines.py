@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.config.watch_settings import CheckpointWatch
 from hpcdash.domain.alerts import Finding, Severity, format_job, shown
@@ -22,8 +22,7 @@ MISSED_INTERVALS = 3
 _ENDS_THE_JOB = frozenset({"cancel", "requeue", "checkpoint"})
 
 
-@dataclass(frozen=True, slots=True)
-class Saves:
+class Saves(Struct, frozen=True):
     """How a job saves, and when its last save was over (an epoch; None: it has not saved yet, or nobody knows).
 
     `place`, a folder or a pattern of files, is where its saves are looked for, '' where nobody knows of them; `newest`
@@ -48,8 +47,7 @@ class Saves:
         return max(self.last_saved_at, started) if self.last_saved_at is not None else started
 
 
-@dataclass(frozen=True, slots=True)
-class GraceFacts:
+class GraceFacts(Struct, frozen=True):
     """What a QoS, or a queue, does to its jobs when others need their place.
 
     `preempt_mode` in the scheduler's words, '' where it says none; `grace_seconds` from the first signal to the end,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import pyarrow as pa
+from msgspec import Struct
 
 from hpcdash.config.watch_settings import HangingWatch
 from hpcdash.domain.alerts import Finding, Severity, format_job, shown
@@ -19,8 +19,7 @@ UNSEEN = "cannot be seen"
 MOST_SKEW_SECONDS = 1.0 * HOUR
 
 
-@dataclass(frozen=True, slots=True)
-class LogGrowth:
+class LogGrowth(Struct, frozen=True):
     """A job's log: its size in bytes when it was last looked at (None: not there yet), and since when it has that.
 
     `size_bytes` may shrink: a log that is written anew is written. written_at: its time by its server's clock, which
