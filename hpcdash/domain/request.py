@@ -100,6 +100,10 @@ class Call(Struct, frozen=True, eq=False):
         """Whether the same is called, wherever its arguments are staged."""
         return isinstance(other, Call) and astuple(self)[:-1] == astuple(other)[:-1]
 
+    def __ne__(self, other: object) -> bool:
+        # Struct's own does not ask __eq__.
+        return not self == other
+
     @property
     def name(self) -> str:
         """As a person writes it."""
@@ -220,6 +224,10 @@ class Request(Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         """Whether the same is to be launched, whoever said so."""
         return isinstance(other, Request) and astuple(self)[:-1] == astuple(other)[:-1]
+
+    def __ne__(self, other: object) -> bool:
+        # Struct's own does not ask __eq__.
+        return not self == other
 
 
 class Slots(Struct, frozen=True):

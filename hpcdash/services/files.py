@@ -68,6 +68,10 @@ class FileStat(Struct, frozen=True, eq=False):
         """Whether it was the same then; its age and its owner are left out."""
         return isinstance(other, FileStat) and astuple(self)[:-2] == astuple(other)[:-2]
 
+    def __ne__(self, other: object) -> bool:
+        # Struct's own does not ask __eq__.
+        return not self == other
+
     @property
     def is_there(self) -> bool:
         return bool(self.identity)

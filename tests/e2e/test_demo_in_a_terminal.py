@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -149,8 +148,7 @@ async def test_ctrl_c_says_how_to_leave(tmp_path: Path) -> None:
         await screen.until("ctrl+q")
 
 
-@dataclass(frozen=True, slots=True)
-class MakeDemo(Program):
+class MakeDemo(Program, frozen=True):
     """`make demo` in another folder."""
 
     checkout: Path = Path()

@@ -9,7 +9,6 @@ import sys
 import termios
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -83,8 +82,7 @@ async def test_a_signal_leaves_the_terminal_as_it_was_and_keeps_what_was_typed(
     assert "half-done" in str(drafts(program))
 
 
-@dataclass(frozen=True, slots=True)
-class Ignoring(Program):
+class Ignoring(Program, frozen=True):
     """As nohup starts a program."""
 
     def argv(self, *words: str) -> tuple[str, ...]:
@@ -122,8 +120,7 @@ async def test_it_is_not_drawn_where_stderr_is_no_terminal(program: Program) -> 
 # -- ctrl+z
 
 
-@dataclass(frozen=True, slots=True)
-class _Shell(Program):
+class _Shell(Program, frozen=True):
     """A person's shell, with job control."""
 
     def argv(self, *words: str) -> tuple[str, ...]:

@@ -447,6 +447,9 @@ class JobOverview(Vertical):
         return Content("\n").join(Content(clip(line, max(20, width - 2))) for line in lines)
 
     def _show(self, title: str, facts: Content, log: Content) -> None:
+        if not self.children:
+            # The dashboard is being left.
+            return
         if (facts.markup, log.markup) == self._shown and self.border_title == title:
             return
         self._shown = facts.markup, log.markup

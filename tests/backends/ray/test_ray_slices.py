@@ -7,11 +7,12 @@ import json
 import re
 import subprocess
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope

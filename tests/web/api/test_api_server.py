@@ -220,6 +220,7 @@ def test_the_document_has_every_operation_and_says_nothing_of_the_cluster(api: A
         "POST /launches",
         "GET /launches",
         "GET /launches/{id}",
+        "GET /launches/{id}/result",
         "DELETE /launches/{id}",
         "GET /launches/{id}/logs",
         "POST /launches/{id}/terminate",

@@ -39,13 +39,17 @@ _NAME_IT = (
   "$$" "$hpcdash_container" < /dev/null > /dev/null 2>&1 &)""",
 )
 # At TERM `podman run` may end before the container does, and with 0.
-_WAIT_FOR_IT = (
-    "status=$?",
-    'trap "" TERM',
-    'left=$(podman wait "$hpcdash_container" 2>/dev/null)',
-    'case $left in "" | *[!0-9]*) ;; *) status=$left ;; esac',
-    'exit "$status"',
-)
+_WAIT_FOR_IT = """\
+hpcdash_waited() {
+  trap "" TERM
+  %s
+  local left
+  left=$(podman wait "$hpcdash_container" 2>/dev/null)
+  case $left in
+    "" | *[!0-9]*) exit "$1" ;;
+    *) exit "$left" ;;
+  esac
+}"""
 
 
 def podman_command(
@@ -71,11 +75,12 @@ def podman_command(
     options += [f"--volume={bind if ':' in bind else f'{bind}:{bind}'}" for bind in container.binds]
     options += [f"--env={name}" for name in dict.fromkeys((*inherited, *environment.inherited, *environment.exported))]
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
+    waiting = _WAIT_FOR_IT.replace("  %s\n", '  rm -f -- "$hpcdash_auth"\n' if has_login else "")
     return ContainerCommand(
         argv=(*words((*options, container.image, "sh", "-c", _HAND_SIGNALS_ON, "sh")), *command),
-        prepare=(*source_login(login), *(registry_login(container.image) if has_login else ()), *_NAME_IT),
+        prepare=(*source_login(login), *(registry_login(container.image) if has_login else ()), *_NAME_IT, waiting),
         environment=environment.exported,
-        finish=(*_WAIT_FOR_IT[:1], *(('rm -f -- "$hpcdash_auth"',) if has_login else ()), *_WAIT_FOR_IT[1:]),
+        finish=('hpcdash_waited "$?"',),
     )
 
 
