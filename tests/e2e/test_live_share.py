@@ -290,6 +290,7 @@ def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_no
     kill_often(pool, 50)
 
 
+@pytest.mark.long
 def test_tasks_outlive_the_controller_and_a_drained_node(pool: Pool) -> None:
     pool.submit("bob", "first", "NORMAL", 3)
     pool.submit("carol", "second", "NORMAL", 2)
