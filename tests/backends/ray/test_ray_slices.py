@@ -166,6 +166,7 @@ def test_a_function_is_called_by_its_runner_with_arguments_from_the_package() ->
     assert b"--output-file" not in files["hpcdash-run.sh"]
 
 
+@pytest.mark.system
 def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_staged(tmp_path: Path) -> None:
     asked = read_request('[call]\nfunction = "json:loads"\nresult_format = "json"\n')
     assert asked.call is not None
