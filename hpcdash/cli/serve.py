@@ -97,7 +97,7 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
     is_read_only = common.read_only or settings.read_only
 
     async def serve(listening: socket.socket, address: str) -> None:
-        session = build_session(cluster, connection_pool(TerminalPrompter()))
+        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
             # Whoever is needed for a login is here now.
             await session.store.open(force=True)

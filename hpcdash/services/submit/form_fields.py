@@ -153,12 +153,8 @@ _WHEN = FormGroup(
         ),
         FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
-        FormField(
-            "share",
-            "share",
-            "priority in a shared pool; empty: no task of one",
-            choices=tuple(one.name for one in (Priority.AUTO, *LEVELS)),
-        ),
+        FormField("pool", "pool", "shared pool to have turns in; empty: none, or the only one", example="lab"),
+        FormField("share", "share", "priority in a shared pool; empty: no task of one", choices=_PRIORITIES),
     ),
 )
 _SLICES = FormGroup(
@@ -176,6 +172,7 @@ _ACCOUNT = FormGroup(
     (
         FormField("account", "account", "account to charge; empty: your default"),
         FormField("qos", "QoS", "quality of service: limits and priority"),
+        FormField("reservation", "reservation", "reservation to run in"),
         FormField("project", "project", "project for accounting (Slurm: wckey)"),
     ),
 )

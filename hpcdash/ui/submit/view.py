@@ -18,6 +18,7 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
@@ -137,6 +138,8 @@ class SubmitView(SubmitPage):
             choices = [Choice(job_id, f"{words}: you pointed at it"), *(c for c in choices if c.value != job_id)]
         if name == "file":
             choices = [Choice(one) for one in self._scripts_here]
+        elif name == "pool":
+            choices = [Choice(one.name, counted(one.nodes, "node")) for one in self.session.pools]
         return choices
 
     def _values(self, name: str) -> Sequence[str]:
