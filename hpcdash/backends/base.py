@@ -250,7 +250,10 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
 
     of_dialect: Callable[[str], Backend] | None = None
-    """The backend for a Probe's `dialect`. None: there is one kind, which can be asked before its probe is answered."""
+    """The backend for a Probe's `dialect`. None: there is one kind."""
+
+    refuses_old: bool = False
+    """Whether parse raises for a version that is too old, of which other answers may be misread."""
 
     usual_folder: str = ""
     """Where its commands are on most clusters."""
@@ -595,8 +598,8 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_probe(self) -> bool:
-        """Whether it can be asked nothing before its probe was answered: which dialect it has is not known."""
-        return self.probe.of_dialect is not None
+        """Whether its probe has to be answered before anything else: it tells the dialect, or refuses the version."""
+        return self.probe.of_dialect is not None or self.probe.refuses_old
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -150,6 +152,31 @@ def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(ray: RayCluste
     assert nowhere("jobs").refused(3)
     page = Program(program.home, ("--ray", f"{ray.url}/nothing"))
     assert "no Ray dashboard" in page("jobs").refused(1)
+
+
+def test_a_ray_that_is_too_old_is_refused_before_anything_else_is_asked(tmp_path: Path) -> None:
+    asked = []
+
+    class Old(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"version": "4", "ray_version": "2.8.1"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        old = Program(home_with(tmp_path / "home"), ("--ray", f"http://127.0.0.1:{server.server_port}"))
+        (old.home / "a.sh").write_text("true\n")
+        for words in (("jobs",), ("nodes",), ("show", "raysubmit_x"), ("submit", "a.sh"), ("cancel", "--yes", "x")):
+            assert "Ray 2.8.1 is too old\n  command: GET /api/version\n  hpcdash needs Ray 2.9" in old(*words).refused(
+                1
+            )
+        server.shutdown()
+    assert {*asked} == {"/api/version"}
 
 
 def test_a_dashboard_that_only_the_head_reaches_is_asked_through_ssh(ray: RayCluster, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ BACKEND = Backend(
     name="ray",
     title="Ray",
     capabilities=_CAPABILITIES,
-    probe=ProbePart(query=probe.probe_query),
+    probe=ProbePart(query=probe.probe_query, refuses_old=True),
     queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=nodes.queues_query),
     reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
     history=HistoryPart(
