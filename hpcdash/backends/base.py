@@ -173,6 +173,10 @@ def _empty_text(*_: object) -> str:
     return ""
 
 
+def _no_findings(*_: object) -> tuple[()]:
+    return ()
+
+
 def _no_variables(*_: object) -> Mapping[str, str | None]:
     return {}
 
@@ -550,6 +554,9 @@ class SubmitPart(Struct, frozen=True, kw_only=True):
 
     without_fields: frozenset[str] = frozenset()
     """The keys of a request that `request` refuses."""
+
+    request_findings: Callable[[Request, Offers], tuple[LintFinding, ...]] = _no_findings
+    """What a request that is handed in as it is asks for and the cluster does not have now."""
 
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""

@@ -76,5 +76,6 @@ BACKEND = Backend(
         resubmission=actions.resubmission,
         request=requests.submitted_request,
         without_fields=requests.WITHOUT_FIELDS,
+        request_findings=requests.request_findings,
     ),
 )

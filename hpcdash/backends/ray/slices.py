@@ -17,7 +17,11 @@ from msgspec import Struct
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 
-_TYPE = re.compile(r"(v2|v3|v4|v5p|v5litepod|v6e)-([1-9][0-9]{0,4})")
+_VERSIONS = ("v2", "v3", "v4", "v5p", "v5litepod", "v6e")
+_TYPE = re.compile(rf"({'|'.join(_VERSIONS)})-([1-9][0-9]{{0,4}})")
+# Ray's resources call it as the Cloud's API does, people by its other name.
+_OTHER_NAMES = {"v5e": "v5litepod"}
+_PARTS = re.compile("(?:tpu)?[^a-z0-9]*([a-z0-9]{2,}?)[^a-z0-9]*([0-9]+)")
 _BY_CHIPS = ("v5litepod", "v6e")
 _CORES_A_WORKER = 8
 _CHIPS_A_WORKER = 4
@@ -38,14 +42,12 @@ class SliceType(Struct, frozen=True):
         return f"TPU-{self.name}-head"
 
 
-def slice_type(name: str, *, known: Iterable[str] = ()) -> SliceType:
-    """Of a name such as v4-256. Raises ValueError, which names the nearest of `known`."""
+def slice_type(name: str) -> SliceType:
+    """Of a name such as v4-256. Raises ValueError, which says what was meant where that can be told."""
     found = _TYPE.fullmatch(name)
     if found is None:
-        near = get_close_matches(name, [*known, "v4-8", "v5p-8", "v5litepod-16", "v6e-8"], 1)
-        raise ValueError(
-            f"{name!r} is not a slice type such as v4-256" + (f"; did you mean {near[0]}?" if near else "")
-        )
+        near = _near(name)
+        raise ValueError(f"{name!r} is not a slice type such as v4-256" + (f"; did you mean {near}?" if near else ""))
     version, size = found[1], int(found[2])
     if version not in _BY_CHIPS:
         if size % _CORES_A_WORKER:
@@ -56,6 +58,16 @@ def slice_type(name: str, *, known: Iterable[str] = ()) -> SliceType:
     if size % _CHIPS_A_WORKER:
         raise ValueError(f"{name}: {version} slices have up to {_MOST_CHIPS_ALONE} chips or a multiple of 4")
     return SliceType(name, size // _CHIPS_A_WORKER, _CHIPS_A_WORKER)
+
+
+def _near(name: str) -> str:
+    """The type whose version is most like the name's, with its size; '' for a name that is like none."""
+    parts = _PARTS.fullmatch(name.lower()[:100])
+    if parts is None:
+        return ""
+    versions = get_close_matches(_OTHER_NAMES.get(parts[1], parts[1]), _VERSIONS, 1)
+    near = f"{versions[0]}-{parts[2]}" if versions else ""
+    return near if _TYPE.fullmatch(near) else ""
 
 
 def types_among(resources: Iterable[str]) -> list[str]:

@@ -42,9 +42,11 @@ from hpcdash.backends.ray.driver.status import (
 )
 from hpcdash.backends.ray.jobs import job_row, log_request
 from hpcdash.backends.ray.requests import logged_result, submitted_request
-from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, types_among, worker_rows
+from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
+from hpcdash.domain.demand import format_finding
+from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import JobState
 from hpcdash.errors import UsageError
@@ -78,12 +80,72 @@ def test_a_slice_type_says_how_many_workers_there_are(name: str, workers: int, c
     assert (kind.workers, kind.chips, kind.head_resource) == (workers, chips, f"TPU-{name}-head")
 
 
-def test_what_is_no_slice_type_names_the_nearest_that_the_cluster_has() -> None:
-    known = types_among({"TPU-v4-256-head": 1, "TPU": 4, "CPU": 8})
-    with pytest.raises(ValueError, match="did you mean v4-256"):
-        slice_type("v4_256", known=known)
-    with pytest.raises(ValueError, match="multiple of 8 cores"):
-        slice_type("v4-12")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v4_256", "did you mean v4-256"),
+        ("TPU-V5p-16", "did you mean v5p-16"),
+        ("v5e-16", "did you mean v5litepod-16"),
+        ("h100-8", "is not a slice type such as v4-256$"),
+        ("v4", "is not a slice type such as v4-256$"),
+        ("v4-12", "multiple of 8 cores"),
+    ],
+)
+def test_what_is_no_slice_type_says_what_was_meant(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        slice_type(name)
+
+
+OFFERED = Offers(
+    (
+        QueueOffer("CPU", nodes=3, cpus_per_node=64, memory_per_node_bytes=256 << 30),
+        QueueOffer("TPU-v4-256-head", nodes=2),
+        QueueOffer("TPU-v4-16-head", nodes=1),
+        QueueOffer("slice-a", nodes=2),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "offers", "said"),
+    [
+        ('slice = "v4-256"\nnum_slices = [2, 4]', OFFERED, []),
+        (
+            'slice = "v4-264"',
+            OFFERED,
+            ["slice: the cluster has no v4-264 now: the job waits for one. Did you mean 'v4-256'?"],
+        ),
+        (
+            'slice = "v6e-8"',
+            OFFERED,
+            ["slice: the cluster has no v6e-8 now: the job waits for one. There are: v4-16, v4-256"],
+        ),
+        (
+            'slice = "v4-8"',
+            Offers((QueueOffer("CPU"),)),
+            ["slice: the cluster has no v4-8 now: the job waits for one. It has no other slice either"],
+        ),
+        (
+            'slice = "v4-16"\nnum_slices = [4, 2]',
+            OFFERED,
+            ["num_slices: the cluster has 1 slice of v4-16 now: the job waits for 2"],
+        ),
+        ('slice = "v4-8"', Offers(), []),
+        ('slot_type = "cpu"\nslots = 64', OFFERED, []),
+        (
+            'slot_type = "cpu"\nslots = 65',
+            OFFERED,
+            ["slots: no node has 65 CPUs now, at most 64: the job waits for one"],
+        ),
+        ('slot_type = "cuda"\nslots = 1', OFFERED, ["slots: no node has 1 GPU now: the job waits for one"]),
+        ('memory = "300G"', OFFERED, ["memory: no node has 300G now, at most 256G: the job waits for one"]),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_said_before_the_job_waits_for_it(
+    text: str, offers: Offers, said: list[str]
+) -> None:
+    found = BACKEND.submit.request_findings(request(f'command = "true"\n{text}\n'), offers)
+    assert [format_finding(one) for one in found] == said
 
 
 @pytest.mark.parametrize(
