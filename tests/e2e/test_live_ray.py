@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.api import OTHER, TOKEN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.ray_cluster import RayCluster, until, why_no_ray
 from tests.support.sshd import Sshd, login_user, why_no_sshd
@@ -123,6 +124,30 @@ def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(ray: Ra
     assert "about to fail" in program("log", failed).text
     assert ended(ray, program, done, "completed")["exit_code"] == 0
     assert "$(touch x)" in program("log", done).text
+
+
+def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(ray: RayCluster, program: Program) -> None:
+    pytest.importorskip("aiohttp", reason="the extra [api] is not installed")
+    write_tokens(program, "ci", "somebody-else")
+    api = Api(program)
+    api.start()
+    try:
+        asked = {"name": "served", "command": "echo from $WHO; sleep 1000", "environment": {"WHO": "http"}}
+        launch = api.launch("one", **asked)
+        assert launch["account"] == "ci"
+        assert api.launch("one", **asked)["id"] == launch["id"]
+        path, job_id = f"/launches/{launch['id']}", launch["job_id"]
+        until("its log", lambda: "from http" in ray.log(job_id), 120)
+        assert api("GET", f"{path}/logs").json["text"].endswith("from http\n")
+        for hidden in (path, f"{path}/logs"):
+            assert api("GET", hidden, token=OTHER).status == 404
+        for token in (TOKEN, OTHER):
+            assert job_id in [job["id"] for job in api("GET", "/jobs", token=token).json["jobs"]]
+        refused = api("POST", "/launches", {"command": "true", "site": {"run_as": "ci"}})
+        assert (refused.status, refused.message) == (422, "run_as: Ray's jobs have no owner")
+        assert api("POST", f"{path}/terminate", {}).json["done"] is True
+    finally:
+        api.end()
 
 
 def down(nodes: list[dict[str, Any]]) -> int:
