@@ -172,6 +172,8 @@ def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
 def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
     assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
+    [outcome] = command.read(told(b"Traceback\nRuntimeError: Request failed with status code 404", 500))
+    assert (outcome.done, outcome.words) == (False, "Ray finds no job to stop whose id has /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:

@@ -10,6 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -526,9 +527,12 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     assert log_request(parts[-1][2]).endswith(
         "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
     )
-    # Of what is no part nothing is read, and no pattern of another's is used.
-    for path in ("#", "#worker", "#attempt1.", "#(a+)+b", "#attempt1.worker1#"):
-        assert log_request(f"/ray-logs/n/job-driver-x.log{path}") == ""
+    # What is no part is a name, and no pattern of another's is used.
+    for name in ("x.log#", "x.log#worker", "x.log#attempt1.", "x.log#(a+)+b", "x.log#attempt1.worker1#", "a#worker1"):
+        assert log_request(f"/ray-logs/n/{name}").endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
+    assert log_request("/ray-logs/n/x.log#worker1.log#worker2").endswith(
+        "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
+    )
 
 
 def test_a_run_of_many_workers_and_numbers_is_read_at_once() -> None:
