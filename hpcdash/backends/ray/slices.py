@@ -104,12 +104,17 @@ class Worker(Struct, frozen=True):
 
 
 class SliceRun(Struct, frozen=True):
-    """How a run on slices stands, as its driver wrote it last; `waiting` is what it waits for, '' in an attempt."""
+    """How a run on slices stands, as its driver wrote it last.
+
+    `nodes` are the addresses of its workers, () where they are not known; `waiting` is what it waits for, '' in an
+    attempt.
+    """
 
     attempt: int
     preempted: int
     failed: int
     slices: tuple[str, ...]
+    nodes: tuple[str, ...]
     workers_per_slice: int
     tpus: int
     waiting: str
@@ -177,6 +182,7 @@ def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
         preempted,
         failed,
         slices,
+        _texts(found.get("nodes")),
         workers,
         tpus or 0,
         waiting[:_LONGEST_TEXT] if isinstance(waiting, str) else "",
@@ -205,11 +211,12 @@ def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, An
     told = {
         "nodes": run.worker_count or None,
         "gpus": run.worker_count * run.tpus or None,
-        "node_list": ",".join(run.slices) or None,
+        "node_list": ",".join(run.nodes or run.slices) or None,
         "comment": "; ".join(filter(None, (run.counts, last))),
     }
     if isinstance(kind, str) and _TYPE.fullmatch(kind):
-        told["queue"] = f"TPU-{kind}-head"
+        # It takes of each of these resources, which are queues here.
+        told["queue"] = ",".join((*run.slices, f"TPU-{kind}-head"))
     if not has_ended and (run.waiting or run.attempt > 1):
         told["reason"] = run.waiting or run.counts
     return told

@@ -438,3 +438,17 @@ def test_json_that_is_none_hides_no_other_job() -> None:
     assert [(row["id"], row["name"]) for row in rows] == [("a", "driver"), ("b", "? nan")]
     job = BACKEND.history.native("b").parse(told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}'))
     assert BACKEND.detail.facts(job)["Runtime environment"] == {"x": "NaN"}
+
+
+def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() -> None:
+    def node(number: str, state: str) -> dict[str, Any]:
+        worker = {"jobId": "02", "pid": 7, "cpuTimes": {"user": 1.0}, "memoryInfo": {"rss": 1024}}
+        raylet = {"nodeId": number, "state": state, "coreWorkersStats": [{"jobId": "02", "pid": 7}]}
+        return {"ip": number, "now": 5.0, "workers": [worker], "raylet": raylet}
+
+    nodes = [node("n1", "ALIVE"), node("n2", "DEAD")]
+    native = {"job_id": "02"}
+    assert BACKEND.inside.use_nodes is not None
+    assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
+    answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
+    assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == ["n1"]

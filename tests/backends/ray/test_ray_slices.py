@@ -295,10 +295,9 @@ def test_what_ray_raised_is_told_in_a_line() -> None:
     cases = {
         "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": ("OutOfMemoryError", memory),
         "OutOfMemoryError: killed": ("OutOfMemoryError", "killed"),
-        "NodeDiedError: Task failed due to the node": (
-            "NodeDiedError",
-            "Task failed due to the node\n\nUse `ray list`",
-        ),
+        "its node 10.0.0.9 died": ("NodeDiedError", "Task failed because … Node IP: 10.0.0.9, node ID: 40c0e5.\n\nUse"),
+        "its node died": ("ActorDiedError", "The actor died.\n\tclass_name: SliceHead\nIts node has died."),
+        "WorkerCrashedError: The worker died": ("WorkerCrashedError", "The worker died\nCheck logs"),
         "RayTaskError: ValueError: no": ("RayTaskError", "ray::run() (pid=7)\n  File a.py\nValueError: no"),
         "RayError: ": ("RayError", ""),
     }
@@ -366,7 +365,7 @@ def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None
     told = slice_of(whole, "a")
     assert (told["heads"], len(told["places"])) == (1, 2)
     assert slice_problem("a", told["heads"], 2, 2, "TPU-v4-16-head") == ""
-    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 workers of 2"
+    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 of its 2 workers"
     wrong = slice_of([node(a=1, **head), node(a=1, **head)], "a")
     words = slice_problem("a", wrong["heads"], 2, 2, "TPU-v4-16-head")
     assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
@@ -397,6 +396,7 @@ def published(status: SliceRunStatus, state: str = "RUNNING") -> dict[str, Any]:
 
 def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None:
     status = SliceRunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
+    status.nodes = [f"10.0.0.{number}" for number in range(1, 5)]
     status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
     status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
     status.ended[3] = ("preempted", "NodeDiedError: gone", None, "")
@@ -405,8 +405,8 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
     assert {name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")} == {
         "nodes": 4,
         "gpus": 16,
-        "queue": "TPU-v4-16-head",
-        "node_list": "slice-a,slice-b",
+        "queue": "slice-a,slice-b,TPU-v4-16-head",
+        "node_list": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4",
         "reason": "attempt 3: preempted 2×, failed 0×",
         "comment": "attempt 3: preempted 2×, failed 0×; attempt 2 preempted: slice-b, gone",
     }
@@ -492,9 +492,12 @@ def test_odd_parts_of_a_record_are_left_out() -> None:
 
 
 def test_a_record_of_many_workers_stays_short() -> None:
-    status = SliceRunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9)
+    status = SliceRunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9, nodes=["10.0.0.1"] * 4096)
     status.ended = dict.fromkeys(range(4096), ("failed", "y" * 5000, 1, "10.0.0.1"))
     assert len(status.record()) < 32_000
+    row = job_row(published(status))
+    assert row is not None
+    assert row["node_list"] == ",".join(["a"] * 16)
     assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
 
 
