@@ -695,16 +695,17 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 
 @share.command("show")
 @click.argument("pool", default="")
+@click.option("--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def share_show(common: CommonOptions, pool: str, form: str) -> None:
+def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
     """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
 
     POOL may be left out where the configuration has one. JSON has each run's start and end.
     """
     from hpcdash.cli.share import run_show
 
-    run_show(common, pool, form)
+    run_show(common, pool, expression=expression, form=form)
 
 
 def _wish_command(wish: str, words: str) -> None:

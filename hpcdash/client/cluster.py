@@ -29,7 +29,7 @@ from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
-from hpcdash.config.settings import ClusterSettings
+from hpcdash.config.settings import ClusterSettings, PoolSettings
 from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
@@ -83,11 +83,16 @@ def connect(
     defaults = merged(_read_defaults(file), options)
     if settings.read_only:
         raise UsageError("nothing is submitted here: the configuration says read_only")
-    return run_in_loop(_connect(chosen, defaults, tuple(callbacks)))
+    return run_in_loop(_connect(chosen, defaults, tuple(callbacks), settings.share))
 
 
-async def _connect(chosen: ClusterSettings, defaults: dict[str, Any], callbacks: tuple[Callback, ...]) -> Cluster:
-    session = build_session(chosen, connection_pool(TerminalPrompter()))
+async def _connect(
+    chosen: ClusterSettings,
+    defaults: dict[str, Any],
+    callbacks: tuple[Callback, ...],
+    share: Mapping[str, PoolSettings],
+) -> Cluster:
+    session = build_session(chosen, connection_pool(TerminalPrompter()), share=share)
     try:
         await session.store.open(force=True)
     except BaseException:

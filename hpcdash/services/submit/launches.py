@@ -194,7 +194,7 @@ class Launches:
         if waiting is not None:
             place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
-        if request.share and self.pools:
+        if request.is_task and self.pools:
             from hpcdash.services.share.submission import require_turn
             from hpcdash.services.submit.request_lint import slot_type_in
 
@@ -465,6 +465,10 @@ class Launches:
         """With what the site says of its queue, and what is not known about that."""
         from hpcdash.config.queue_defaults import with_queue_defaults
 
+        if request.is_task:
+            from hpcdash.services.share.submission import with_pool
+
+            request = with_pool(request, self.pools)
         pools = self.queues.pools()
         # The only one need not be named, unless something is said of it.
         named = pools if len(pools) > 1 or self.settings.queues else []
@@ -623,7 +627,7 @@ def launch_files(
         own[MARKER_NAME] = b"waits for runs\n"
     elif has_library(request, place):
         own[LIBRARY_NAME] = _library()
-    if request.share:
+    if request.is_task:
         own[SUSPEND_NAME] = b""
     if request.call is not None:
         own |= call_files(request.call)
