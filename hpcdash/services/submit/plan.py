@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import (
     AS_IT_WAS,
     MARK_START,
@@ -25,6 +26,7 @@ from hpcdash.backends.submissions import (
     SubmittedRequest,
 )
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import counted
@@ -32,6 +34,7 @@ from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, 
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
@@ -63,6 +66,20 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
         return
     if why:
         raise UsageError(why, "Submit it in parts, or let each task do more.")
+
+
+async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
+    """What a job waits for, with jobs as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
+    if not after or store.backend.has_whole_ids:
+        return after
+    conditions = tuple(map(split_after, after))
+    ids = tuple(job_id for _, job_id in conditions)
+    try:
+        parsed = await store.ask(store.backend.queue.jobs(JobScope(job_ids=ids)))
+    except NoSuchJob:
+        return after
+    rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
+    return tuple(dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions))
 
 
 def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
