@@ -224,7 +224,15 @@ class LaunchService:
         account = asked.site.run_as if is_said else accounts[0]
         if account not in accounts:
             raise NotAllowed(f"this token may not run as {account}", f"It may run as {', '.join(accounts)}.")
-        return replace(asked, site=replace(asked.site, run_as="" if account == self.own_account else account))
+        if account == self.own_account:
+            return replace(asked, site=replace(asked.site, run_as=""))
+        backend = self._store.backend
+        if not backend.submit.program:
+            raise NotAllowed(
+                f"this server cannot run as {account}: {backend.title} runs jobs as whoever submits them",
+                f"Its own account is {self.own_account}: name that in accounts of the token.",
+            )
+        return replace(asked, site=replace(asked.site, run_as=account))
 
     def _begin(
         self, client: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None

@@ -28,7 +28,7 @@ from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.plan import SubmissionPlan
+from hpcdash.services.submit.plan import SubmissionPlan, submitting_program
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ class Launches:
         from hpcdash.services.submit.plan import after_in_full, refuse_large_array
 
         await self.store.open(force=True)
+        if asked.site.run_as:
+            submitting_program(self.store)
         if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
             raise UsageError(
                 "storage_root is not set; run_as needs a folder that the other account can enter",
@@ -537,7 +539,7 @@ def build_launch_plan(
         mark=f"{MARK_START}{secrets.token_hex(5)}",
         file=f"{place.folder}/{SCRIPT_NAME}",
         run_as=run_as,
-        program=_submitting_program(store) if run_as else "",
+        program=submitting_program(store) if run_as else "",
     )
     submit = store.backend.submit.submission(submission)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
@@ -625,14 +627,3 @@ def _library() -> bytes:
         raise UsageError(
             f"hpcdash.job cannot be staged: {error}", "Set job_library = false and install hpcdash.job yourself."
         ) from None
-
-
-def _submitting_program(store: ClusterStore) -> str:
-    """The submit command's own path there: sudo looks for commands in places of its own."""
-    path = (store.probe.commands if store.probe else {}).get(store.backend.submit.program, "")
-    if not path.startswith("/"):
-        raise UsageError(
-            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is unknown",
-            "Remove run_as from the configuration.",
-        )
-    return path

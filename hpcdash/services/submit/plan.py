@@ -68,6 +68,23 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
         raise UsageError(why, "Submit it in parts, or let each task do more.")
 
 
+def submitting_program(store: ClusterStore) -> str:
+    """The submit command's own path there, by which sudo runs it as another account; raises UsageError for none."""
+    program = store.backend.submit.program
+    if not program:
+        raise UsageError(
+            f"run_as: {store.backend.title} runs jobs as whoever submits them",
+            "Leave run_as out, and remove it from the configuration.",
+        )
+    path = (store.probe.commands if store.probe else {}).get(program, "")
+    if not path.startswith("/"):
+        raise UsageError(
+            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is unknown",
+            "Remove run_as from the configuration.",
+        )
+    return path
+
+
 async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
     """What a job waits for, with jobs as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
     if not after or store.backend.has_whole_ids:
@@ -109,6 +126,8 @@ async def plan_request(
     `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the current one. Raises
     UsageError for what the scheduler does not have, and what keeps the cluster from answering.
     """
+    if request.site.run_as:
+        submitting_program(store)
     notes: tuple[str, ...] = ()
     files: Mapping[str, SentFile] = {}
     if request.files:
