@@ -263,20 +263,20 @@ class Cluster(AbstractContextManager["Cluster"]):
             array = None if request is None else request.array
         else:
             launched, array = await self._found_there(row), None
-        if row["array_id"] is None and row["array_task"] is None:
-            return Job(SubmittedJob(self, number, launched))
+        rows: Sequence[Mapping[str, Any]] = (row,)
+        index: int | None = None
+        indices: tuple[int, ...] | None = None
         task = task_of(job_id)
-        if task.isdigit():
-            return Job(SubmittedJob(self, array_of(str(row["id"])), launched, (int(task),)), int(task))
-        if array is not None:
-            return JobArray(SubmittedJob(self, number, launched, tuple(array)))
-        rows = (row, *await self.session.actions.rows_of((number,)))
-        known = {task for one in rows if one["array_task"] for task in parse_tasks(str(one["array_task"]))}
-        if launched.folder:
-            # The tasks of a map begin at 0, and a scheduler forgets the first ones and cuts long lists short.
-            last = max(int(one["_task"] or 0) + int(one["_tasks"] or 1) - 1 for one in rows)
-            known |= set(range(max({last, *known}) + 1))
-        return JobArray(SubmittedJob(self, number, launched, sorted(known)))
+        is_task = row["array_id"] is not None or row["array_task"] is not None
+        if is_task and task.isdigit():
+            index, indices, number = int(task), (int(task),), array_of(str(row["id"]))
+        elif is_task:
+            rows = (row, *await self.session.actions.rows_of((number,)))
+            indices = tuple(array) if array is not None else _tasks_of(rows, is_map=bool(launched.folder))
+        unit = SubmittedJob(self, number, launched, indices)
+        # What has ended need not be waited for.
+        unit.tracked.see(rows)
+        return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
         """Of a job that nothing is remembered of here: by where it writes its log, which is in its launch's folder."""
@@ -454,6 +454,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             if outcome.done is not True:
                 raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.words}")
         self.session.poller.ask_now()
+        self.states.hurry()
 
     async def set_kill_switch(self, job_id: str) -> None:
         """Raises UsageError where the job names none, SwitchRefused where something is in the way."""
@@ -518,6 +519,16 @@ class Cluster(AbstractContextManager["Cluster"]):
     def _launches(self) -> Launches:
         assert self.session.launches is not None
         return self.session.launches
+
+
+def _tasks_of(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
+    """The tasks of an array that nothing but the scheduler tells of."""
+    known = {task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))}
+    if is_map:
+        # They begin at 0; a scheduler forgets the first ones and cuts long lists short.
+        last = max(int(row["_task"] or 0) + int(row["_tasks"] or 1) - 1 for row in rows)
+        known |= set(range(max({last, *known}) + 1))
+    return tuple(sorted(known))
 
 
 @atexit.register

@@ -216,7 +216,7 @@ class SubmittedJob:
             outcome,
             job_id=self.job_id(index),
             state=self.tracked.state(index),
-            log=str(row.get("stdout_path") or ""),
+            log="" if self.launched.is_logged else str(row.get("stdout_path") or ""),
         )
 
     async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
