@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,7 @@ class Pool(SharedPool):
 
     def configure(self, text: str) -> None:
         """The configuration of whoever coordinates, and of whoever submits."""
+        self.config = text
         for account in (self.site.launcher, *self.users.values()):
             folder = self.site.home(account) / "config" / "hpcdash"
             folder.mkdir(parents=True, exist_ok=True)
@@ -307,3 +310,123 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     assert (folder / "suspend").read_bytes() == b""
     assert elsewhere.read_bytes() == b""
     assert pool.lab.job_states(victim) == {"RUNNING"}
+
+
+KINDS = """
+[share.named]
+nodes = 2
+node_list = "n[2-3]"
+queue = "staff"
+[share.reserved]
+nodes = 2
+reservation = "{reservation}"
+[share.urgent]
+nodes = 2
+qos = "high"
+"""
+QUOTAS = """
+[[share.{name}.quotas]]
+priority = "LOW"
+nodes = 2
+[[share.{name}.quotas]]
+priority = "NORMAL"
+nodes = 2
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "nodes"), [("named", {"n2", "n3"}), ("reserved", {"n1", "g1"}), ("urgent", None)])
+def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_cron(
+    pool: Pool, name: str, nodes: set[str] | None
+) -> None:
+    lab, site = pool.lab, pool.site
+    reservation = f"{site.prefix}-r"
+    text = pool.config + KINDS.format(reservation=reservation)
+    pool.published = site.top / "published" / f"{name}.json"
+    settings = f'coordinator = "{site.launcher}"\nstate_file = "{pool.published}"\nchoosers = ["*"]\n'
+    text = text.replace(f"[share.{name}]\n", f"[share.{name}]\n{settings}grace_seconds = 20\n")
+    pool.configure(text + QUOTAS.format(name=name))
+    users = ",".join(pool.users.values())
+    lab.admin("sacctmgr", "-i", "modify", "user", "where", f"name={users}", "set", "qos+=high")
+    lab.admin("scontrol", "create", f"reservation={reservation}", "starttime=now", "duration=60", "nodes=n1,g1",
+              f"users={users}")  # fmt: skip
+    try:
+        # What is submitted by its pool's name goes where that is; more than its quota ever gives does not.
+        pool.owners["low"] = "alice"
+        pool.work("low").mkdir()
+        shutil.chown(pool.work("low"), pool.users["alice"])
+        folder = "${HPCDASH_SUSPEND%/*}"
+        script = TRAINING.format(work=pool.work("low"), launch=folder, told=SAVES.format(launch=folder), before="")
+        # The other node waits for the end.
+        others = f"[ $HPCDASH_SUSPEND ] || {{ while [ ! -e {pool.work('low')}/enough ]; do sleep 0.1; done; exit; }}"
+        request = site.home(pool.users["alice"]) / "REQUEST.toml"
+        fields = {"name": "low", "pool": name, "share": "LOW", "slot_type": "cpu", "slots_per_node": 1}
+        fields |= {"account": ACCOUNT, "labels": ["nlp", "7B"], "extra_args": ["--exclusive"]}
+        fields |= {"command": f"{others}\n{script}"} | ({} if name == "named" else {"queue": QUEUE})
+        assert pool.call("run", name, "--once").returncode == 0
+        for slots, status, words in ((3, 2, f"pool {name} refuses this: it asks for 3 nodes"), (2, 0, "")):
+            lines = (f"{key} = {json.dumps(value)}\n" for key, value in {**fields, "slots": slots}.items())
+            request.write_text("".join(lines))
+            submitted = pool.call_as("alice", "submit", str(request), "--yes")
+            assert (submitted.returncode, words in submitted.stderr) == (status, True), submitted
+
+        def come_about(**wanted: str) -> dict[str, dict[str, Any]]:
+            wait_until(
+                f"{wanted}",
+                lambda: pool.call("run", name, "--once").returncode == 0 and wanted.items() <= pool.states().items(),
+                120,
+                lambda: f"{pool.states()}\n{pool.queue()}",
+            )
+            return pool.tasks()
+
+        tasks = come_about(low="running")
+        assert tasks["low"]["labels"] == ["nlp", "7B"]
+        if nodes is not None:
+            assert set(pool.nodes_of(tasks["low"]["id"])) == nodes
+        options = {"named": (), "reserved": (f"--reservation={reservation}",), "urgent": ("--qos=high",)}
+        pool.submit("bob", "high", "NORMAL+labels=nlp", 1, *options[name])
+        tasks = come_about(high="running", low="waiting")
+        assert [run["how"] for run in tasks["low"]["runs"]] == ["suspended"]
+        if nodes is not None:
+            assert set(pool.nodes_of(tasks["high"]["id"])) < nodes
+        shown = pool.call_as("carol", "share", "show", name, "--filter", "labels:7b state:waiting")
+        assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (0, True, False), shown
+        # Raised, it has both nodes again: it came first.
+        raised = pool.call_as("alice", "share", "raise", tasks["low"]["id"], "--pool", name, "--yes")
+        assert (raised.returncode, f"job {tasks['high']['id']} (high)" in raised.stderr) == (0, True), raised
+        come_about(low="running", high="waiting")
+        pool.enough("high", "low")
+        come_about(high="succeeded", low="succeeded")
+        pool.assert_nothing_lost("high", "low")
+    finally:
+        for user in pool.users.values():
+            lab.admin("scancel", f"--user={user}")
+        delete = ("scontrol", "delete", f"reservation={reservation}")
+        wait_until("the reservation to be deleted", lambda: lab.admin(*delete, check=False).returncode == 0, 60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", [(3.0, True)], indirect=True)
+def test_scontrol_runs_as_each_owner_where_the_coordinator_is_no_operator(pool: Pool) -> None:
+    pool.lab.admin("sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=none")
+    try:
+        first = pool.submit("bob", "first", "NORMAL", 3)
+        pool.submit("carol", "second", "NORMAL", 2)
+        pool.start()
+        pool.until(first="running", second="running")
+        third = pool.submit("bob", "third", "NORMAL", 1)
+        pool.until(third="waiting")
+        # Nobody can keep an owner from releasing it: it is put back, and may save as any other.
+        pool.submit("alice", "hot", "HIGH", 2)
+        pool.until(hot="running", second="waiting", first="running")
+        pool.lab.as_user(pool.users["carol"], "scontrol", "release", pool.tasks()["second"]["id"])
+        pool.lab.as_user(pool.users["bob"], "scontrol", "release", third)
+        pool.enough("hot")
+        pool.until(hot="succeeded", second="running", first="running", third="waiting")
+        pool.lab.as_user(pool.users["bob"], "scancel", first)
+        pool.until(first="stopped", third="running")
+        pool.enough("second", "third")
+        pool.until(second="succeeded", third="succeeded")
+        pool.assert_nothing_lost("second", "third")
+    finally:
+        pool.lab.admin("sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=operator")
