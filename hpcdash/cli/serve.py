@@ -123,7 +123,9 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
 
 
 def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:
-    named = [("--cluster", common.cluster), ("--ssh", common.ssh), ("--backend", common.backend)]
+    # A URL comes by its scheduler's own option, and chooses the backend.
+    backend = (f"--{common.backend}", common.url) if common.url else ("--backend", common.backend)
+    named = [("--cluster", common.cluster), ("--ssh", common.ssh), backend]
     named += [("--config", str(common.config) if common.config else None)]
     flags = [("--local", common.local), ("--yes", common.yes), ("--debug", common.debug)]
     flags += [("--read-only", not allow_actions)]

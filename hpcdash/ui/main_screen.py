@@ -227,8 +227,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if stack[-1].is_live:
             stack[-1].shown()
         else:
+            # The app may be left before the view is mounted, or while it is.
+            if not views.is_attached:
+                return
             await views.mount(stack[-1])
-            # Who leaves as the first view is mounted takes the screen away.
             if not stack[-1].is_attached:
                 return
             stack[-1].take_focus()

@@ -26,6 +26,8 @@ class FieldKind(StrEnum):
     TEXT = "text"
     LINES = "lines"
     COUNT = "count"
+    # One number, or several with blanks between them.
+    COUNTS = "counts"
     FLAG = "flag"
     # As usual where it is empty: yes.
     UNLESS_NO = "unless no"
@@ -161,7 +163,7 @@ _SLICES = FormGroup(
     "Slices",
     (
         FormField("slice", "slice", "type of TPU slice; empty: one node", example="v4-256"),
-        FormField("num_slices", "slices", "number of slices", FieldKind.COUNT, "1"),
+        FormField("num_slices", "slices", "number of slices, or the numbers that fit", FieldKind.COUNTS, "2 4 8"),
         FormField("tpus_per_worker", "TPUs", "TPUs that each worker takes; empty: its chips", FieldKind.COUNT),
         FormField("retries_preemption", "preemptions", "retries after preemptions", FieldKind.COUNT, "10000"),
         FormField("retries_failure", "failures", "retries after failures", FieldKind.COUNT, "10"),

@@ -43,7 +43,7 @@ class NodesView(TableView):
     @cached_property
     def _catalogue(self) -> dict[str, Column]:
         return {
-            "name": Column("name", "NODE", 8, "left", 0, cells.text_cell, flexible=True, longest=24),
+            "name": Column("name", "NODE", 8, "left", 0, cells.text_cell, longest=24),
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
             "flags": Column("flags", "FLAGS", 14, "left", 8, cells.text_cell),
             "cpus": Column("cpus_used", "CPU", 13, "left", 1, cells.usage_cell("cpus")),

@@ -55,11 +55,11 @@ class SubmitView(SubmitPage):
     DEFAULT_CSS = """
     SubmitView > #body { height: 1fr; }
     SubmitView #beside { width: 1fr; height: 1fr; }
-    SubmitView.-low .panel, SubmitView.-low .panel:focus-within {
+    SubmitView.-low .panel, SubmitView.-low .panel.-focused {
         border-left: none; border-right: none; border-bottom: none;
     }
     SubmitView > #verdict { height: auto; max-height: 6; width: 1fr; padding: 0 1; background: $boost; }
-    SubmitView.-narrow FormPage, SubmitView.-narrow FormPage:focus-within { border: none; }
+    SubmitView.-narrow FormPage, SubmitView.-narrow FormPage.-focused { border: none; }
     SubmitView.-narrow #beside { display: none; }
     SubmitView.-narrow.-reading #beside { display: block; }
     SubmitView.-narrow.-reading FormPage { display: none; }

@@ -172,6 +172,8 @@ def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
 def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
     assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
+    [outcome] = command.read(told(b"Traceback\nRuntimeError: Request failed with status code 404", 500))
+    assert (outcome.done, outcome.words) == (False, "Ray finds no job to stop whose id has /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:
@@ -436,3 +438,17 @@ def test_json_that_is_none_hides_no_other_job() -> None:
     assert [(row["id"], row["name"]) for row in rows] == [("a", "driver"), ("b", "? nan")]
     job = BACKEND.history.native("b").parse(told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}'))
     assert BACKEND.detail.facts(job)["Runtime environment"] == {"x": "NaN"}
+
+
+def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() -> None:
+    def node(number: str, state: str) -> dict[str, Any]:
+        worker = {"jobId": "02", "pid": 7, "cpuTimes": {"user": 1.0}, "memoryInfo": {"rss": 1024}}
+        raylet = {"nodeId": number, "state": state, "coreWorkersStats": [{"jobId": "02", "pid": 7}]}
+        return {"ip": number, "now": 5.0, "workers": [worker], "raylet": raylet}
+
+    nodes = [node("n1", "ALIVE"), node("n2", "DEAD")]
+    native = {"job_id": "02"}
+    assert BACKEND.inside.use_nodes is not None
+    assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
+    answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
+    assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == ["n1"]

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -128,6 +129,7 @@ class Slice:
     head: Any
     pod: str
     address: str
+    nodes: list[str]
     lock: Any
 
     def let_go(self) -> None:
@@ -161,6 +163,7 @@ class SliceRun:
             slices = self.acquire(kept)
             names = ", ".join(held.pod for held in slices)
             self.status.slices, self.status.waiting = [held.pod for held in slices], ""
+            self.status.nodes = [address for held in slices for address in held.nodes]
             self.status.began, self.status.ended = time.time(), {}
             self.publish(self.status)
             say(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
@@ -188,7 +191,8 @@ class SliceRun:
                 return outcome.code or 1
             failures_in_a_row = failures_in_a_row + 1 if outcome.kind == FAILED else 0
             pause = pause_seconds(failures_in_a_row)
-            self.status.attempt, self.status.slices, self.status.ended = self.attempts.number, [], {}
+            self.status.attempt, self.status.ended = self.attempts.number, {}
+            self.status.slices = self.status.nodes = ()
             self.wait_for(f"attempt {self.attempts.number} begins in {pause:.0f} s" if pause else "waiting for slices")
             time.sleep(pause)
 
@@ -262,7 +266,8 @@ class SliceRun:
         workers = sum(_takes_connections(*place) for place in told["places"])
         problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
         if not problem:
-            return Slice(head, told["pod"], told["address"], head.hold.remote())
+            nodes = [address for address, _ in told["places"]]
+            return Slice(head, told["pod"], told["address"], nodes, head.hold.remote())
         ray.kill(head)
         return problem
 
@@ -468,11 +473,19 @@ class Publisher:
             self._key = b""
 
 
+def _stop(number: int, frame: object) -> None:
+    """Ray ends its workers with the driver."""
+    say("stopped")
+    os._exit(128 + number)
+
+
 def main() -> int:
     with open("request.json", encoding="utf-8") as source:
         request = json.load(source)
     sys.stdout, sys.stderr = LabelledStream(sys.stdout), LabelledStream(sys.stderr)
     ray.init(logging_level="ERROR")
+    # Ray's own handler writes where its threads stood.
+    signal.signal(signal.SIGTERM, _stop)
     return SliceRun(request, Publisher(submission_id())).run()
 
 

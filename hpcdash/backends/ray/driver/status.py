@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 # The key of the record among the job's metadata.
 METADATA_KEY = "hpcdash_run"
-_MOST_ENDED, _MOST_PAST, _LONGEST_WORDS = 64, 5, 300
+_MOST_ENDED, _MOST_NODES, _MOST_PAST, _LONGEST_WORDS = 64, 256, 5, 300
 # Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not; of equal lines older versions of Ray print one.
 _FROM_RAY = re.compile(
     r"(?:\x1b\[\d+m)?\(attempt (\d+) worker (\d+) pid=\d+(?:, ip=[^()\s]{1,64})?\)(?:\x1b\[0m)? ?", re.ASCII
@@ -59,6 +59,8 @@ class SliceRunStatus:
     preempted: int = 0
     failed: int = 0
     slices: Sequence[str] = ()
+    # Their addresses, slice by slice.
+    nodes: Sequence[str] = ()
     waiting: str = ""
     began: float | None = None
     # Worker → (how it ended, why, its exit status, its node), of this attempt.
@@ -83,6 +85,7 @@ class SliceRunStatus:
                 "preempted": self.preempted,
                 "failed": self.failed,
                 "slices": list(self.slices),
+                "nodes": list(self.nodes) if len(self.nodes) <= _MOST_NODES else [],
                 "workers_per_slice": self.workers_per_slice,
                 "tpus": self.tpus,
                 "waiting": self.waiting[:_LONGEST_WORDS],
