@@ -174,9 +174,10 @@ def top(common: CommonOptions, **given: Any) -> None:
 @click.option(
     "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
 )
+@click.option("--outside", is_flag=True, help="On the node itself where the job has a container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, or run COMMAND there, on this terminal.
+    """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
     It ends with the command's exit status. At the start of a line, ~. ends it at once.
     """

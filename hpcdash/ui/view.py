@@ -181,7 +181,7 @@ class View(Widget):
         """The store has something new."""
 
     def notes_changed(self) -> None:
-        """A pin, a note or a bookmark is another one."""
+        """A pin, a note, a bookmark or what a check found is another one."""
 
     def tick(self) -> None:
         """A second went by."""
