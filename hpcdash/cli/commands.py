@@ -480,7 +480,9 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.argument("script")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
-@click.option("--after", metavar="JOB[,JOB]", help="Start after these jobs end (afterany).")
+@click.option(
+    "--after", metavar="JOB[,JOB]", help="Start after these jobs end: 12, or afterok:12, afternotok:12, after:12."
+)
 @click.option("--hold", is_flag=True, help="Submit held.")
 @click.option(
     "--chain",

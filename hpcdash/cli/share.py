@@ -110,6 +110,7 @@ def _seconds(text: str) -> int:
 def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
     """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
     import asyncio
+    import sqlite3
     from pathlib import Path
 
     from hpcdash.cli.build import chosen_site, pool_folder, with_state_file
@@ -170,10 +171,12 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     tell_pool()
                 except PoolHeld:
                     raise
-                except HpcdashError as error:
+                except (HpcdashError, sqlite3.Error) as error:
                     if once:
                         raise
-                    print(f"hpcdash: {visible(error.message)}; trying again", file=sys.stderr)
+                    # A full disk passes.
+                    words = error.message if isinstance(error, HpcdashError) else f"{database.path}: {error}"
+                    print(f"hpcdash: {visible(words)}; trying again", file=sys.stderr)
                 if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
                 # A busy scheduler is asked less often.

@@ -480,15 +480,12 @@ class Coordinator:
                     )
                 self.tell(f"job {task.id} is NORMAL from now on")
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
-        held = sum(one.nodes for one in tasks.values() if one.state in WITH_NODES)
-        capacity = self.capacity = await self._capacity(tasks, rows)
-        decision = self.decision = decide(
-            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
-            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
-            self.rules.quotas,
-            capacity=capacity,
-            free=capacity - held,
-        )
+        decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
+        if (decision.start or decision.suspend) and self._usable_at < now:
+            # A node may have been drained since: a task that is to start there would only hold up the others.
+            self._usable_at = float("-inf")
+            decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
+        self.decision = decision
         if any(tasks[name].level != level for name, level in decision.levels.items()):
             with self.database.writing(now):
                 for name, level in decision.levels.items():
@@ -502,6 +499,16 @@ class Coordinator:
                 self.database.begin(one.id, level, now)
             self.tell(f"job {one.id} starts at {level.name}")
             await self._release(tasks[one.id])
+
+    def _decision(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row], capacity: int) -> Decision:
+        self.capacity = capacity
+        return decide(
+            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
+            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
+            self.rules.quotas,
+            capacity=capacity,
+            free=capacity - sum(one.nodes for one in tasks.values() if one.state in WITH_NODES),
+        )
 
     def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:
         row = rows.get(task.id)
