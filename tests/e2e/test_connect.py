@@ -104,9 +104,7 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     waiting = queue.submit("true")
     over = queue.submit("true")
     queue.act("cancel", over)
-    assert f"job {waiting} is pending: there is nothing to connect to before it runs" in await said_by(
-        on_queue, waiting
-    )
+    assert f"job {waiting} is not running yet (pending)" in await said_by(on_queue, waiting)
     assert f"job {over} has ended (cancelled)" in await said_by(on_queue, over)
     said = await said_by(on_queue, job, "--node", "1")
     assert f"job {job} has no node 1 Its nodes: 0 " in said
@@ -262,7 +260,7 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
 
     bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
     said = await said_by(bob, gpu_job)
-    assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner connects to it" in said
+    assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner gets inside" in said
     assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(over_ssh, gpu_job, "--node", "2")
 
 
