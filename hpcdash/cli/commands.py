@@ -174,9 +174,10 @@ def top(common: CommonOptions, **given: Any) -> None:
 @click.option(
     "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
 )
+@click.option("--outside", is_flag=True, help="On the node itself where the job has a container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, or run COMMAND there, on this terminal.
+    """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
     It ends with the command's exit status. At the start of a line, ~. ends it at once.
     """
@@ -479,7 +480,9 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.argument("script")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
-@click.option("--after", metavar="JOB[,JOB]", help="Start after these jobs end (afterany).")
+@click.option(
+    "--after", metavar="JOB[,JOB]", help="Start after these jobs end: 12, or afterok:12, afternotok:12, after:12."
+)
 @click.option("--hold", is_flag=True, help="Submit held.")
 @click.option(
     "--chain",

@@ -41,7 +41,7 @@ _QUIET_SECONDS = 3.0
 
 
 class Launched(Struct, frozen=True):
-    """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`.
+    """A launch on the cluster: its `folder` ('': not known), the `form` of its results ('': none), its `function`.
 
     `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its log alone.
     """
@@ -58,7 +58,7 @@ class Launched(Struct, frozen=True):
         may_rerun = request.requeue or request.is_task
         call = request.call
         if call is None:
-            return Launched(folder, may_rerun=may_rerun)
+            return Launched(folder, form="", may_rerun=may_rerun)
         return Launched(folder, call.result_format, call.name, may_rerun)
 
 
@@ -80,19 +80,14 @@ class JobCluster(Protocol):
 
 
 class SubmittedJob:
-    """A job or an array as one submission: what its Job objects share."""
+    """A job, or the tasks `indices` of an array, as one submission: what its Job objects share."""
 
     def __init__(
-        self,
-        cluster: JobCluster,
-        job_id: str,
-        launched: Launched,
-        count: int | None,
-        indices: Sequence[int] | None = None,
+        self, cluster: JobCluster, job_id: str, launched: Launched, indices: Sequence[int] | None = None
     ) -> None:
         self.cluster = cluster
         self.launched = launched
-        self.tracked = TrackedJob(job_id, indices if count is None else range(count))
+        self.tracked = TrackedJob(job_id, indices)
         self.outcomes: dict[int | None, CallOutcome] = {}
         self._fetching = asyncio.Lock()
         self._awaited = AwaitedResults(self.tracked, launched.folder, launched.form, launched.may_rerun)
@@ -105,8 +100,8 @@ class SubmittedJob:
 
     def result_path(self, index: int | None) -> str:
         """'' where it calls no function."""
-        folder = self.launched.folder
-        return f"{folder}/{result_names(self.launched.form, index)[0]}" if folder else ""
+        folder, form = self.launched.folder, self.launched.form
+        return f"{folder}/{result_names(form, index)[0]}" if folder and form else ""
 
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
         """Return once they have ended. Raises TimeoutError, and JobFailed for what will never start."""
@@ -115,7 +110,14 @@ class SubmittedJob:
             await self._wait(wanted, lambda: wanted <= self.tracked.ended)
 
     async def wait_for_results(self, indices: Iterable[int | None], seconds: float | None) -> None:
-        """Return once each has left a result or a failure, or has ended without. Raises as `wait`."""
+        """Return once each has left a result or a failure, or has ended without.
+
+        Raises as `wait`, and UsageError where there will be none.
+        """
+        if not (self.launched.is_logged or self.result_path(None)):
+            raise UsageError(
+                f"job {self.tracked.job_id} has no result: it calls no function that was submitted from here"
+            )
         wanted, tracked = frozenset(indices), self.tracked
         async with asyncio.timeout(seconds):
             await self._wait_early(wanted, lambda: wanted <= tracked.ended | tracked.written)
@@ -189,10 +191,6 @@ class SubmittedJob:
         if self.launched.is_logged:
             return await self._fetch_logged(index)
         folder, form, store = self.launched.folder, self.launched.form, self.cluster.session.store
-        if not folder:
-            raise UsageError(
-                f"job {self.tracked.job_id} has no result: it calls no function that was submitted from here"
-            )
         async with self._fetching:
             if (known := self.outcomes.get(index)) is not None:
                 return known
@@ -218,7 +216,7 @@ class SubmittedJob:
             outcome,
             job_id=self.job_id(index),
             state=self.tracked.state(index),
-            log=str(row.get("stdout_path") or ""),
+            log="" if self.launched.is_logged else str(row.get("stdout_path") or ""),
         )
 
     async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
@@ -266,9 +264,9 @@ class Job(Generic[R_co]):
     @property
     def result_path(self) -> str:
         """The file of its result on the cluster; raises UsageError where there will be none."""
-        if not self.folder:
-            raise UsageError(f"job {self.id} has no result to pass on: it calls no function")
-        return self._unit.result_path(self._index)
+        if path := self._unit.result_path(self._index):
+            return path
+        raise UsageError(f"job {self.id} has no result to pass on: it calls no function")
 
     @property
     def status(self) -> str:
@@ -370,7 +368,7 @@ class Job(Generic[R_co]):
 
 
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
-    """The tasks of one array, in the order of their items."""
+    """The tasks of one array, in the order of their items; those of a request's `array = "3-5"` are at 0, 1 and 2."""
 
     def __init__(self, unit: SubmittedJob) -> None:
         self._unit = unit

@@ -8,7 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 from rich.text import Text
+from textual import on
 from textual.await_remove import AwaitRemove
+from textual.events import DescendantBlur, DescendantFocus
 from textual.message import Message
 from textual.widget import Widget
 
@@ -65,12 +67,8 @@ class View(Widget):
         self.session = session
         self._focused_panel: Widget | None = None
 
-    def on_descendant_focus(self) -> None:
-        self._frame_focus()
-
-    def on_descendant_blur(self) -> None:
-        self._frame_focus()
-
+    @on(DescendantFocus)
+    @on(DescendantBlur)
     def _frame_focus(self) -> None:
         """Mark the panel that has the focus, and style it alone: :focus-within would style all that is in it."""
         focused = self.screen.focused
@@ -183,7 +181,7 @@ class View(Widget):
         """The store has something new."""
 
     def notes_changed(self) -> None:
-        """A pin, a note or a bookmark is another one."""
+        """A pin, a note, a bookmark or what a check found is another one."""
 
     def tick(self) -> None:
         """A second went by."""

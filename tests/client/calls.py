@@ -87,5 +87,20 @@ def lingering(value: int | None) -> int:
     return value
 
 
+@hpcdash.task(time="10m")
+def train(job: hpcdash.JobContext) -> int:
+    """Goes on until its kill switch is set; the step that it came to."""
+    from hpcdash.job import TrainingGuard
+
+    guard, step = TrainingGuard(), 0
+    while not guard.should_stop():
+        step += 1
+        guard.step(step, loss=1 / step)
+        if step < 50:
+            print(f"step {step} loss {1 / step:.6f}", flush=True)
+        time.sleep(0.02)
+    return step
+
+
 def square(number: int) -> int:
     return number * number

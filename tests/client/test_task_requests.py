@@ -107,10 +107,13 @@ def test_where_the_code_is_from(calls: ModuleType) -> None:
         find_code(calls.square, "wheel", is_here=False)
 
 
-def test_a_job_without_hpcdash_has_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_hpcdash_has_its_names(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hpcdash.client", None)
     with pytest.raises(RuntimeError, match=r"hpcdash\.connect is not here"):
         find("hpcdash", "connect")("juno")
+    monkeypatch.setitem(sys.modules, "hpcdash.client.cluster", None)
+    with pytest.raises(RuntimeError, match=r"a task's submit is not here.*below if __name__"):
+        calls.add.submit(1)
     assert find("hpcdash", "task") is hpcdash.task
     with pytest.raises(AttributeError):
         find("hpcdash", "conect")

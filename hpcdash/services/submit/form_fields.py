@@ -144,7 +144,13 @@ _WHEN = FormGroup(
             example="1-10%1",
             ways=BOTH_WAYS,
         ),
-        FormField("after", "after", "start after these jobs end, however they end", FieldKind.WORDS, ways=BOTH_WAYS),
+        FormField(
+            "after",
+            "after",
+            "start after these jobs end, or afterok:12 for success alone",
+            FieldKind.WORDS,
+            ways=BOTH_WAYS,
+        ),
         FormField(
             "chain",
             "chain length",
