@@ -529,6 +529,10 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
     assert len(parts) == 50 + 2 + 3 * 2
     assert parts[-1][0] == "attempt60.worker1"
+    for attempt, newest in ((1, None), (3, "attempt2.worker1")):
+        waiting = run_of(published(SliceRunStatus(2, 4, attempt=attempt))["metadata"])
+        assert waiting is not None
+        assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (newest is not None)
     assert log_request(parts[-1][2]).endswith(
         "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
     )
