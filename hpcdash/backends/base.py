@@ -55,6 +55,8 @@ class Capability(StrEnum):
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"
+    # A job can have just the nodes that are to be checked, and its log is read.
+    NODE_CHECKS = "check_nodes"
     # There is a way into its running jobs.
     CONNECT = "connect"
     # It keeps the scripts of its jobs, and gives them back.
@@ -173,6 +175,10 @@ def _empty_text(*_: object) -> str:
     return ""
 
 
+def _no_findings(*_: object) -> tuple[()]:
+    return ()
+
+
 def _no_variables(*_: object) -> Mapping[str, str | None]:
     return {}
 
@@ -250,7 +256,10 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
 
     of_dialect: Callable[[str], Backend] | None = None
-    """The backend for a Probe's `dialect`. None: there is one kind, which can be asked before its probe is answered."""
+    """The backend for a Probe's `dialect`. None: there is one kind."""
+
+    refuses_old: bool = False
+    """Whether parse raises for a version that is too old, of which other answers may be misread."""
 
     usual_folder: str = ""
     """Where its commands are on most clusters."""
@@ -548,6 +557,9 @@ class SubmitPart(Struct, frozen=True, kw_only=True):
     without_fields: frozenset[str] = frozenset()
     """The keys of a request that `request` refuses."""
 
+    request_findings: Callable[[Request, Offers], tuple[LintFinding, ...]] = _no_findings
+    """What a request that is handed in as it is asks for and the cluster does not have now."""
+
     new_limits: frozenset[str] = frozenset()
     """Which fields of NewLimits a resubmission can have."""
 
@@ -595,8 +607,8 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_probe(self) -> bool:
-        """Whether it can be asked nothing before its probe was answered: which dialect it has is not known."""
-        return self.probe.of_dialect is not None
+        """Whether its probe has to be answered before anything else: it tells the dialect, or refuses the version."""
+        return self.probe.of_dialect is not None or self.probe.refuses_old
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""

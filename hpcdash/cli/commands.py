@@ -174,9 +174,10 @@ def top(common: CommonOptions, **given: Any) -> None:
 @click.option(
     "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
 )
+@click.option("--outside", is_flag=True, help="On the node itself where the job has a container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, or run COMMAND there, on this terminal.
+    """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
     It ends with the command's exit status. At the start of a line, ~. ends it at once.
     """
@@ -696,16 +697,17 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 
 @share.command("show")
 @click.argument("pool", default="")
+@click.option("--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def share_show(common: CommonOptions, pool: str, form: str) -> None:
+def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
     """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
 
     POOL may be left out where the configuration has one. JSON has each run's start and end.
     """
     from hpcdash.cli.share import run_show
 
-    run_show(common, pool, form)
+    run_show(common, pool, expression=expression, form=form)
 
 
 def _wish_command(wish: str, words: str) -> None:

@@ -57,7 +57,7 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         return started[-1]
 
     file = shown_path(config_path(common.config)[0])
-    why = [f"No cluster is configured yet, and {why_none_here()}.", *([complaint] if complaint else [])]
+    why = [f"No cluster is configured yet: {why_none_here()}.", *([complaint] if complaint else [])]
     themes = (read_choices(state_root()).theme, settings.theme)
     app = FirstStartApp(hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes)
     with ends_with_signals(app):

@@ -97,14 +97,10 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
     is_read_only = common.read_only or settings.read_only
 
     async def serve(listening: socket.socket, address: str) -> None:
-        session = build_session(cluster, connection_pool(TerminalPrompter()))
+        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
             # Whoever is needed for a login is here now.
             await session.store.open(force=True)
-            backend = session.store.backend
-            if backend.scripts.writer() is None:
-                step = "From Python its jobs can be had: hpcdash.connect(URL)."
-                raise UsageError(f"serve --api launches batch scripts, and {backend.title} takes none", step)
             server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report)
             await server.start(listening)
             try:
@@ -130,7 +126,9 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
 
 
 def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:
-    named = [("--cluster", common.cluster), ("--ssh", common.ssh), ("--backend", common.backend)]
+    # A URL comes by its scheduler's own option, and chooses the backend.
+    backend = (f"--{common.backend}", common.url) if common.url else ("--backend", common.backend)
+    named = [("--cluster", common.cluster), ("--ssh", common.ssh), backend]
     named += [("--config", str(common.config) if common.config else None)]
     flags = [("--local", common.local), ("--yes", common.yes), ("--debug", common.debug)]
     flags += [("--read-only", not allow_actions)]

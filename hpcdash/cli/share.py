@@ -110,6 +110,7 @@ def _seconds(text: str) -> int:
 def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
     """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
     import asyncio
+    import sqlite3
     from pathlib import Path
 
     from hpcdash.cli.build import chosen_site, pool_folder, with_state_file
@@ -129,6 +130,8 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         await store.open()
         if store.backend.detail.task_refusal is None:
             raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+        if pool.node_list and store.backend.is_embedded:
+            raise UsageError("node_list: this machine is the embedded queue's only node", "Leave it out.")
         if pool.coordinator not in ("", store.user):
             raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
@@ -168,10 +171,12 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     tell_pool()
                 except PoolHeld:
                     raise
-                except HpcdashError as error:
+                except (HpcdashError, sqlite3.Error) as error:
                     if once:
                         raise
-                    print(f"hpcdash: {visible(error.message)}; trying again", file=sys.stderr)
+                    # A full disk passes.
+                    words = error.message if isinstance(error, HpcdashError) else f"{database.path}: {error}"
+                    print(f"hpcdash: {visible(words)}; trying again", file=sys.stderr)
                 if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
                 # A busy scheduler is asked less often.
@@ -200,18 +205,27 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
     raise UsageError(words, f"Name one: {', '.join(pools)}.")
 
 
-def run_show(common: CommonOptions, name: str, form: str) -> None:
-    """What a pool's coordinator has published: how full it is, quotas, tasks."""
+def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
+    """What a pool's coordinator has published: how full it is, quotas, and the tasks that a filter leaves."""
     from msgspec import to_builtins
+    from msgspec.structs import replace
 
     from hpcdash.cli.jobs import with_session
+    from hpcdash.domain import query
     from hpcdash.services.share.state import PoolReader
+    from hpcdash.services.share.table import POOL_TASKS, task_table
     from hpcdash.services.share.text import format_silence
+
+    wanted = query.parse(expression, POOL_TASKS, datetime.now().astimezone().tzinfo or UTC) if expression else None
 
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
         pool = await PoolReader(store, _pool_here(session, name)).read()
+        if wanted is not None:
+            left = query.apply(task_table(pool.tasks), wanted, store.clock.now())
+            ids = set(left["id"].to_pylist())
+            pool = replace(pool, tasks=tuple(task for task in pool.tasks if task.id in ids))
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
             print_json({"schema": 1, "cluster": session.name, "backend": store.backend.name, **to_builtins(pool)})
@@ -291,7 +305,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
     rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]
     yield from ("", *_aligned(rows)) if users else ("", "no quota: no task of this pool runs")
-    rows = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "TURN", "DEMOTION", "SUSPENDED", "WHY")]
+    rows = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "TURN", "DEMOTION", "SUSPENDED", "LABELS", "WHY")]
     for task in pool.tasks:
         rows.append(
             (
@@ -304,6 +318,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
                 text.format_turn(task),
                 text.format_demotion(task, now),
                 str(task.suspended or ""),
+                ", ".join(task.labels),
                 task.why,
             )
         )

@@ -29,7 +29,7 @@ from hpcdash.config.problems import ConfigProblems, Problem
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.demand import LintFinding
+from hpcdash.domain.demand import format_finding
 from hpcdash.domain.dependencies import parse_after
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.rfc3339 import format_utc
@@ -366,12 +366,6 @@ async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
     await session.launches.queues.learn()
     demand = session.store.backend.scripts.reader().script_demand(wanted.script, wanted.options)
     return [format_finding(one) for one in unmet(demand, await session.launches.queues.offers())]
-
-
-def format_finding(finding: LintFinding) -> str:
-    """As the form has it."""
-    words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
-    return f"{finding.field}: {words}" if finding.field else words
 
 
 class SubmissionRun:

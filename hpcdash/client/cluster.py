@@ -30,7 +30,7 @@ from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
-from hpcdash.config.settings import ClusterSettings
+from hpcdash.config.settings import ClusterSettings, PoolSettings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.domain.request import Request, Site
@@ -83,13 +83,20 @@ def connect(
         common = replace(common, cluster=name)
     chosen = chosen_clusters(common, settings)[0]
     defaults = merged(_read_defaults(file), options)
-    return run_in_loop(_connect(chosen, defaults, tuple(callbacks), is_read_only=settings.read_only))
+    return run_in_loop(
+        _connect(chosen, defaults, tuple(callbacks), share=settings.share, is_read_only=settings.read_only)
+    )
 
 
 async def _connect(
-    chosen: ClusterSettings, defaults: dict[str, Any], callbacks: tuple[Callback, ...], *, is_read_only: bool
+    chosen: ClusterSettings,
+    defaults: dict[str, Any],
+    callbacks: tuple[Callback, ...],
+    *,
+    share: Mapping[str, PoolSettings],
+    is_read_only: bool,
 ) -> Cluster:
-    session = build_session(chosen, connection_pool(TerminalPrompter()))
+    session = build_session(chosen, connection_pool(TerminalPrompter()), share=share)
     try:
         await session.store.open(force=True)
     except BaseException:

@@ -59,7 +59,7 @@ class Launched(Struct, frozen=True):
     @staticmethod
     def of(request: Request, folder: str) -> Launched:
         """The launch of a request."""
-        may_rerun = request.requeue or bool(request.share)
+        may_rerun = request.requeue or request.is_task
         call = request.call
         if call is None:
             return Launched(folder, form="", may_rerun=may_rerun)

@@ -27,6 +27,12 @@ class LintFinding(Struct, frozen=True):
     next_step: str = ""
 
 
+def format_finding(finding: LintFinding) -> str:
+    """`slots: 64 CPUs are more than a node has. At most 32`."""
+    words = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+    return f"{finding.field}: {words}" if finding.field else words
+
+
 class Demand(Struct, frozen=True):
     """None and '': not asked for, or not known. `queues`: any of them will do; none: the default one.
 

@@ -157,7 +157,7 @@ class HttpTransport:
         except TimeoutError:
             raise CommandTimedOut(
                 f"{self.name} gave no answer within {limit_seconds:g} s",
-                "Its dashboard may be busy. hpcdash asks again by itself.",
+                "Its dashboard may be busy.",
                 argv=argv,
             ) from None
         seconds = time.monotonic() - began
@@ -318,9 +318,7 @@ class HttpTransport:
 
     def _lost(self, why: str) -> ConnectionFailed:
         self.health.state, self.health.detail = "lost", why
-        return ConnectionFailed(
-            f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL? hpcdash tries again."
-        )
+        return ConnectionFailed(f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL?")
 
     @asynccontextmanager
     async def _stream_log(self, request: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:

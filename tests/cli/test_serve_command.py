@@ -210,3 +210,13 @@ def test_what_contradicts_itself_or_cannot_be_is_refused_at_once(program: Progra
     assert "--read-only and --allow-actions" in program("serve", "--read-only", "--allow-actions").refused(2)
     assert "no such file" in program("serve", "--config", str(tmp_path / "none")).refused(2)
     assert "No such file" in program("serve", "--socket", str(tmp_path / "none" / "it")).refused(2)
+
+
+def test_the_dashboard_of_a_url_has_that_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(words: tuple[str, ...]) -> None:
+        raise UsageError(" ".join(words))
+
+    monkeypatch.setattr("hpcdash.web.server.DashboardServer", told)
+    common = CommonOptions(url="http://127.0.0.1:8265", backend="ray", ssh="head")
+    with pytest.raises(UsageError, match=r"--ssh=head --ray=http://127\.0\.0\.1:8265 --read-only"):
+        run_serve(common, port=None, socket_path=None, allow_actions=False)

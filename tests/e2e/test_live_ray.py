@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import shlex
 import tempfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 import hpcdash
-from tests.support.api import write_tokens
+from tests.support.api import OTHER, TOKEN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.ray_cluster import RayCluster, until, why_no_ray
 from tests.support.sshd import Sshd, login_user, why_no_sshd
@@ -141,6 +143,30 @@ def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(
     assert "$(touch x)" in program("log", done).text
 
 
+def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(ray: RayCluster, program: Program) -> None:
+    pytest.importorskip("aiohttp", reason="the extra [api] is not installed")
+    write_tokens(program, "ci", "somebody-else")
+    api = Api(program)
+    api.start()
+    try:
+        asked = {"name": "served", "command": "echo from $WHO; sleep 1000", "environment": {"WHO": "http"}}
+        launch = api.launch("one", **asked)
+        assert launch["account"] == "ci"
+        assert api.launch("one", **asked)["id"] == launch["id"]
+        path, job_id = f"/launches/{launch['id']}", launch["job_id"]
+        until("its log", lambda: "from http" in ray.log(job_id), 120)
+        assert api("GET", f"{path}/logs").json["text"].endswith("from http\n")
+        for hidden in (path, f"{path}/logs"):
+            assert api("GET", hidden, token=OTHER).status == 404
+        for token in (TOKEN, OTHER):
+            assert job_id in [job["id"] for job in api("GET", "/jobs", token=token).json["jobs"]]
+        refused = api("POST", "/launches", {"command": "true", "site": {"run_as": "ci"}})
+        assert (refused.status, refused.message) == (422, "run_as: Ray's jobs have no owner")
+        assert api("POST", f"{path}/terminate", {}).json["done"] is True
+    finally:
+        api.end()
+
+
 def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a function returns comes back from the log; another program finds its job and ends it."""
     folder = tmp_path / "functions"
@@ -183,8 +209,6 @@ def test_nodes_and_resources_are_shown_and_a_killed_node_is_down(ray: RayCluster
 def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:
     assert "no way to hold" in program("hold", "--yes", "raysubmit_x").refused(2)
     assert "raysubmit_x was not found" in program("show", "raysubmit_x").refused(1)
-    write_tokens(program, "ray", "other")
-    assert "Ray takes none" in program("serve", "--api").refused(2)
 
 
 def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(ray: RayCluster, program: Program) -> None:
@@ -192,6 +216,31 @@ def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(ray: RayCluste
     assert nowhere("jobs").refused(3)
     page = Program(program.home, ("--ray", f"{ray.url}/nothing"))
     assert "no Ray dashboard" in page("jobs").refused(1)
+
+
+def test_a_ray_that_is_too_old_is_refused_before_anything_else_is_asked(tmp_path: Path) -> None:
+    asked = []
+
+    class Old(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"version": "4", "ray_version": "2.8.1"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Old) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        old = Program(home_with(tmp_path / "home"), ("--ray", f"http://127.0.0.1:{server.server_port}"))
+        (old.home / "a.sh").write_text("true\n")
+        for words in (("jobs",), ("nodes",), ("show", "raysubmit_x"), ("submit", "a.sh"), ("cancel", "--yes", "x")):
+            assert "Ray 2.8.1 is too old\n  command: GET /api/version\n  hpcdash needs Ray 2.9" in old(*words).refused(
+                1
+            )
+        server.shutdown()
+    assert {*asked} == {"/api/version"}
 
 
 def test_a_dashboard_that_only_the_head_reaches_is_asked_through_ssh(ray: RayCluster, tmp_path: Path) -> None:

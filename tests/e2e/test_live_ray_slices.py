@@ -117,7 +117,10 @@ def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
     ]
     assert "attempt 1: preempted 0×, failed 0×, on slice-a" in log(program, job_id)
     [row] = [row for row in program.rows("history") if row["id"] == job_id]
-    assert (row["nodes"], row["node_list"], row["comment"]) == (2, "slice-a", "attempt 1: preempted 0×, failed 0×")
+    assert (row["nodes"], row["queue"]) == (2, "slice-a,TPU-v4-16-head")
+    assert row["comment"] == "attempt 1: preempted 0×, failed 0×"
+    alive = {node["name"] for node in program.rows("nodes") if "slice-a=1" in node["features"]}
+    assert {*row["node_list"].split(",")} <= alive
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
@@ -231,7 +234,7 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     ray.kill_node(slice_b[1])
     smaller = begun(2, after=grown)
     [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
-    assert (row["nodes"], row["node_list"]) == (2, "slice-a")
+    assert (row["nodes"], row["queue"]) == (2, "slice-a,TPU-v4-16-head")
     assert row["reason"].startswith(f"attempt {smaller}: preempted {smaller - 1}×, failed 0×")
     ray.add_node(**{"slice-b": 1, "TPU": 4})
     last = begun(4, after=smaller)
@@ -249,3 +252,26 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     assert series["y"] == [100 - step for step in series["x"]]
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
     assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]
+
+
+@pytest.mark.long
+def test_a_worker_that_ray_kills_for_memory_has_failed_and_is_counted(
+    ray: RayCluster, program: Program, slice_a: list[int], marker: str
+) -> None:
+    ray.kill_node(slice_a[1])
+    monitor = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
+    full = ray.add_node(monitor, **{"slice-a": 1, "TPU": 4})
+    try:
+        job_id = submit(program, f"exec sleep {marker}", "retries_failure = 0")
+        state, code = ended(ray, program, job_id)
+        assert (state, code) == ("failed", 1)
+        words = log(program, job_id)
+        why = r"Ray killed it: its node ran out of memory, with \S+ of \S+ in use\n"
+        assert re.search(rf"attempt 1 failed: worker \d on slice-a, {why}", words)
+        assert "no further attempt: preempted 0×, failed 1×" in words
+        [row] = [row for row in program.rows("history") if row["id"] == job_id]
+        assert "attempt 1 failed: " in row["comment"]
+        until("the other worker's command to end", lambda: not processes_with(marker), 30)
+    finally:
+        ray.kill_node(full)
+        slice_a[1] = ray.add_node(**{"slice-a": 1, "TPU": 4})

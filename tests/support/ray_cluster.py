@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.slurm.layout import free_port
@@ -70,7 +71,8 @@ class RayCluster:
         raise AssertionError(f"the head ended {_STARTS} times while it started: see {self.folder}")
 
     def _answers(self) -> bool:
-        return bool(self.get("/api/version")) and self.get("/api/jobs/") is not None
+        """Its dashboard is up before the head is a node."""
+        return bool(self.get("/api/version")) and self.get("/api/jobs/") is not None and bool(self.alive_nodes())
 
     def _start_head(self, resources: Mapping[str, float]) -> None:
         self._ray(
@@ -80,7 +82,6 @@ class RayCluster:
             "--dashboard-host=127.0.0.1",
             f"--num-cpus={self.cpus}",
             f"--ray-client-server-port={free_port()}",
-            f"--temp-dir={self.folder}",
             f"--resources={json.dumps(resources)}",
         )
 
@@ -89,30 +90,26 @@ class RayCluster:
         heads = [{f"TPU-{kind}-head": 1}] + [{}] * (workers - 1)
         return self._add([{name: 1, "TPU": 4, **head} for head in heads])
 
-    def add_node(self, **resources: float) -> int:
-        """One more node; returns its place, for `kill_node`."""
-        [place] = self._add([resources])
+    def add_node(self, variables: Mapping[str, str] = MappingProxyType({}), **resources: float) -> int:
+        """One more node, with variables of its own; returns its place, for `kill_node`."""
+        [place] = self._add([resources], variables)
         return place
 
-    def _add(self, nodes: Sequence[Mapping[str, float]]) -> list[int]:
-        """Nodes with these resources, which start at the same time but for the names of their sockets."""
+    def _add(
+        self, nodes: Sequence[Mapping[str, float]], variables: Mapping[str, str] = MappingProxyType({})
+    ) -> list[int]:
+        """Nodes with these resources, which start at the same time."""
         places: dict[int, int] = {}
         for _ in range(_STARTS):
             missing = [at for at in range(len(nodes)) if at not in places]
             for at in missing:
                 words = (f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=1", f"--resources={json.dumps(nodes[at])}")
-                known = self._sockets()
-                places[at] = self._ray(*words)
-                node = self._nodes[places[at]]
-                until("its socket", lambda node=node, known=known: self._sockets() > known or node.poll() is not None)
+                places[at] = self._ray(*words, variables=variables)
             until("the nodes", self._is_whole, _START_SECONDS)
             places = {at: place for at, place in places.items() if self._nodes[place].poll() is None}
             if len(places) == len(nodes):
                 return [places[at] for at in range(len(nodes))]
         raise AssertionError(f"a node ended {_STARTS} times while it started: see {self.folder}")
-
-    def _sockets(self) -> set[Path]:
-        return set(Path(self.folder, "session_latest", "sockets").glob("raylet*"))
 
     def kill_node(self, place: int) -> None:
         """End a node at once, as a preemption does; returns when the head knows."""
@@ -121,7 +118,7 @@ class RayCluster:
         until("the head to notice", self._is_whole)
 
     def alive_nodes(self) -> list[str]:
-        found = self.get("/api/v0/nodes") or {}
+        found = self.get("/api/v0/nodes") or {"data": {"result": {"result": []}}}
         return [node["node_id"] for node in found["data"]["result"]["result"] if node["state"] == "ALIVE"]
 
     def _is_whole(self) -> bool:
@@ -161,7 +158,7 @@ class RayCluster:
         if not keep_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _ray(self, *words: str) -> int:
+    def _ray(self, *words: str, variables: Mapping[str, str] = MappingProxyType({})) -> int:
         folder = Path(sys.executable).parent
         program = folder / "ray"
         path = os.pathsep.join(filter(None, (self.path, str(folder), os.environ.get("PATH", os.defpath))))
@@ -172,13 +169,18 @@ class RayCluster:
                     "start",
                     "--block",
                     "--disable-usage-stats",
-                    "--node-ip-address=127.0.0.1",
+                    # By its address a driver finds the node that it is on.
+                    f"--node-ip-address=127.0.0.{len(self._nodes) + 1}",
                     f"--dashboard-agent-listen-port={free_port()}",
                     f"--dashboard-agent-grpc-port={free_port()}",
                     f"--runtime-env-agent-port={free_port()}",
+                    # A port that is not given is waited for, and the node ends where its agent takes long.
+                    f"--metrics-export-port={free_port()}",
                     "--min-worker-port=0",
                     "--max-worker-port=0",
                     "--object-store-memory=100000000",
+                    # As on machines of their own, where each unpacks what its jobs work in.
+                    f"--temp-dir={self.folder}/{len(self._nodes)}",
                     *words,
                 ),
                 # Jobs run the python of the PATH.
@@ -190,6 +192,7 @@ class RayCluster:
                     "RAY_worker_niceness": "0",
                     "RAY_agent_register_timeout_ms": str(int(_START_SECONDS * 1000)),
                     **self.variables,
+                    **variables,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -18,7 +18,7 @@ from tests.ui.stage import screen_text, type_text, until
 from tests.ui.test_dashboard_hostile import hidden_letters
 
 HOSTS = {"juno": "login.juno.example.org", "attic": "", "gate": "10.0.0.1\x1b[31m"}
-WHY = ["No cluster is configured yet, and neither Slurm nor PBS is here."]
+WHY = ["No cluster is configured yet: neither Slurm nor PBS is installed here."]
 CONNECTED = Check("connection", True, "me@login.juno.example.org, 140 ms")
 FOUND = [
     CONNECTED,

@@ -74,6 +74,7 @@ _CAPABILITIES = {
         Capability.LIVE_USE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
+        Capability.NODE_CHECKS,
         Capability.RESERVATIONS,
         Capability.SIGNAL,
         Capability.SUSPEND,

@@ -42,7 +42,7 @@ BACKEND = Backend(
     name="ray",
     title="Ray",
     capabilities=_CAPABILITIES,
-    probe=ProbePart(query=probe.probe_query),
+    probe=ProbePart(query=probe.probe_query, refuses_old=True),
     queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=nodes.queues_query),
     reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
     history=HistoryPart(
@@ -76,5 +76,6 @@ BACKEND = Backend(
         resubmission=actions.resubmission,
         request=requests.submitted_request,
         without_fields=requests.WITHOUT_FIELDS,
+        request_findings=requests.request_findings,
     ),
 )

@@ -31,6 +31,7 @@ from hpcdash.errors import NoSuchJob
 JOBS_PATH = "/api/jobs/"
 # A log's path as hpcdash names it: LOGS/NODE/FILE.
 LOGS = "/ray-logs/"
+_LOG_END = ".log"
 # Metadata that hpcdash keeps for itself begin so.
 _OWN = ("hpcdash_", "HPCDASH_")
 _STATES = {
@@ -148,7 +149,7 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "elapsed_seconds": None if begun is None or ends is None or is_waiting else max(ends - begun, 0),
         "node_list": text(driver.get("node_ip_address")),
         "work_dir": text(runtime.get("working_dir")),
-        "stdout_path": f"{LOGS}{log}/job-driver-{job_id}.log" if log and text(job.get("submission_id")) else None,
+        "stdout_path": f"{LOGS}{log}/job-driver-{job_id}{_LOG_END}" if log and text(job.get("submission_id")) else None,
         "exit_code": code if has_ended and type(code) is int and abs(code) < _LARGEST_EXIT else None,
         "_number": begun or 0,
         "_tasks": 1,
@@ -171,10 +172,11 @@ def log_request(path: str) -> str:
     node, slash, name = path.removeprefix(LOGS).partition("/")
     if not path.startswith(LOGS) or not slash or not node or not name:
         return ""
-    name, of_part, part = name.partition(PART)
+    # An id may hold any character.
+    whole, of_part, part = name.rpartition(f"{_LOG_END}{PART}")
     pattern = part_pattern(part) if of_part else ""
-    if of_part and not pattern:
-        return ""
+    if pattern:
+        name = f"{whole}{_LOG_END}"
     request = f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
     return f"{request}#{quote(pattern, safe='')}" if pattern else request
 

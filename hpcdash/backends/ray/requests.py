@@ -20,7 +20,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
-from hpcdash.backends.ray.slices import slice_type
+from hpcdash.backends.ray.slices import slice_type, types_among
 from hpcdash.backends.script.call import (
     ARGS_NAME,
     CALLBACKS_NAME,
@@ -32,6 +32,8 @@ from hpcdash.backends.script.call import (
 )
 from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
+from hpcdash.domain.demand import LintFinding, nearest
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Call, Launcher, Request, SlotType
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory, parse_duration
@@ -70,7 +72,7 @@ _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 pytho
 _REFUSED = (
     *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
     *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
-    *("begin", "project", "cpus_per_gpu", "rank_variables"),
+    *("begin", "project", "cpus_per_gpu", "rank_variables", "reservation", "share", "pool"),
 )
 WITHOUT_FIELDS = frozenset({"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"})
 _USUAL = Request()
@@ -167,6 +169,44 @@ def submitted_request(
     )
     is_there = Query(("GET", f"{_PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)
     return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
+
+
+def request_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
+    """What the cluster has none of now, or too few; () where its resources are not known. It may get them: a job that
+    asks for more waits."""
+    if not offers.queues:
+        return ()
+    return _slice_findings(request, offers) if request.slice else _node_findings(request, offers)
+
+
+def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
+    kind = slice_type(request.slice)
+    heads, least = offers.queue(kind.head_resource), min(request.num_slices or (1,))
+    if heads is None:
+        step = nearest(kind.name, types_among(queue.name for queue in offers.queues)) or "It has no other slice either."
+        return (LintFinding("warning", "slice", f"the cluster has no {kind.name} now: the job waits for one", step),)
+    if least > heads.nodes:
+        there = f"the cluster has {counted(heads.nodes, 'slice')} of {kind.name} now"
+        return (LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"),)
+    return ()
+
+
+def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
+    """Of what one node must have."""
+    cpus, gpus = (offers.queue(kind) for kind in ("CPU", "GPU"))
+    is_cpu = request.slot_type is SlotType.CPU
+    largest = (cpus.cpus_per_node if cpus else 0) if is_cpu else (gpus.gpus_per_node if gpus else 0)
+    found = []
+    if request.slot_type is not None and largest is not None and request.slots > largest:
+        unit = "CPU" if is_cpu else "GPU"
+        most = f", at most {largest}" if largest else ""
+        words = f"no node has {counted(request.slots, unit)} now{most}: the job waits for one"
+        found.append(LintFinding("warning", "slots", words))
+    memory = cpus.memory_per_node_bytes if cpus else None
+    if request.memory_bytes is not None and memory is not None and request.memory_bytes > memory:
+        words = f"no node has {format_memory(request.memory_bytes)} now, at most {format_memory(memory)}"
+        found.append(LintFinding("warning", "memory", f"{words}: the job waits for one"))
+    return tuple(found)
 
 
 def _read_is_there(answer: Answer) -> bool:

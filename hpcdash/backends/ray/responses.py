@@ -77,7 +77,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
         if response.status == _TOO_MANY:
             raise ControllerDown(
                 "the Ray dashboard has too many requests to answer",
-                "hpcdash asks again by itself.",
+                "It answers only so many at once: try again a little later.",
                 argv=answer.argv,
                 status=response.status,
                 words=words,
@@ -85,7 +85,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
         if response.status >= 500:
             raise ControllerDown(
                 "the Ray dashboard failed to answer",
-                "hpcdash asks again by itself. `ray status` on the head node says whether Ray runs.",
+                "`ray status` on the head node says whether Ray runs.",
                 argv=answer.argv,
                 status=response.status,
                 words=words,

@@ -17,7 +17,11 @@ from msgspec import Struct
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 
-_TYPE = re.compile(r"(v2|v3|v4|v5p|v5litepod|v6e)-([1-9][0-9]{0,4})")
+_VERSIONS = ("v2", "v3", "v4", "v5p", "v5litepod", "v6e")
+_TYPE = re.compile(rf"({'|'.join(_VERSIONS)})-([1-9][0-9]{{0,4}})")
+# Ray's resources call it as the Cloud's API does, people by its other name.
+_OTHER_NAMES = {"v5e": "v5litepod"}
+_PARTS = re.compile("(?:tpu)?[^a-z0-9]*([a-z0-9]{2,}?)[^a-z0-9]*([0-9]+)")
 _BY_CHIPS = ("v5litepod", "v6e")
 _CORES_A_WORKER = 8
 _CHIPS_A_WORKER = 4
@@ -38,14 +42,12 @@ class SliceType(Struct, frozen=True):
         return f"TPU-{self.name}-head"
 
 
-def slice_type(name: str, *, known: Iterable[str] = ()) -> SliceType:
-    """Of a name such as v4-256. Raises ValueError, which names the nearest of `known`."""
+def slice_type(name: str) -> SliceType:
+    """Of a name such as v4-256. Raises ValueError, which says what was meant where that can be told."""
     found = _TYPE.fullmatch(name)
     if found is None:
-        near = get_close_matches(name, [*known, "v4-8", "v5p-8", "v5litepod-16", "v6e-8"], 1)
-        raise ValueError(
-            f"{name!r} is not a slice type such as v4-256" + (f"; did you mean {near[0]}?" if near else "")
-        )
+        near = _near(name)
+        raise ValueError(f"{name!r} is not a slice type such as v4-256" + (f"; did you mean {near}?" if near else ""))
     version, size = found[1], int(found[2])
     if version not in _BY_CHIPS:
         if size % _CORES_A_WORKER:
@@ -56,6 +58,16 @@ def slice_type(name: str, *, known: Iterable[str] = ()) -> SliceType:
     if size % _CHIPS_A_WORKER:
         raise ValueError(f"{name}: {version} slices have up to {_MOST_CHIPS_ALONE} chips or a multiple of 4")
     return SliceType(name, size // _CHIPS_A_WORKER, _CHIPS_A_WORKER)
+
+
+def _near(name: str) -> str:
+    """The type whose version is most like the name's, with its size; '' for a name that is like none."""
+    parts = _PARTS.fullmatch(name.lower()[:100])
+    if parts is None:
+        return ""
+    versions = get_close_matches(_OTHER_NAMES.get(parts[1], parts[1]), _VERSIONS, 1)
+    near = f"{versions[0]}-{parts[2]}" if versions else ""
+    return near if _TYPE.fullmatch(near) else ""
 
 
 def types_among(resources: Iterable[str]) -> list[str]:
@@ -92,12 +104,17 @@ class Worker(Struct, frozen=True):
 
 
 class SliceRun(Struct, frozen=True):
-    """How a run on slices stands, as its driver wrote it last; `waiting` is what it waits for, '' in an attempt."""
+    """How a run on slices stands, as its driver wrote it last.
+
+    `nodes` are the addresses of its workers, () where they are not known; `waiting` is what it waits for, '' in an
+    attempt.
+    """
 
     attempt: int
     preempted: int
     failed: int
     slices: tuple[str, ...]
+    nodes: tuple[str, ...]
     workers_per_slice: int
     tpus: int
     waiting: str
@@ -165,6 +182,7 @@ def run_of(metadata: Mapping[str, object]) -> SliceRun | None:
         preempted,
         failed,
         slices,
+        _texts(found.get("nodes")),
         workers,
         tpus or 0,
         waiting[:_LONGEST_TEXT] if isinstance(waiting, str) else "",
@@ -193,11 +211,12 @@ def run_columns(metadata: Mapping[str, object], state: JobState) -> dict[str, An
     told = {
         "nodes": run.worker_count or None,
         "gpus": run.worker_count * run.tpus or None,
-        "node_list": ",".join(run.slices) or None,
+        "node_list": ",".join(run.nodes or run.slices) or None,
         "comment": "; ".join(filter(None, (run.counts, last))),
     }
     if isinstance(kind, str) and _TYPE.fullmatch(kind):
-        told["queue"] = f"TPU-{kind}-head"
+        # It takes of each of these resources, which are queues here.
+        told["queue"] = ",".join((*run.slices, f"TPU-{kind}-head"))
     if not has_ended and (run.waiting or run.attempt > 1):
         told["reason"] = run.waiting or run.counts
     return told
@@ -263,7 +282,11 @@ def part_pattern(part: str) -> str:
 def log_parts(run: SliceRun, path: str) -> list[tuple[str, str, str]]:
     """(name, title, path) of the parts of a driver's log: each of the last attempts, each worker of all attempts, and
     each worker of each of the last few. A node that is gone takes none of them along."""
-    attempts = range(max(1, run.attempt - _MOST_ATTEMPTS + 1), run.attempt + 1)
+    # One that waits for its slices has written nothing.
+    last = run.attempt if run.slices else run.attempt - 1
+    attempts = range(max(1, last - _MOST_ATTEMPTS + 1), last + 1)
+    if not attempts:
+        return []
     # Between two attempts no slice is held, and there may have been more.
     workers = range(run.worker_count or run.workers_per_slice)
     names = [(f"attempt{attempt}", f"all workers of attempt {attempt}") for attempt in attempts]

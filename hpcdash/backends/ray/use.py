@@ -13,6 +13,7 @@ from hpcdash.backends.ray.responses import amount, decode, number, read_response
 from hpcdash.errors import UsageError
 
 _SUMMARY_PATH = "/nodes?view=summary"
+_DEAD = "DEAD"
 _MIB = 1 << 20
 
 
@@ -35,7 +36,8 @@ def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
         workers = raylet.get("coreWorkersStats")
         node_id = text(raylet.get("nodeId"))
         has_job = isinstance(workers, list) and any(table(one).get("jobId") == ray_job for one in workers)
-        if node_id is not None and has_job:
+        # Of a node that died it still tells what was there.
+        if node_id is not None and has_job and raylet.get("state") != _DEAD:
             found.append(node_id)
     if not found:
         raise UsageError("no process of this job is measured", "It may not have begun, or have ended just now.")
@@ -61,7 +63,8 @@ def _parse_use(answer: Answer, *, ray_job: str) -> tuple[NodeSample, ...]:
 def _sample(detail: Mapping[str, Any], ray_job: str) -> NodeSample | None:
     name, now = text(detail.get("ip")) or text(detail.get("hostname")), amount(detail.get("now"))
     workers = detail.get("workers")
-    if name is None or now is None or not isinstance(workers, list):
+    is_dead = table(detail.get("raylet")).get("state") == _DEAD
+    if name is None or now is None or not isinstance(workers, list) or is_dead:
         return None
     processes = tuple(
         one

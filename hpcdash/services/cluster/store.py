@@ -271,9 +271,9 @@ class ClusterStore:
         self._jobs_behind_seconds[kind] = told - self.clock.now()
 
     async def resolve_backend(self) -> None:
-        """Find out which scheduler is there where more than one may be, or one is of several kinds; raises as `open`.
+        """Find out which scheduler is there where more than one may be, or one is asked for its kind or version first.
 
-        Where only one can be there nothing is asked.
+        Where only one can be there nothing is asked. Raises as `open`.
         """
         if self.probe is None and (len(self._backends) > 1 or self.backend.needs_probe):
             await self.open()

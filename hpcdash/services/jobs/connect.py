@@ -35,12 +35,18 @@ class ShellPlan(Struct, frozen=True):
 
 
 async def plan_shell(
-    store: ClusterStore, job_id: str, node: str = "", command: tuple[str, ...] = (), *, state_folder: Path | None = None
+    store: ClusterStore,
+    job_id: str,
+    node: str = "",
+    command: tuple[str, ...] = (),
+    *,
+    state_folder: Path | None = None,
+    is_outside: bool = False,
 ) -> ShellPlan:
     """A shell, or a command, on a node of a job, by its name or its number in the job's list from 0.
 
-    It is inside of the container where the launch, as `state_folder` remembers it, has one. Runs nothing in the job.
-    Raises UsageError for another's job, one that does not run, and a node it does not have.
+    It is inside of the container where the launch, as `state_folder` remembers it, has one, unless it `is_outside`.
+    Runs nothing in the job. Raises UsageError for another's job, one that does not run, and a node it does not have.
     """
     probe = await store.open()
     shown = visible(job_id)
@@ -60,7 +66,7 @@ async def plan_shell(
     if row["state"] not in ACTIVE:
         raise UsageError(f"job {shown} has ended ({row['state']})", f"hpcdash log {shown} shows its log.")
     chosen = _node(row, node)
-    in_container = await asyncio.to_thread(_has_container, state_folder, store.name, row)
+    in_container = not is_outside and await asyncio.to_thread(_has_container, state_folder, store.name, row)
     made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))
     if made is None:
         raise UsageError(

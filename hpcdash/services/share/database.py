@@ -35,13 +35,14 @@ _SCHEMA = (
     " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT NULL,"
     " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
     " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
-    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0)",
+    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,"
+    " labels TEXT NOT NULL DEFAULT '')",
     "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
 )
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
-    " demoted, suspended, asked_at, retry_at"
+    " demoted, suspended, asked_at, retry_at, labels"
 )
 
 
@@ -58,7 +59,8 @@ class StoredTask(Struct, frozen=True):
 
     `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
     `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
-    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start.
+    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
+    domain/share.py writes them.
     """
 
     id: str
@@ -78,6 +80,7 @@ class StoredTask(Struct, frozen=True):
     suspended: int
     asked_at: float | None
     retry_at: float = 0.0
+    labels: str = ""
 
     @property
     def pool_task(self) -> PoolTask:
@@ -114,6 +117,8 @@ class ShareDatabase:
             self._connection.execute("PRAGMA synchronous = FULL")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
+            if "labels" not in {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}:
+                self._connection.execute("ALTER TABLE tasks ADD COLUMN labels TEXT NOT NULL DEFAULT ''")
         except sqlite3.Error as error:
             raise HpcdashError(f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?") from error
         finally:

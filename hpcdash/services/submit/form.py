@@ -211,6 +211,11 @@ def _count(text: str) -> object:
     return int(text) if _NUMBER.fullmatch(text.strip()) else text.strip()
 
 
+def _counts(text: str) -> object:
+    counts = [_count(word) for word in text.replace(",", " ").split()]
+    return counts[0] if len(counts) == 1 else counts
+
+
 def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
@@ -247,6 +252,7 @@ _READ: Mapping[FieldKind, Callable[[str], Any]] = {
     FieldKind.TEXT: str.strip,
     FieldKind.LINES: lambda text: text.rstrip("\n"),
     FieldKind.COUNT: _count,
+    FieldKind.COUNTS: _counts,
     FieldKind.FLAG: lambda text: text.strip() == YES,
     FieldKind.UNLESS_NO: lambda text: {YES: True, NO: False}.get(text.strip(), text.strip()),
     FieldKind.WORDS: _split,
@@ -275,6 +281,8 @@ def _written(key: str, value: object) -> str | None:
             return None
         quote = shlex.quote if one.kind is FieldKind.WORDS else str
         return " ".join(item if _is_plain(item) else quote(item) for item in map(str, items))
+    if one.kind is FieldKind.COUNTS and isinstance(value, list):
+        return " ".join(map(str, value)) if all(type(item) is int for item in value) else None
     if type(value) is int:
         return str(value)
     return value if isinstance(value, str) and (one.kind is FieldKind.LINES or "\n" not in value) else None

@@ -26,6 +26,8 @@ class FieldKind(StrEnum):
     TEXT = "text"
     LINES = "lines"
     COUNT = "count"
+    # One number, or several with blanks between them.
+    COUNTS = "counts"
     FLAG = "flag"
     # As usual where it is empty: yes.
     UNLESS_NO = "unless no"
@@ -159,19 +161,15 @@ _WHEN = FormGroup(
         ),
         FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
-        FormField(
-            "share",
-            "share",
-            "priority in a shared pool; empty: no task of one",
-            choices=tuple(one.name for one in (Priority.AUTO, *LEVELS)),
-        ),
+        FormField("pool", "pool", "shared pool to have turns in; empty: none, or the only one", example="lab"),
+        FormField("share", "share", "priority in a shared pool; empty: no task of one", choices=_PRIORITIES),
     ),
 )
 _SLICES = FormGroup(
     "Slices",
     (
         FormField("slice", "slice", "type of TPU slice; empty: one node", example="v4-256"),
-        FormField("num_slices", "slices", "number of slices", FieldKind.COUNT, "1"),
+        FormField("num_slices", "slices", "number of slices, or the numbers that fit", FieldKind.COUNTS, "2 4 8"),
         FormField("tpus_per_worker", "TPUs", "TPUs that each worker takes; empty: its chips", FieldKind.COUNT),
         FormField("retries_preemption", "preemptions", "retries after preemptions", FieldKind.COUNT, "10000"),
         FormField("retries_failure", "failures", "retries after failures", FieldKind.COUNT, "10"),
@@ -182,6 +180,7 @@ _ACCOUNT = FormGroup(
     (
         FormField("account", "account", "account to charge; empty: your default"),
         FormField("qos", "QoS", "quality of service: limits and priority"),
+        FormField("reservation", "reservation", "reservation to run in"),
         FormField("project", "project", "project for accounting (Slurm: wckey)"),
     ),
 )

@@ -20,7 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
-from hpcdash.config.request import request_text
+from hpcdash.backends.base import Capability
+from hpcdash.backends.submissions import SentFile
+from hpcdash.config.request import request_text, without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import number_of, with_tasks
 from hpcdash.domain.request import SITE_SAID, Request
@@ -38,9 +40,10 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.shared_answers import SharedAnswers
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.journal import JournalEntry
+from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.cleanup import fetch_ended, remove_folder
 from hpcdash.services.submit.launches import Launches, LaunchPlan, record_of
-from hpcdash.services.submit.plan import SubmissionPlan
+from hpcdash.services.submit.plan import SubmissionPlan, plan_request
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile, reconcile_noted, searches_of
 from hpcdash.services.submit.served_launches import ServedLaunch, ServedLaunches, Stage
 
@@ -200,10 +203,10 @@ class LaunchService:
         answering.
         """
         await self._store.open()
-        request = self._as_allowed(asked, accounts)
+        account, request = self._as_allowed(asked, accounts)
         digest = _digest(request, files)
         if key is None:
-            return await asyncio.shield(self._begin(client, request, files, digest, None))
+            return await asyncio.shield(self._begin(client, account, request, files, digest, None))
         known = self._submitting.get((client, key))
         if known is None:
             found = await asyncio.to_thread(self._served.of_key, client, key)
@@ -212,45 +215,58 @@ class LaunchService:
             if found is not None and known is None:
                 return _same(found, digest)
         if known is None:
-            task = self._begin(client, request, files, digest, key)
+            task = self._begin(client, account, request, files, digest, key)
             known = self._submitting[client, key] = (digest, task)
             task.add_done_callback(lambda _: self._submitting.pop((client, key), None))
         if known[0] != digest:
             raise _reused()
         return await asyncio.shield(known[1])
 
-    def _as_allowed(self, asked: Request, accounts: Sequence[str]) -> Request:
+    def _as_allowed(self, asked: Request, accounts: Sequence[str]) -> tuple[str, Request]:
+        """The account that a launch belongs to, and the request as that account; where jobs have no owner, as it is."""
         is_said = f"{SITE_SAID}run_as" in asked.said
         account = asked.site.run_as if is_said else accounts[0]
         if account not in accounts:
             raise NotAllowed(f"this token may not run as {account}", f"It may run as {', '.join(accounts)}.")
-        if account == self.own_account:
-            return replace(asked, site=replace(asked.site, run_as=""))
-        backend = self._store.backend
-        if not backend.submit.program:
+        backend, is_own = self._store.backend, account == self.own_account
+        if Capability.OWNERS not in backend.capabilities:
+            if is_said:
+                raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Leave it out.")
+            is_own = True
+        if not is_own and not backend.submit.program:
             raise NotAllowed(
                 f"this server cannot run as {account}: {backend.title} runs jobs as whoever submits them",
                 f"Its own account is {self.own_account}: name that in accounts of the token.",
             )
-        return replace(asked, site=replace(asked.site, run_as=account))
+        return account, replace(asked, site=replace(asked.site, run_as="" if is_own else account))
 
     def _begin(
-        self, client: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
+        self, client: str, account: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
     ) -> asyncio.Task[ServedLaunch]:
-        task = asyncio.create_task(self._submit(client, request, files, digest, key))
+        task = asyncio.create_task(self._submit(client, account, request, files, digest, key))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return task
 
     async def _submit(
-        self, client: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
+        self, client: str, account: str, request: Request, files: Mapping[str, bytes], digest: str, key: str | None
     ) -> ServedLaunch:
         async with self._turn:
-            text = request_text(request, site=self._launches.settings.site)
-            planned = await self._launches.plan(request, text, files)
-            notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
-            launch = self._launch_of(planned, client, key, digest, notes)
+            planned, record, notes = await self._planned(request, files)
+            [search] = planned.searches.values()
+            launch = ServedLaunch(
+                launch_id=secrets.token_hex(16),
+                client=client,
+                key=key,
+                account=account,
+                at=record.at,
+                stage=Stage.SUBMITTING,
+                digest=digest,
+                mark=search.mark,
+                record=record,
+                words="; ".join(notes),
+            )
             self._own.add(launch.launch_id)
             try:
                 if not await asyncio.to_thread(self._served.add, launch):
@@ -261,28 +277,26 @@ class LaunchService:
                     return _same(found, digest)
                 report = await self._session.actions.run(planned.plan)
                 outcome = (await reconcile(self._store, planned, report))[-1]
-                said = await self._launches.conclude(planned, outcome)
+                said = await self._launches.conclude(planned, outcome) if isinstance(planned, LaunchPlan) else ""
                 return await self._settled(launch, outcome, said)
             finally:
                 self._own.discard(launch.launch_id)
 
-    def _launch_of(
-        self, planned: LaunchPlan, client: str, key: str | None, digest: str, notes: Sequence[str]
-    ) -> ServedLaunch:
-        [search] = planned.searches.values()
-        unknown = Outcome("", None)
-        return ServedLaunch(
-            launch_id=secrets.token_hex(16),
-            client=client,
-            key=key,
-            account=planned.request.site.run_as or self.own_account,
-            at=self._store.clock.now(),
-            stage=Stage.SUBMITTING,
-            digest=digest,
-            mark=search.mark,
-            record=record_of(planned, unknown, self._store.clock.now()),
-            words="; ".join(notes),
-        )
+    async def _planned(
+        self, request: Request, files: Mapping[str, bytes]
+    ) -> tuple[SubmissionPlan, LaunchRecord, Sequence[str]]:
+        """What submits a request, what is remembered of it, and what else is to be said of it."""
+        text = request_text(request, site=self._launches.settings.site)
+        if self._store.backend.submit.request is None:
+            planned = await self._launches.plan(request, text, files)
+            notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
+            return planned, record_of(planned, Outcome("", None), self._store.clock.now()), notes
+        sent = {name: SentFile(content) for name, content in files.items()}
+        as_it_is = await plan_request(self._store, request, files=sent)
+        [name] = as_it_is.searches
+        # It has no folder.
+        record = LaunchRecord("", "", "", name, "", "", 1, self._store.clock.now(), without_secrets(text))
+        return as_it_is, record, as_it_is.notes
 
     async def _settled(self, launch: ServedLaunch, outcome: Outcome, said: str = "") -> ServedLaunch:
         """Note how a submission ended; raises what to say of one that surely did not arrive."""
@@ -340,9 +354,9 @@ class LaunchService:
             return
         request = await asyncio.to_thread(self._served.request, launch)
         record = replace(launch.record, job_id=outcome.new_job, request=request)
-        if outcome.done:
+        if outcome.done and record.folder:
             await asyncio.to_thread(self._launches.records.launched, record)
-        else:
+        elif not outcome.done:
             await self._remove_folder(launch)
         with contextlib.suppress(HpcdashError):
             # That it was not known is no longer to be said.
@@ -459,6 +473,8 @@ class LaunchService:
 
     async def _remove_folder(self, launch: ServedLaunch) -> str:
         record = launch.record
+        if not record.folder:
+            return ""
         program = self._launches.settings.launch_program
         return await remove_folder(self._store, record.folder, record.sums, record.run_as, program)
 
@@ -476,8 +492,10 @@ class LaunchService:
         request = read_request(text, user=launch.record.run_as or None, site=self._launches.settings.site)
         if request.call is None:
             raise NoResult("the launch calls no function", "GET /launches/ID/logs has what it printed.")
-        if not launch.job_id or not launch.record.folder:
+        if not launch.job_id:
             raise NoResult("it has no job yet, as far as is known", "Look at its status first.")
+        if not launch.record.folder:
+            raise NoResult("its result, where it is JSON, stands in its log", "GET /launches/ID/logs has it.")
         if request.array is None and task is not None:
             raise UsageError("task: the launch is one job, not an array", "Leave task out.")
         job_id = launch.job_id

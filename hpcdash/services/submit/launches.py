@@ -100,6 +100,8 @@ class Launches:
         self._queues: LaunchQueues | None = None
         # The stamp of the records when they were read, and what _accounts() found in it.
         self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
+        # The stamp of the records when no check of nodes was left to be read.
+        self._all_read_at: tuple[int, int] | None = None
         store.reader_of = self._reader_of
 
     async def root(self) -> str:
@@ -194,7 +196,7 @@ class Launches:
         if waiting is not None:
             place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
-        if request.share and self.pools:
+        if request.is_task and self.pools:
             from hpcdash.services.share.submission import require_turn
             from hpcdash.services.submit.request_lint import slot_type_in
 
@@ -356,22 +358,49 @@ class Launches:
                 # It is looked at another time.
                 return ()
 
+    async def read_checks(self) -> tuple[str, ...]:
+        """Read what jobs that checked nodes found, once they have ended; a sentence for each. Raises nothing of
+        HpcdashError."""
+        if self.state_folder is None:
+            return ()
+        from hpcdash.services.submit.node_findings import NodeCheckRecords, read_ended_checks
+
+        records = NodeCheckRecords(self.state_folder, self.store.name)
+        async with self._tidying:
+            stamp = records.stamp()
+            if stamp == self._all_read_at:
+                return ()
+            try:
+                read = await read_ended_checks(self.store, records)
+            except HpcdashError:
+                # It is looked at another time.
+                return ()
+            self._all_read_at = None if records.unread() else stamp
+            return read
+
     def follow(self, told: Callable[[str], None]) -> Callable[[], None]:
-        """Tidy once the first list of one's jobs is there, and when jobs have ended; returns how to stop that."""
+        """Read checks of nodes with each list of one's jobs; tidy with the first one, and when jobs have ended.
+
+        Returns how to stop that.
+        """
         has_looked = False
         running: set[asyncio.Task[None]] = set()
 
-        async def tidy() -> None:
-            for words in await self.tidy():
-                told(words)
+        async def look(*, is_to_tidy: bool) -> None:
+            # Before their folders go.
+            said = (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ()))
+            if said:
+                told("\n".join(said))
 
         def heard(changed: Changed) -> None:
             nonlocal has_looked
-            if changed.kind is Kind.MINE and (not has_looked or any(event.after in ENDED for event in changed.events)):
-                has_looked = True
-                task = asyncio.create_task(tidy(), name=f"tidy launches of {self.store.name}")
-                running.add(task)
-                task.add_done_callback(running.discard)
+            if changed.kind is not Kind.MINE:
+                return
+            is_to_tidy = not has_looked or any(event.after in ENDED for event in changed.events)
+            has_looked = True
+            task = asyncio.create_task(look(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}")
+            running.add(task)
+            task.add_done_callback(running.discard)
 
         return self.store.listen(heard)
 
@@ -439,6 +468,10 @@ class Launches:
         """With what the site says of its queue, and what is not known about that."""
         from hpcdash.config.queue_defaults import with_queue_defaults
 
+        if request.is_task:
+            from hpcdash.services.share.submission import with_pool
+
+            request = with_pool(request, self.pools)
         pools = self.queues.pools()
         # The only one need not be named, unless something is said of it.
         named = pools if len(pools) > 1 or self.settings.queues else []
@@ -581,7 +614,7 @@ def launch_files(
         own[MARKER_NAME] = b"waits for runs\n"
     elif has_library(request, place):
         own[LIBRARY_NAME] = _library()
-    if request.share:
+    if request.is_task:
         own[SUSPEND_NAME] = b""
     if request.call is not None:
         own |= call_files(request.call)

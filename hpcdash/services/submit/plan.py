@@ -26,6 +26,7 @@ from hpcdash.backends.submissions import (
     SubmittedRequest,
 )
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.demand import LintFinding, format_finding
 from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.domain.request import Request
@@ -119,17 +120,22 @@ class RequestPlan(SubmissionPlan, frozen=True):
 
 
 async def plan_request(
-    store: ClusterStore, request: Request, base: Path | None = None, *, most_bytes: int = 0
+    store: ClusterStore,
+    request: Request,
+    base: Path | None = None,
+    *,
+    most_bytes: int = 0,
+    files: Mapping[str, SentFile] = MappingProxyType({}),
 ) -> RequestPlan:
     """What handing a request in as it is would run; what was sent before is not sent again.
 
-    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the current one. Raises
-    UsageError for what the scheduler does not have, and what keeps the cluster from answering.
+    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the current one. Of a
+    request that names none `files` are sent. Raises UsageError for what the scheduler does not have, and what keeps
+    the cluster from answering.
     """
     if request.site.run_as:
         submitting_program(store)
     notes: tuple[str, ...] = ()
-    files: Mapping[str, SentFile] = {}
     if request.files:
         from hpcdash.services.submit.code_files import find_code_files, read_code_files
 
@@ -143,11 +149,18 @@ async def plan_request(
     before = submitted.before
     if submitted.is_sent is not None and await store.ask(submitted.is_sent):
         before, notes = (), (*notes, "its package is there already: it is not sent again")
+    notes = (*notes, *map(format_finding, await _findings(store, request)))
     name = submitted.submission.command.job_ids[0]
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     search = Search(submitted.submission.mark, submitted.submission.job_name or None, not_before)
     plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), (*before, submitted.submission.named_command))
     return RequestPlan(plan, (*notes, *submitted.submission.notes), {name: search}, submitted.shown)
+
+
+async def _findings(store: ClusterStore, request: Request) -> tuple[LintFinding, ...]:
+    from hpcdash.services.submit.queues import fetch_offers
+
+    return store.backend.submit.request_findings(request, await fetch_offers(store))
 
 
 def build_request(

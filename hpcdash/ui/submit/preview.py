@@ -148,7 +148,7 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
         return FormPreview(problems, text=reading.text, links=reading.links)
     called = format_call(request.call, request.array) if request.call is not None else ""
     if launches.store.backend.submit.request is not None:
-        return _preview_plain(request, reading, problems, launches, last)
+        return _preview_plain(request, reading, problems, launches, offers, last)
     try:
         script = launches.render(request, uid=_UID, root=root)
     except UsageError as error:
@@ -192,7 +192,12 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
 
 
 def _preview_plain(
-    request: Request, reading: FormReading, problems: dict[str, str], launches: Launches, last: LastSubmitted
+    request: Request,
+    reading: FormReading,
+    problems: dict[str, str],
+    launches: Launches,
+    offers: Offers,
+    last: LastSubmitted,
 ) -> FormPreview:
     """Of a scheduler that takes requests as they are: what will run there, in place of a batch script."""
     from hpcdash.services.submit.plan import build_request
@@ -203,6 +208,8 @@ def _preview_plain(
     except UsageError as error:
         _complain(problems, error)
         return FormPreview(problems, text=reading.text, links=reading.links)
+    findings = launches.store.backend.submit.request_findings(request, offers)
+    problems, warnings, asides = sorted_findings(findings, problems)
     before = last.of(request.name)
     difference: Sequence[ScriptLine] = ()
     if before is not None and before.kind == "request":
@@ -213,6 +220,8 @@ def _preview_plain(
             before = None
     return FormPreview(
         problems,
+        warnings,
+        asides,
         words=request.name or "a job",
         script=shown,
         lines=script_lines(shown, launches.store.backend.scripts.explain),
@@ -239,6 +248,10 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
     """The request as it will be submitted: in a queue, with what the site says of that."""
     from hpcdash.config.queue_defaults import with_queue_defaults
 
+    if request.is_task:
+        from hpcdash.services.share.submission import with_pool
+
+        request = with_pool(request, launches.pools)
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
 
 

@@ -120,7 +120,8 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
     for unit, rows in list(by_unit.items())[:_MOST_LISTED]:
         states = ", ".join(f"{count} {state_word(state)}" for state, count in state_counts(rows).items())
         whose = " and ".join(visible(name) for name in owners(rows) if name)
-        yield label, f"{visible(unit)} {visible(str(rows[0]['name'] or ''))} of {whose or '?'}: {states}", ""
+        named = f"{visible(unit)} {visible(str(rows[0]['name'] or ''))}{f' of {whose}' if whose else ''}"
+        yield label, f"{named}: {states}", ""
         label = ""
     if len(by_unit) > _MOST_LISTED:
         yield "", f"and {len(by_unit) - _MOST_LISTED} more", ""

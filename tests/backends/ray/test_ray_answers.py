@@ -57,7 +57,7 @@ def jobs(*listed: object) -> list[dict[str, Any]]:
     return BACKEND.queue.jobs(JobScope(ended=True)).parse(told(list(listed))).table.to_pylist()
 
 
-@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.9/tasks"])
+@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.60/slices", "2.9/tasks"])
 def test_the_recorded_cluster_is_read_as_its_expected_json_says(case: str) -> None:
     folder = FIXTURES / "ray" / case
     assert expected_of(folder) == json.loads(Path(folder, "expected.json").read_text("utf-8"))
@@ -172,6 +172,8 @@ def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
 def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
     assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
+    [outcome] = command.read(told(b"Traceback\nRuntimeError: Request failed with status code 404", 500))
+    assert (outcome.done, outcome.words) == (False, "Ray finds no job to stop whose id has /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:
@@ -254,6 +256,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
             "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n',
         },
         {"name": "shard-4", "error_type": "OUT_OF_MEMORY", "error_message": "A worker was killed.\n\nSee the docs."},
+        {"name": "shard-5", "error_type": "NODE_DIED", "error_message": "Task failed … Node IP: 10.0.0.9, node ID: 4"},
         {"name": "quiet"},
     ]
     listed = {"data": {"result": {"result": failed}}}
@@ -268,7 +271,11 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
         ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
     ]
-    assert activity.failures == (("shard-3", "ValueError: it is broken"), ("shard-4", "A worker was killed."))
+    assert activity.failures == (
+        ("shard-3", "ValueError: it is broken"),
+        ("shard-4", "A worker was killed."),
+        ("shard-5", "its node 10.0.0.9 died"),
+    )
     assert activity.notes == (
         "tasks: 2 of 7 nodes did not answer",
         "actors: the agents are gone",
@@ -436,3 +443,17 @@ def test_json_that_is_none_hides_no_other_job() -> None:
     assert [(row["id"], row["name"]) for row in rows] == [("a", "driver"), ("b", "? nan")]
     job = BACKEND.history.native("b").parse(told(b'{"status": "RUNNING", "runtime_env": {"x": NaN}}'))
     assert BACKEND.detail.facts(job)["Runtime environment"] == {"x": "NaN"}
+
+
+def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() -> None:
+    def node(number: str, state: str) -> dict[str, Any]:
+        worker = {"jobId": "02", "pid": 7, "cpuTimes": {"user": 1.0}, "memoryInfo": {"rss": 1024}}
+        raylet = {"nodeId": number, "state": state, "coreWorkersStats": [{"jobId": "02", "pid": 7}]}
+        return {"ip": number, "now": 5.0, "workers": [worker], "raylet": raylet}
+
+    nodes = [node("n1", "ALIVE"), node("n2", "DEAD")]
+    native = {"job_id": "02"}
+    assert BACKEND.inside.use_nodes is not None
+    assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
+    answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
+    assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == ["n1"]

@@ -10,6 +10,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
@@ -42,9 +43,11 @@ from hpcdash.backends.ray.driver.status import (
 )
 from hpcdash.backends.ray.jobs import job_row, log_request
 from hpcdash.backends.ray.requests import logged_result, submitted_request
-from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, types_among, worker_rows
+from hpcdash.backends.ray.slices import log_parts, part_pattern, run_of, slice_type, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
+from hpcdash.domain.demand import format_finding
+from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import JobState
 from hpcdash.errors import UsageError
@@ -78,12 +81,72 @@ def test_a_slice_type_says_how_many_workers_there_are(name: str, workers: int, c
     assert (kind.workers, kind.chips, kind.head_resource) == (workers, chips, f"TPU-{name}-head")
 
 
-def test_what_is_no_slice_type_names_the_nearest_that_the_cluster_has() -> None:
-    known = types_among({"TPU-v4-256-head": 1, "TPU": 4, "CPU": 8})
-    with pytest.raises(ValueError, match="did you mean v4-256"):
-        slice_type("v4_256", known=known)
-    with pytest.raises(ValueError, match="multiple of 8 cores"):
-        slice_type("v4-12")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v4_256", "did you mean v4-256"),
+        ("TPU-V5p-16", "did you mean v5p-16"),
+        ("v5e-16", "did you mean v5litepod-16"),
+        ("h100-8", "is not a slice type such as v4-256$"),
+        ("v4", "is not a slice type such as v4-256$"),
+        ("v4-12", "multiple of 8 cores"),
+    ],
+)
+def test_what_is_no_slice_type_says_what_was_meant(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        slice_type(name)
+
+
+OFFERED = Offers(
+    (
+        QueueOffer("CPU", nodes=3, cpus_per_node=64, memory_per_node_bytes=256 << 30),
+        QueueOffer("TPU-v4-256-head", nodes=2),
+        QueueOffer("TPU-v4-16-head", nodes=1),
+        QueueOffer("slice-a", nodes=2),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "offers", "said"),
+    [
+        ('slice = "v4-256"\nnum_slices = [2, 4]', OFFERED, []),
+        (
+            'slice = "v4-264"',
+            OFFERED,
+            ["slice: the cluster has no v4-264 now: the job waits for one. Did you mean 'v4-256'?"],
+        ),
+        (
+            'slice = "v6e-8"',
+            OFFERED,
+            ["slice: the cluster has no v6e-8 now: the job waits for one. There are: v4-16, v4-256"],
+        ),
+        (
+            'slice = "v4-8"',
+            Offers((QueueOffer("CPU"),)),
+            ["slice: the cluster has no v4-8 now: the job waits for one. It has no other slice either"],
+        ),
+        (
+            'slice = "v4-16"\nnum_slices = [4, 2]',
+            OFFERED,
+            ["num_slices: the cluster has 1 slice of v4-16 now: the job waits for 2"],
+        ),
+        ('slice = "v4-8"', Offers(), []),
+        ('slot_type = "cpu"\nslots = 64', OFFERED, []),
+        (
+            'slot_type = "cpu"\nslots = 65',
+            OFFERED,
+            ["slots: no node has 65 CPUs now, at most 64: the job waits for one"],
+        ),
+        ('slot_type = "cuda"\nslots = 1', OFFERED, ["slots: no node has 1 GPU now: the job waits for one"]),
+        ('memory = "300G"', OFFERED, ["memory: no node has 300G now, at most 256G: the job waits for one"]),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_said_before_the_job_waits_for_it(
+    text: str, offers: Offers, said: list[str]
+) -> None:
+    found = BACKEND.submit.request_findings(request(f'command = "true"\n{text}\n'), offers)
+    assert [format_finding(one) for one in found] == said
 
 
 @pytest.mark.parametrize(
@@ -232,10 +295,9 @@ def test_what_ray_raised_is_told_in_a_line() -> None:
     cases = {
         "Ray killed it: its node ran out of memory, with 62.19GB of 64.00GB in use": ("OutOfMemoryError", memory),
         "OutOfMemoryError: killed": ("OutOfMemoryError", "killed"),
-        "NodeDiedError: Task failed due to the node": (
-            "NodeDiedError",
-            "Task failed due to the node\n\nUse `ray list`",
-        ),
+        "its node 10.0.0.9 died": ("NodeDiedError", "Task failed because … Node IP: 10.0.0.9, node ID: 40c0e5.\n\nUse"),
+        "its node died": ("ActorDiedError", "The actor died.\n\tclass_name: SliceHead\nIts node has died."),
+        "WorkerCrashedError: The worker died": ("WorkerCrashedError", "The worker died\nCheck logs"),
         "RayTaskError: ValueError: no": ("RayTaskError", "ray::run() (pid=7)\n  File a.py\nValueError: no"),
         "RayError: ": ("RayError", ""),
     }
@@ -303,7 +365,7 @@ def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None
     told = slice_of(whole, "a")
     assert (told["heads"], len(told["places"])) == (1, 2)
     assert slice_problem("a", told["heads"], 2, 2, "TPU-v4-16-head") == ""
-    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 workers of 2"
+    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 of its 2 workers"
     wrong = slice_of([node(a=1, **head), node(a=1, **head)], "a")
     words = slice_problem("a", wrong["heads"], 2, 2, "TPU-v4-16-head")
     assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
@@ -334,6 +396,7 @@ def published(status: SliceRunStatus, state: str = "RUNNING") -> dict[str, Any]:
 
 def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None:
     status = SliceRunStatus(2, 4, attempt=3, preempted=2, slices=("slice-a", "slice-b"), began=1_700_000_000.5)
+    status.nodes = [f"10.0.0.{number}" for number in range(1, 5)]
     status.past = [f"attempt {number} preempted: slice-b, gone" for number in range(1, 3)]
     status.ended = {0: ("succeeded", "", 0, "10.0.0.1"), 2: ("failed", "exit 7", 7, "10.0.0.9")}
     status.ended[3] = ("preempted", "NodeDiedError: gone", None, "")
@@ -342,8 +405,8 @@ def test_a_run_is_one_job_with_its_workers_its_attempts_and_its_slices() -> None
     assert {name: row[name] for name in ("nodes", "gpus", "queue", "node_list", "reason", "comment")} == {
         "nodes": 4,
         "gpus": 16,
-        "queue": "TPU-v4-16-head",
-        "node_list": "slice-a,slice-b",
+        "queue": "slice-a,slice-b,TPU-v4-16-head",
+        "node_list": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4",
         "reason": "attempt 3: preempted 2×, failed 0×",
         "comment": "attempt 3: preempted 2×, failed 0×; attempt 2 preempted: slice-b, gone",
     }
@@ -381,9 +444,11 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     near_kinds = near("v4-12", ["v5p-8", "v4-16"])
-    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, {"TPU-v4-16-head": 2.0}, near_kinds)
+    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
     assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
-    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, {"TPU-v4-16-head": 2.0}, [])
+    in_use = waiting_words(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
+    assert in_use == "waiting for 1 slice of v4-16: 0 there; 0 of 2 free"
+    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
     assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
@@ -429,9 +494,12 @@ def test_odd_parts_of_a_record_are_left_out() -> None:
 
 
 def test_a_record_of_many_workers_stays_short() -> None:
-    status = SliceRunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9)
+    status = SliceRunStatus(256, 4, slices=("a",) * 16, past=["x" * 5000] * 9, nodes=["10.0.0.1"] * 4096)
     status.ended = dict.fromkeys(range(4096), ("failed", "y" * 5000, 1, "10.0.0.1"))
     assert len(status.record()) < 32_000
+    row = job_row(published(status))
+    assert row is not None
+    assert row["node_list"] == ",".join(["a"] * 16)
     assert ranges([3, 0, 1, 2, 7]) == "0-3,7"
 
 
@@ -461,12 +529,19 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
     assert len(parts) == 50 + 2 + 3 * 2
     assert parts[-1][0] == "attempt60.worker1"
+    for attempt, newest in ((1, None), (3, "attempt2.worker1")):
+        waiting = run_of(published(SliceRunStatus(2, 4, attempt=attempt))["metadata"])
+        assert waiting is not None
+        assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (newest is not None)
     assert log_request(parts[-1][2]).endswith(
         "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
     )
-    # Of what is no part nothing is read, and no pattern of another's is used.
-    for path in ("#", "#worker", "#attempt1.", "#(a+)+b", "#attempt1.worker1#"):
-        assert log_request(f"/ray-logs/n/job-driver-x.log{path}") == ""
+    # What is no part is a name, and no pattern of another's is used.
+    for name in ("x.log#", "x.log#worker", "x.log#attempt1.", "x.log#(a+)+b", "x.log#attempt1.worker1#", "a#worker1"):
+        assert log_request(f"/ray-logs/n/{name}").endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
+    assert log_request("/ray-logs/n/x.log#worker1.log#worker2").endswith(
+        "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
+    )
 
 
 def test_a_run_of_many_workers_and_numbers_is_read_at_once() -> None:

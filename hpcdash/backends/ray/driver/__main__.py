@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
+import signal
 import socket
 import sys
 import threading
@@ -128,6 +130,7 @@ class Slice:
     head: Any
     pod: str
     address: str
+    nodes: list[str]
     lock: Any
 
     def let_go(self) -> None:
@@ -161,6 +164,7 @@ class SliceRun:
             slices = self.acquire(kept)
             names = ", ".join(held.pod for held in slices)
             self.status.slices, self.status.waiting = [held.pod for held in slices], ""
+            self.status.nodes = [address for held in slices for address in held.nodes]
             self.status.began, self.status.ended = time.time(), {}
             self.publish(self.status)
             say(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
@@ -188,7 +192,8 @@ class SliceRun:
                 return outcome.code or 1
             failures_in_a_row = failures_in_a_row + 1 if outcome.kind == FAILED else 0
             pause = pause_seconds(failures_in_a_row)
-            self.status.attempt, self.status.slices, self.status.ended = self.attempts.number, [], {}
+            self.status.attempt, self.status.ended = self.attempts.number, {}
+            self.status.slices = self.status.nodes = ()
             self.wait_for(f"attempt {self.attempts.number} begins in {pause:.0f} s" if pause else "waiting for slices")
             time.sleep(pause)
 
@@ -199,21 +204,24 @@ class SliceRun:
     def acquire(self, kept: Sequence[Slice]) -> list[Slice]:
         """As many slices as can be had of the sizes that are wanted, or those that are held already.
 
-        Waits for the least, and says so.
+        Waits for the least, and says so. Those that do not suffice are let go again and again: a run that waits for
+        them may hold what this one waits for.
         """
         found = list(kept)
         pending = {} if kept else self._ask_for(max(self.sizes))
-        began, pause = time.monotonic(), _FIRST_LOOK_SECONDS
+        began = found_at = time.monotonic()
+        pause = _FIRST_LOOK_SECONDS
         # What grows soon need not be waited for.
         gather = min(_GATHER_SECONDS, self.grows_every)
         while pending:
-            limit = pause if size_to_take(self.sizes, len(found)) is None else gather
+            limit = gather if found else pause
             ready, _ = ray.wait(list(pending), timeout=limit)
             unusable = ""
             for reference in ready:
                 held = self._described(pending.pop(reference), reference)
                 if isinstance(held, Slice):
                     found.append(held)
+                    found_at = time.monotonic()
                 else:
                     say(held)
                     unusable = held
@@ -225,8 +233,14 @@ class SliceRun:
                 self.wait_for(f"{unusable}; {words}" if unusable else words)
                 say(words)
                 pause = min(2 * pause, _WAIT_SECONDS)
+                if found and time.monotonic() - found_at >= gather:
+                    for head in pending.values():
+                        ray.kill(head)
+                    for held in found:
+                        held.let_go()
+                    found, pending = [], {}
                 if not pending:
-                    time.sleep(pause)
+                    time.sleep(random.uniform(pause / 2, pause))
                     pending = self._ask_for(max(self.sizes) - len(found))
         size = size_to_take(self.sizes, len(found)) or 0
         for head in pending.values():
@@ -241,7 +255,8 @@ class SliceRun:
         cluster = ray.cluster_resources()
         kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
         kind, head = self.request["slice"], self.request["head_resource"]
-        words = waiting_words(min(self.sizes), kind, head, found, cluster, near(kind, kinds))
+        free = int(ray.available_resources().get(head, 0))
+        words = waiting_words(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
         return f"{words}, after {seconds / 60:.0f} min"
 
     def _ask_for(self, count: int) -> dict[Any, Any]:
@@ -262,7 +277,8 @@ class SliceRun:
         workers = sum(_takes_connections(*place) for place in told["places"])
         problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
         if not problem:
-            return Slice(head, told["pod"], told["address"], head.hold.remote())
+            nodes = [address for address, _ in told["places"]]
+            return Slice(head, told["pod"], told["address"], nodes, head.hold.remote())
         ray.kill(head)
         return problem
 
@@ -468,11 +484,19 @@ class Publisher:
             self._key = b""
 
 
+def _stop(number: int, frame: object) -> None:
+    """Ray ends its workers with the driver."""
+    say("stopped")
+    os._exit(128 + number)
+
+
 def main() -> int:
     with open("request.json", encoding="utf-8") as source:
         request = json.load(source)
     sys.stdout, sys.stderr = LabelledStream(sys.stdout), LabelledStream(sys.stderr)
     ray.init(logging_level="ERROR")
+    # Ray's own handler writes where its threads stood.
+    signal.signal(signal.SIGTERM, _stop)
     return SliceRun(request, Publisher(submission_id())).run()
 
 

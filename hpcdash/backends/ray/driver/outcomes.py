@@ -27,6 +27,7 @@ _LOST = frozenset(
 _CANCELLED = frozenset(("TaskCancelledError",))
 # What the memory monitor says of a node where it kills.
 _MEMORY = re.compile(r"was (\S+) used / (\S+) limit")
+_ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
 
 
@@ -56,6 +57,9 @@ def words_of_error(names: Sequence[str], text: str) -> str:
     """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all that it says."""
     if "OutOfMemoryError" in names and (told := _MEMORY.search(text)):
         return f"Ray killed it: its node ran out of memory, with {told[1]} of {told[2]} in use"
+    if "NodeDiedError" in names or "node has died" in text:
+        address = _ADDRESS.search(text)
+        return f"its node {address[1]} died" if address else "its node died"
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     # A task's own exception stands below its traceback; what Ray says begins with what happened.
     return f"{names[0]}: {lines[-1 if 'RayTaskError' in names else 0]}"
@@ -158,4 +162,4 @@ def slice_problem(pod: str, heads: int, workers: int, wanted: int, head_resource
             f"{heads} workers of {pod} have {head_resource}, which only the first one should: a bug of Ray in "
             "containers, which would let several jobs have one slice. Upgrade Ray"
         )
-    return f"{pod} has {workers} workers of {wanted}" if workers != wanted else ""
+    return f"{pod} has {workers} of its {wanted} workers" if workers != wanted else ""

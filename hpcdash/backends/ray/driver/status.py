@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 # The key of the record among the job's metadata.
 METADATA_KEY = "hpcdash_run"
-_MOST_ENDED, _MOST_PAST, _LONGEST_WORDS = 64, 5, 300
+_MOST_ENDED, _MOST_NODES, _MOST_PAST, _LONGEST_WORDS = 64, 256, 5, 300
 # Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not; of equal lines older versions of Ray print one.
 _FROM_RAY = re.compile(
     r"(?:\x1b\[\d+m)?\(attempt (\d+) worker (\d+) pid=\d+(?:, ip=[^()\s]{1,64})?\)(?:\x1b\[0m)? ?", re.ASCII
@@ -59,6 +59,8 @@ class SliceRunStatus:
     preempted: int = 0
     failed: int = 0
     slices: Sequence[str] = ()
+    # Their addresses, slice by slice.
+    nodes: Sequence[str] = ()
     waiting: str = ""
     began: float | None = None
     # Worker → (how it ended, why, its exit status, its node), of this attempt.
@@ -83,6 +85,7 @@ class SliceRunStatus:
                 "preempted": self.preempted,
                 "failed": self.failed,
                 "slices": list(self.slices),
+                "nodes": list(self.nodes) if len(self.nodes) <= _MOST_NODES else [],
                 "workers_per_slice": self.workers_per_slice,
                 "tpus": self.tpus,
                 "waiting": self.waiting[:_LONGEST_WORDS],
@@ -128,7 +131,7 @@ def with_record(job: bytes, record: str) -> bytes | None:
 
 
 def waiting_words(
-    wanted: int, kind: str, head_resource: str, found: int, cluster: dict[str, float], near: Sequence[str]
+    wanted: int, kind: str, head_resource: str, found: int, free: int, cluster: dict[str, float], near: Sequence[str]
 ) -> str:
     """What a run waits for, and whether the cluster has as much: `cluster` are its resources, `near` its slice types.
 
@@ -137,7 +140,7 @@ def waiting_words(
     words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} there"
     total = int(cluster.get(head_resource, 0))
     if total >= wanted:
-        return words
+        return f"{words}; {free} of {total} free"
     if total:
         return f"{words}; the cluster has {total} in all"
     return f"{words}; the cluster has none" + (f", only {', '.join(near)}" if near else ", nor any other slice")
