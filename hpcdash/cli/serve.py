@@ -101,10 +101,6 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
         try:
             # Whoever is needed for a login is here now.
             await session.store.open(force=True)
-            backend = session.store.backend
-            if backend.scripts.writer() is None:
-                step = "From Python its jobs can be had: hpcdash.connect(URL)."
-                raise UsageError(f"serve --api launches batch scripts, and {backend.title} takes none", step)
             server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report)
             await server.start(listening)
             try:

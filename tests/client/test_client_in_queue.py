@@ -289,7 +289,7 @@ def test_the_examples_run(person: Program, tmp_path: Path) -> None:
         ("chain.py", "local", str(tmp_path / "run")): "300 steps, in",
         ("map_files.py", "local", str(texts)): f"{texts / 'a.txt'}: 2",
         ("executor.py", "local"): "168 primes below 1000",
-        ("callbacks.py", "local"): "runner: job",
+        ("callbacks.py", "local"): "client: job",
         ("-c", NOTEBOOK, str(folder / "notebook.ipynb")): ", 0.0, ",
     }
     running = {

@@ -209,8 +209,6 @@ def test_nodes_and_resources_are_shown_and_a_killed_node_is_down(ray: RayCluster
 def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:
     assert "no way to hold" in program("hold", "--yes", "raysubmit_x").refused(2)
     assert "raysubmit_x was not found" in program("show", "raysubmit_x").refused(1)
-    write_tokens(program, "ray", "other")
-    assert "Ray takes none" in program("serve", "--api").refused(2)
 
 
 def test_a_url_that_is_no_dashboard_is_refused_with_the_next_step(ray: RayCluster, program: Program) -> None:
