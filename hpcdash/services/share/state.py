@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -241,7 +245,9 @@ def build_state(
 
 
 def publish(state: Pool, file: Path) -> None:
-    """Put a pool's state in the place of the last one, readable by everybody. Raises HpcdashError."""
+    """Put a pool's state in the place of the last one, readable by everybody; of one's own files nothing else is
+    replaced, wherever a folder that others may write to leads. Raises HpcdashError.
+    """
     content = msgspec.json.encode(state)
     if len(content) >= MOST_BYTES:
         short = tuple(msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks)
@@ -254,13 +260,43 @@ def publish(state: Pool, file: Path) -> None:
         state = msgspec.structs.replace(state, tasks=kept, tasks_left_out=state.tasks_left_out + left_out)
         content = msgspec.json.encode(state)
     try:
-        # What is lost with the machine is published again a moment later.
-        atomic_write(file, content + b"\n", mode=0o644, sync=False)
+        with _folder_of(file) as folder:
+            there = folder / file.name
+            if not _is_published(there, state.pool):
+                raise HpcdashError(
+                    f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is not replaced",
+                    "Move it away, or name another state_file; find out who may write to its folder.",
+                )
+            # What is lost with the machine is published again a moment later.
+            atomic_write(there, content + b"\n", mode=0o644, sync=False)
     except OSError as error:
         raise HpcdashError(
             f"what pool {state.pool} does cannot be published: {file}: {error.strerror}",
             "state_file of the pool needs a folder that the coordinator may write to.",
         ) from error
+
+
+@contextmanager
+def _folder_of(file: Path) -> Iterator[Path]:
+    """The folder of a file, which stays the same inside though its name may come to lead elsewhere."""
+    descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        held = Path(f"/proc/self/fd/{descriptor}")
+        yield held if held.exists() else file.parent
+    finally:
+        os.close(descriptor)
+
+
+def _is_published(file: Path, pool: str) -> bool:
+    """Whether a file may be replaced: it is not there, another account's, or what this one published of the pool."""
+    try:
+        found = os.lstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return True
+        with file.open("rb") as stream:
+            return re.match(rb'{"schema":[0-9]+,"pool":"%b"' % re.escape(pool.encode()), stream.read(200)) is not None
+    except FileNotFoundError:
+        return True
 
 
 class _Waiting:
