@@ -24,15 +24,13 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launches import Launches
-from hpcdash.services.submit.node_checks import (
-    CheckJob,
+from hpcdash.services.submit.node_checks import CheckJob, plan_checks, select_nodes
+from hpcdash.services.submit.node_findings import (
     NodeCheckRecords,
     SubmittedCheck,
     find_ended,
     format_words,
-    plan_checks,
     read_check,
-    select_nodes,
 )
 from hpcdash.services.submit.recovery import reconcile
 
@@ -63,7 +61,9 @@ def run_check_nodes(
         launches = require_launches(session)
         await session.store.open(force=True)
         snapshot = await session.store.fetch(Kind.NODES)
-        selection = select_nodes(where, snapshot.table.to_pylist(), queue or "")
+        await launches.queues.learn()
+        queues = [one.name for one in launches.queues.known()]
+        selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
         _say(*selection.left_out[:10])
         planned = await plan_checks(selection, names, launches, seconds)
         for one in planned:

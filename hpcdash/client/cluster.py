@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+# What they do as a program ends may take long.
+_LAST_CALLBACKS_SECONDS = 10.0
 _open: list[Cluster] = []
 
 
@@ -182,7 +184,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.is_here = settings.transport == "local"
         self.states = JobStates(session)
         self.early_results = EarlyResults(session, self.states)
-        self._watching: set[asyncio.Task[None]] = set()
+        self._watching: dict[asyncio.Task[None], SubmittedJob] = {}
 
     @property
     def name(self) -> str:
@@ -219,6 +221,9 @@ class Cluster(AbstractContextManager["Cluster"]):
     async def aclose(self) -> None:
         if self in _open:
             _open.remove(self)
+        # Ends that were seen are told to callbacks.
+        if over := [task for task, unit in self._watching.items() if unit.tracked.is_over]:
+            await asyncio.wait(over, timeout=_LAST_CALLBACKS_SECONDS)
         for task in self._watching:
             task.cancel()
         self.states.stop()
@@ -519,8 +524,8 @@ class Cluster(AbstractContextManager["Cluster"]):
                         await news.wait()
 
         task = asyncio.create_task(follow(), name=f"callbacks of {unit.tracked.job_id}")
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        self._watching[task] = unit
+        task.add_done_callback(lambda _: self._watching.pop(task))
 
     @property
     def _launches(self) -> Launches:

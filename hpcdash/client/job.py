@@ -35,6 +35,10 @@ R_co = TypeVar("R_co", covariant=True)
 _ALONG = 500
 # A network file system shows a new file a moment later.
 _LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
+# The function of a job that ended so may have left something.
+_MAY_HAVE_LEFT = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.GONE})
+# Where nothing was left it is not looked for again for so long.
+_EMPTY_SECONDS = 60.0
 _LOG_BYTES = 1 << 20
 _LOGGED_RESULT_BYTES = 8 << 20
 _QUIET_SECONDS = 3.0
@@ -89,6 +93,7 @@ class SubmittedJob:
         self.launched = launched
         self.tracked = TrackedJob(job_id, indices)
         self.outcomes: dict[int | None, CallOutcome] = {}
+        self._empty_at: dict[int | None, float] = {}
         self._fetching = asyncio.Lock()
         self._awaited = AwaitedResults(self.tracked, launched.folder, launched.form, launched.may_rerun)
         cluster.states.track(self.tracked)
@@ -180,7 +185,7 @@ class SubmittedJob:
                 if outcome.is_whole:
                     self.outcomes[index] = outcome
                     return outcome
-            if self.tracked.state(index) not in (JobState.COMPLETED, JobState.FAILED):
+            if self.tracked.state(index) not in _MAY_HAVE_LEFT:
                 break
         return CallOutcome(JSON)
 
@@ -194,30 +199,31 @@ class SubmittedJob:
         async with self._fetching:
             if (known := self.outcomes.get(index)) is not None:
                 return known
-            tracked = self.tracked
-            there = (tracked.ended | tracked.written) - self.outcomes.keys()
-            along = [one for one in tracked.indices if one in there]
-            wanted = [index, *(one for one in along if one != index)][:_ALONG]
+            tracked, now = self.tracked, asyncio.get_running_loop().time
+            ended = set(tracked.ended)
+            empty = {one for one, found_at in self._empty_at.items() if now() - found_at < _EMPTY_SECONDS}
+            if index in empty:
+                return CallOutcome(form)
+            there = (ended | tracked.written) - self.outcomes.keys() - empty
+            along = [one for one in tracked.indices if one in there and one != index]
+            left = [index, *along][:_ALONG]
             for pause in (0.0, *_LOOK_AGAIN_SECONDS):
                 await asyncio.sleep(pause)
-                found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, wanted))
-                whole = {one: left for one, left in found.items() if left.is_whole}
-                self.outcomes |= whole
-                state = tracked.state(index)
-                if index in whole or state not in (JobState.COMPLETED, JobState.FAILED, JobState.GONE):
+                found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, left))
+                self.outcomes |= {one: outcome for one, outcome in found.items() if outcome.is_whole}
+                left = [one for one in left if one not in self.outcomes]
+                hopeless = [one for one in left if one in ended and tracked.state(one) not in _MAY_HAVE_LEFT]
+                self._empty_at |= dict.fromkeys(hopeless, now())
+                if index not in left or index in hopeless or index not in ended:
                     break
+            else:
+                self._empty_at |= dict.fromkeys((one for one in left if one in ended), now())
         return self.outcomes.get(index) or CallOutcome(form)
 
     async def value(self, index: int | None, seconds: float | None) -> Any:
         outcome = await self._outcome(index, seconds)
-        row = self.tracked.rows.get(index) or {}
-        return await asyncio.to_thread(
-            value_of,
-            outcome,
-            job_id=self.job_id(index),
-            state=self.tracked.state(index),
-            log="" if self.launched.is_logged else str(row.get("stdout_path") or ""),
-        )
+        job_id, state = self.job_id(index), self.tracked.state(index)
+        return await asyncio.to_thread(value_of, outcome, job_id=job_id, state=state)
 
     async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
         while True:

@@ -19,7 +19,7 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 
 Row = Mapping[str, Any]
-_COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code", "stdout_path")
+_COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code")
 # A history is told of an end a little later.
 _TRIES = 4
 # A short job ends long before the next poll, and a cancelled one a moment later: some polls come sooner then.

@@ -650,6 +650,17 @@ def without_secrets(text: str) -> str:
     return format_toml(document | {"environment": environment | hidden}) if hidden else text
 
 
+def without_secret_lines(text: str) -> str:
+    """As without_secrets(), of an environment as lines NAME=value."""
+    return "\n".join(map(_without_secret, text.split("\n")))
+
+
+def _without_secret(line: str) -> str:
+    name, equals, value = line.partition("=")
+    is_secret = value.strip() and SECRET_NAME.search(name.strip().removeprefix("export ").strip())
+    return f"{name}{equals}{NOT_KEPT}" if is_secret else line
+
+
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:
     for name, value in asdict(request).items():
         if name in _APART or (name == "array" and request.call and request.call.items and name not in request.said):

@@ -20,7 +20,7 @@ from hpcdash.domain.query_conditions import (
     HasWord,
     InstantCompares,
     InstantIs,
-    NodesHold,
+    NamesHold,
     Not,
     NumberCompares,
     NumberIs,
@@ -263,8 +263,8 @@ class Comparisons:
         if kind is ColumnKind.TEXT:
             patterns = (_state_pattern(value) if name == "state" else value.pattern for value in values)
             return TextIs(name, tuple(patterns))
-        if kind is ColumnKind.NODES:
-            return NodesHold(name, tuple(value.pattern for value in values))
+        if kind is ColumnKind.NAMES:
+            return NamesHold(name, tuple(value.pattern for value in values))
         for value in values:
             self._check(kind, value)
         if kind is ColumnKind.INSTANT:
@@ -280,7 +280,7 @@ class Comparisons:
             raise self.text.bad(f"{key}{operator} takes one value", values[1].position)
         if name == "id" and "_number" in self.schema.names:
             name, kind = "_number", ColumnKind.COUNT
-        if kind in {ColumnKind.TEXT, ColumnKind.NODES, ColumnKind.SWITCH}:
+        if kind in {ColumnKind.TEXT, ColumnKind.NAMES, ColumnKind.SWITCH}:
             raise self.text.bad(
                 f"{key} holds {kind.value}, which has no order; write {key}:{value.text}", value.position
             )
@@ -296,7 +296,7 @@ class Comparisons:
 
     def _regex(self, key: str, name: str, kind: ColumnKind) -> FilterCondition:
         start = self.text.at
-        if kind not in {ColumnKind.TEXT, ColumnKind.NODES}:
+        if kind not in {ColumnKind.TEXT, ColumnKind.NAMES}:
             raise self.text.bad(f"{key} holds {kind.value}; a regular expression is for text", start)
         condition = TextMatches(
             name, self.text.quoted_text() if self.text.next() == '"' else self.text.raw_text(commas=False)

@@ -25,7 +25,7 @@ class ColumnKind(Enum):
     """How the values of a column are written."""
 
     TEXT = "text"
-    NODES = "a list of nodes"
+    NAMES = "a list of nodes or queues"
     COUNT = "a number"
     DECIMAL = "a decimal number"
     DURATION = "a duration"
@@ -67,7 +67,8 @@ def kind_of(name: str, column_type: pa.DataType) -> ColumnKind:
         if name.endswith("_seconds"):
             return ColumnKind.DURATION
         return ColumnKind.MEMORY if name.endswith("_bytes") else ColumnKind.COUNT
-    return ColumnKind.NODES if name == "node_list" else ColumnKind.TEXT
+    # A job may have asked for several queues.
+    return ColumnKind.NAMES if name in ("node_list", "queue") else ColumnKind.TEXT
 
 
 def read_number(kind: ColumnKind, text: str) -> int | float | None:
@@ -195,8 +196,8 @@ class TextMatches(Struct, frozen=True):
         return pc.match_substring_regex(values, self.expression, ignore_case=True)
 
 
-class NodesHold(Struct, frozen=True):
-    """A compressed list of nodes holds one of the names; a glob is matched against the list as it is written."""
+class NamesHold(Struct, frozen=True):
+    """A list of names, as Slurm compresses those of nodes, holds one; a glob is matched against the list as written."""
 
     column: str
     patterns: tuple[Pattern, ...]

@@ -102,5 +102,10 @@ def train(job: hpcdash.JobContext) -> int:
     return step
 
 
+@hpcdash.task(time="10m")
+def vanishing(number: int) -> None:
+    os._exit(number)
+
+
 def square(number: int) -> int:
     return number * number

@@ -118,6 +118,20 @@ def test_a_training_is_charted_and_told_to_end(queue: hpcdash.Cluster, calls: Mo
     assert queue.nodes()["state"].notna().all()
 
 
+def test_tasks_that_leave_nothing_are_looked_for_together(
+    queue: hpcdash.Cluster, calls: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", (0.05, 0.05))
+    jobs = calls.vanishing.map([1, 2, 3, 4, 5])
+    assert jobs.wait(SECONDS) == {"failed": 5}
+    before = queue.session.store.budget.sent
+    found = jobs.results(SECONDS, return_exceptions=True)
+    assert [str(error).partition("\n")[0] for error in found] == [
+        f"job {jobs.id}_{task} left no result: failed" for task in range(5)
+    ]
+    assert queue.session.store.budget.sent - before <= 4
+
+
 def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     job = calls.odd_alone.with_options(callbacks=[calls.Notes(str(notes))]).submit(2)
@@ -275,7 +289,7 @@ def test_the_examples_run(person: Program, tmp_path: Path) -> None:
         ("chain.py", "local", str(tmp_path / "run")): "300 steps, in",
         ("map_files.py", "local", str(texts)): f"{texts / 'a.txt'}: 2",
         ("executor.py", "local"): "168 primes below 1000",
-        ("callbacks.py", "local"): "runner: job",
+        ("callbacks.py", "local"): "client: job",
         ("-c", NOTEBOOK, str(folder / "notebook.ipynb")): ", 0.0, ",
     }
     running = {

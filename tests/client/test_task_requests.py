@@ -14,7 +14,7 @@ import hpcdash
 from hpcdash.client.packaging import Code, find_code, is_by_value
 from hpcdash.client.task import prepare
 from hpcdash.client.tracking import TrackedJob
-from hpcdash.domain.request import Launcher, Request, Site, SlotType
+from hpcdash.domain.request import Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.job.callbacks import Callback
 from hpcdash.job.names import find
@@ -67,6 +67,14 @@ def test_what_a_function_asks_for_is_on_one_node_unless_it_says_how_many(
     request = request_of(calls, CallTarget(), **options)
     assert (request.slots, request.slots_per_node, request.slot_type) == expected
     assert (request.launcher is Launcher.SRUN) == ("ntasks" in options)
+
+
+def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleType) -> None:
+    target = CallTarget({"container": {"binds": ["/data"], "runtime": "podman"}}, is_here=True, python="/here/python")
+    request = request_of(calls, target, image="py:1")
+    assert request.container is not None
+    assert (request.container.image, request.container.binds) == ("py:1", ("/data",))
+    assert (request.container.runtime, request.call and request.call.python) == (Runtime.PODMAN, "python3")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ PBS = "pbs/23.06/everyday"
 TORQUE = "pbs/torque-6.1/torque"
 SLURM_LIMITS = "slurm/22.05/limits"
 PBS_LIMITS = "pbs/23.06/limits"
+RAY_SLICES = "ray/2.60/slices"
 TABLES = ("jobs", "nodes", "queues", "history")
 
 
@@ -25,6 +26,7 @@ def recordings() -> tuple[Recording, ...]:
         Recording("torque-reading", TORQUE, _tables()),
         Recording("slurm-limits-reading", SLURM_LIMITS, (*_rules("shares", "limits", "reservations"), ("show", "49"))),
         Recording("pbs-limits-reading", PBS_LIMITS, (*_rules("limits", "reservations"), ("shares",))),
+        Recording("ray-slices-reading", RAY_SLICES, _slices()),
         Recording(
             "slurm-actions",
             SLURM,
@@ -74,6 +76,23 @@ def _details(*jobs: str) -> tuple[tuple[str, ...], ...]:
             ("log", job, "--path"),
             ("log", job, "--err", "--path"),
         )
+    )
+
+
+def _slices() -> tuple[tuple[str, ...], ...]:
+    run, failed = "raysubmit_pretrain", "raysubmit_evalsweep"
+    return (
+        *((table, "--format", "table") for table in TABLES),
+        ("jobs", "--format", "json"),
+        ("jobs", "--filter", "node:10.130.0.8 queue:slice-a"),
+        *(("show", job) for job in (run, failed)),
+        ("show", run, "--format", "json"),
+        *(("show", job, "--steps") for job in (run, failed)),
+        ("script", run),
+        ("log", run, "--logs"),
+        ("log", failed, "--of", "worker7"),
+        ("cancel", run, "--yes"),
+        ("hold", run, "--yes"),
     )
 
 

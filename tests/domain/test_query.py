@@ -38,6 +38,14 @@ def jobs() -> pa.Table:
     )
 
 
+def test_a_job_that_asked_for_several_queues_is_in_each_of_them() -> None:
+    table = jobs().slice(0, 2)
+    queues = pa.array(["gpu,cpu-long", "cpu"], JOBS.field("queue").type)
+    table = table.set_column(table.column_names.index("queue"), JOBS.field("queue"), queues)
+    expected = {"queue:gpu": ["101"], "queue:CPU-long": ["101"], "queue:cpu": ["102"], "queue!:gpu": ["102"]}
+    assert {expression: matched_jobs(expression, table) for expression in expected} == expected
+
+
 def nodes() -> pa.Table:
     columns = {
         "name": ["n1", "n2", "g1"],

@@ -6,10 +6,12 @@ python -m tests.support.record_ray_case URL DIRECTORY "one sentence about it" [O
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope, Query
@@ -55,9 +57,12 @@ class Recorder:
         request = BACKEND.logs.request(path or "").replace("/stream?", "/file?").replace("&interval=1", "")
         if not request:
             return
+        request, _, pattern = request.partition("#")
         [response] = read_responses(await self.transport.run(("GET", request)))
         if response.is_success:
-            self.write(f"files{self.renamed((path or '').encode()).decode()}", self.renamed(response.body))
+            begins = re.compile(unquote(pattern).encode())
+            lines = [line[found.end() :] for line in response.body.splitlines(True) if (found := begins.match(line))]
+            self.write(f"files{self.renamed((path or '').encode()).decode()}", self.renamed(b"".join(lines)))
 
     def write(self, name: str, content: bytes) -> None:
         file = self.folder / name

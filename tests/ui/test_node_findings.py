@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.services.submit.launches import Launches
-from hpcdash.services.submit.node_checks import NodeCheckRecords
+from hpcdash.services.submit.node_findings import NodeCheckRecords
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.cluster.nodes import NodesView
 from tests.embedded.queue_lab import QueueLab

@@ -75,6 +75,31 @@ def test_a_ray_cluster_looks_as_it_did(key: str, snap_compare: Callable[..., boo
     assert snap_compare(dashboard("training", cases=RAY), terminal_size=(120, 30), run_before=shown)
 
 
+def test_runs_on_slices_look_as_they_did(snap_compare: Callable[..., bool]) -> None:
+    app = dashboard("slices", cases=RAY)
+
+    async def shown(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        await press(pilot, "down")
+        await until(pilot, lambda: "step 2690 loss" in screen_text(app), "the loss of both attempts")
+
+    assert snap_compare(app, terminal_size=(120, 34), run_before=shown)
+
+
+async def test_the_attempts_the_failed_worker_and_the_nodes_of_runs_on_slices_are_shown() -> None:
+    app = dashboard("slices", cases=RAY)
+    async with app.run_test(size=(140, 44)) as pilot:
+        await settled(pilot)
+        for view, opened, words in (
+            ("job", {"job_id": "raysubmit_pretrain"}, "preempted: worker 1 on slice-a"),
+            ("job", {"job_id": "raysubmit_pretrain"}, "0 attempt 2 on slice-a"),
+            ("triage", {"job_id": "raysubmit_evalsweep"}, "RuntimeError: shard 17 has no label"),
+            ("node", {"name": "10.130.0.8"}, "llama-pretrain"),
+        ):
+            await app.main.push(view, **opened)
+            await until(pilot, lambda words=words: words in screen_text(app), words)  # type: ignore[misc]
+
+
 def test_the_page_of_a_ray_program_shows_its_tasks_and_actors(snap_compare: Callable[..., bool]) -> None:
     app = dashboard("tasks", cases=RAY)
 

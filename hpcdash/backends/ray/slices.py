@@ -282,7 +282,11 @@ def part_pattern(part: str) -> str:
 def log_parts(run: SliceRun, path: str) -> list[tuple[str, str, str]]:
     """(name, title, path) of the parts of a driver's log: each of the last attempts, each worker of all attempts, and
     each worker of each of the last few. A node that is gone takes none of them along."""
-    attempts = range(max(1, run.attempt - _MOST_ATTEMPTS + 1), run.attempt + 1)
+    # One that waits for its slices has written nothing.
+    last = run.attempt if run.slices else run.attempt - 1
+    attempts = range(max(1, last - _MOST_ATTEMPTS + 1), last + 1)
+    if not attempts:
+        return []
     # Between two attempts no slice is held, and there may have been more.
     workers = range(run.worker_count or run.workers_per_slice)
     names = [(f"attempt{attempt}", f"all workers of attempt {attempt}") for attempt in attempts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,7 @@ from hpcdash.backends.ray.responses import (
 from hpcdash.domain.states import JobState
 
 _MOST_FAILURES = 5
+_ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 # Source: TaskStatus and ActorTableData of ray/src/ray/protobuf.
 _WORDS = {
     "PENDING_ARGS_AVAIL": "waiting for arguments",
@@ -118,6 +120,8 @@ def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     words = text(task.get("error_message")) or text(task.get("error_type"))
     if name is None or words is None:
         return None
+    if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(words)):
+        return name, f"its node {address[1]} died"
     lines = [line.strip() for line in words.splitlines() if line.strip()] or [words]
     # An exception of the task's stands below its traceback; what Ray says itself begins with what happened.
     return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

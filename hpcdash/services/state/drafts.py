@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hpcdash.backends.script.body import NOT_KEPT, SECRET_NAME
+from hpcdash.config.request import without_secret_lines
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
@@ -23,25 +23,6 @@ class KeptDraft(Struct, frozen=True):
     as_it_is: bool = False
 
 
-def without_secrets_in_draft(content: str) -> str:
-    """The JSON of a draft, with NOT_KEPT for the secrets of its environment; as it is where it has none, or is none."""
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        draft = json.loads(content)
-        lines = draft["texts"]["environment"].split("\n")
-        hidden = [_without_secret(line) for line in lines]
-        if hidden != lines:
-            draft["texts"]["environment"] = "\n".join(hidden)
-            return json.dumps(draft)
-    return content
-
-
-def _without_secret(line: str) -> str:
-    """Of a line NAME=value of the form."""
-    name, equals, value = line.partition("=")
-    is_secret = value.strip() and SECRET_NAME.search(name.strip().removeprefix("export ").strip())
-    return f"{name}{equals}{NOT_KEPT}" if is_secret else line
-
-
 class Drafts:
     """One a cluster, in the state database of a folder."""
 
@@ -51,7 +32,10 @@ class Drafts:
     def keep(self, cluster: str, draft: KeptDraft) -> None:
         """In the place of the one before, without the secrets of its environment. Raises StateUnusable."""
         # TOML has dates, JSON has not; what is typed may hold bytes that are no UTF-8.
-        content = without_secrets_in_draft(json.dumps(asdict(draft), default=str))
+        texts = {
+            name: without_secret_lines(text) if name == "environment" else text for name, text in draft.texts.items()
+        }
+        content = json.dumps({**asdict(draft), "texts": texts}, default=str)
         self._database.write(("INSERT OR REPLACE INTO drafts VALUES (?, ?)", (cluster, content)))
 
     def take(self, cluster: str) -> KeptDraft | None:

@@ -161,14 +161,13 @@ def scrub_secrets(connection: sqlite3.Connection) -> None:
     Raises sqlite3.Error where it cannot be written, or another program writes: then it is done another time.
     """
     from hpcdash.config.request import without_secrets
-    from hpcdash.services.state.drafts import without_secrets_in_draft
 
     # What was deleted stays in the file otherwise, until something else is written there.
     connection.execute("PRAGMA secure_delete = ON")
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if "scrubbed" in tables:
         return
-    columns = [(*one, without_secrets) for one in _REQUESTS] + [("drafts", "content", "", without_secrets_in_draft)]
+    columns = [(*one, without_secrets) for one in _REQUESTS] + [("drafts", "content", "", _without_secrets_in_draft)]
     rows = 0
     connection.execute("BEGIN IMMEDIATE")
     for table, column, condition, clean in columns:
@@ -182,3 +181,16 @@ def scrub_secrets(connection: sqlite3.Connection) -> None:
     if rows or connection.execute("PRAGMA freelist_count").fetchone()[0]:
         connection.execute("VACUUM")
     connection.execute("CREATE TABLE IF NOT EXISTS scrubbed (at REAL)")
+
+
+def _without_secrets_in_draft(content: str) -> str:
+    """As it is where it has none, or cannot be read."""
+    from hpcdash.config.request import without_secret_lines
+
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        draft = json.loads(content)
+        environment = draft["texts"]["environment"]
+        if (hidden := without_secret_lines(environment)) != environment:
+            draft["texts"]["environment"] = hidden
+            return json.dumps(draft)
+    return content

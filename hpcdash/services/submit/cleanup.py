@@ -102,6 +102,9 @@ async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
             return (await store.poll(store.backend.history.jobs(None, 0, job_ids))).table
         except (AccountingUnavailable, CommandMissing):
             pass
+        except NoSuchJob:
+            # PBS hides jobs of others where query_other_jobs is off.
+            return JOBS.empty_table()
     try:
         return (await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))).table
     except NoSuchJob:

@@ -563,9 +563,10 @@ def _reused() -> KeyReused:
 
 def _refusal(outcome: Outcome, said: str) -> HpcdashError:
     words = "; ".join(filter(None, (outcome.words, said)))
+    message = f"not submitted: {words.removeprefix('not submitted: ')}"
     if outcome.is_unreachable or outcome.words.startswith(NEVER_ARRIVED):
-        return UnreachableError(f"not submitted: {words}", "Send it again; the same Idempotency-Key may be used.")
-    return SchedulerRefused(f"not submitted: {words}", words=outcome.words)
+        return UnreachableError(message, "Send it again; the same Idempotency-Key may be used.")
+    return SchedulerRefused(message, words=outcome.words)
 
 
 def _rows_of(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:

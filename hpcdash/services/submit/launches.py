@@ -363,7 +363,7 @@ class Launches:
         HpcdashError."""
         if self.state_folder is None:
             return ()
-        from hpcdash.services.submit.node_checks import NodeCheckRecords, read_ended_checks
+        from hpcdash.services.submit.node_findings import NodeCheckRecords, read_ended_checks
 
         records = NodeCheckRecords(self.state_folder, self.store.name)
         async with self._tidying:
@@ -388,8 +388,9 @@ class Launches:
 
         async def look(*, is_to_tidy: bool) -> None:
             # Before their folders go.
-            for words in (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ())):
-                told(words)
+            said = (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ()))
+            if said:
+                told("\n".join(said))
 
         def heard(changed: Changed) -> None:
             nonlocal has_looked

@@ -43,7 +43,8 @@ class ClusterActions:
 
     async def _check_nodes(self, view: TableView, session: ClusterSession, launches: Launches) -> None:
         """Plans a job, or a few where nodes differ; asks, submits. `Launches.follow` tells what they find."""
-        from hpcdash.services.submit.node_checks import NodeCheckRecords, SubmittedCheck, plan_checks
+        from hpcdash.services.submit.node_checks import plan_checks
+        from hpcdash.services.submit.node_findings import NodeCheckRecords, SubmittedCheck
 
         try:
             selections = await self._selections(view, session)
@@ -57,17 +58,18 @@ class ClusterActions:
         if self.screen.view is not view or not await self._is_agreed(planned, left_out):
             return
         records = NodeCheckRecords(launches.state_folder, session.name)
+        said = []
         for one in planned:
             report = await self.runner.run_plan(one.plan.plan, view, session)
             outcome = (await self.runner.look_for(one.plan, report, session))[-1]
-            said = [await launches.conclude(one.plan, outcome)]
+            said.append(await launches.conclude(one.plan, outcome))
             if outcome.done:
                 try:
                     await asyncio.to_thread(records.submitted, SubmittedCheck(outcome.new_job, one.nodes, one.names))
                 except HpcdashError as error:
                     said.append(f"what it finds is in its log alone: {error.message}")
-                said.insert(0, f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told here")
-            self.screen.notice("; ".join(filter(None, said)))
+                said.append(f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told here")
+        self.screen.notice("\n".join(filter(None, said)))
 
     async def _selections(self, view: TableView, session: ClusterSession) -> list[Selection]:
         """The nodes that are marked or pointed at; of queues the idle ones."""
@@ -79,7 +81,7 @@ class ClusterActions:
         table = session.store.table(Kind.NODES)
         rows = (table if table is not None else (await session.store.fetch(Kind.NODES)).table).to_pylist()
         if view.NAME == "queues":
-            return [select_nodes(name, rows, "") for name in sorted(names)]
+            return [select_nodes(name, rows, "", names) for name in sorted(names)]
         if missing := sorted(names - {row["name"] for row in rows}):
             raise UsageError(f"{missing[0]} is not listed any more", "u clears all marks.")
         return [Selection(tuple(row for row in rows if row["name"] in names), "")]

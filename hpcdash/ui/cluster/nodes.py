@@ -16,7 +16,7 @@ from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
 if TYPE_CHECKING:
-    from hpcdash.services.submit.node_checks import NodeFinding
+    from hpcdash.services.submit.node_findings import NodeFinding
 
 _CHECK = "_check"
 
@@ -93,7 +93,7 @@ class NodesView(TableView):
 
     def _findings(self) -> Mapping[str, NodeFinding]:
         """What the checks of nodes found last, by node; read again once there may be more."""
-        from hpcdash.services.submit.node_checks import NodeCheckRecords
+        from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         launches = self.session.launches
         folder = None if launches is None else launches.state_folder

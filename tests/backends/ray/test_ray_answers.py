@@ -57,7 +57,7 @@ def jobs(*listed: object) -> list[dict[str, Any]]:
     return BACKEND.queue.jobs(JobScope(ended=True)).parse(told(list(listed))).table.to_pylist()
 
 
-@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.9/tasks"])
+@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.60/slices", "2.9/tasks"])
 def test_the_recorded_cluster_is_read_as_its_expected_json_says(case: str) -> None:
     folder = FIXTURES / "ray" / case
     assert expected_of(folder) == json.loads(Path(folder, "expected.json").read_text("utf-8"))
@@ -256,6 +256,7 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
             "error_message": 'ray::shard() (pid=7)\n  File "x"\nValueError: it is broken\n',
         },
         {"name": "shard-4", "error_type": "OUT_OF_MEMORY", "error_message": "A worker was killed.\n\nSee the docs."},
+        {"name": "shard-5", "error_type": "NODE_DIED", "error_message": "Task failed … Node IP: 10.0.0.9, node ID: 4"},
         {"name": "quiet"},
     ]
     listed = {"data": {"result": {"result": failed}}}
@@ -270,7 +271,11 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
         ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
     ]
-    assert activity.failures == (("shard-3", "ValueError: it is broken"), ("shard-4", "A worker was killed."))
+    assert activity.failures == (
+        ("shard-3", "ValueError: it is broken"),
+        ("shard-4", "A worker was killed."),
+        ("shard-5", "its node 10.0.0.9 died"),
+    )
     assert activity.notes == (
         "tasks: 2 of 7 nodes did not answer",
         "actors: the agents are gone",

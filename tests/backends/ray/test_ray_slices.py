@@ -444,9 +444,11 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     near_kinds = near("v4-12", ["v5p-8", "v4-16"])
-    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, {"TPU-v4-16-head": 2.0}, near_kinds)
+    words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
     assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
-    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, {"TPU-v4-16-head": 2.0}, [])
+    in_use = waiting_words(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
+    assert in_use == "waiting for 1 slice of v4-16: 0 there; 0 of 2 free"
+    too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
     assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
@@ -527,6 +529,10 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
     parts = log_parts(run, "/ray-logs/n/job-driver-x.log")
     assert len(parts) == 50 + 2 + 3 * 2
     assert parts[-1][0] == "attempt60.worker1"
+    for attempt, newest in ((1, None), (3, "attempt2.worker1")):
+        waiting = run_of(published(SliceRunStatus(2, 4, attempt=attempt))["metadata"])
+        assert waiting is not None
+        assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (newest is not None)
     assert log_request(parts[-1][2]).endswith(
         "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
     )

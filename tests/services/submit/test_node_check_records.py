@@ -10,12 +10,12 @@ import pytest
 from hpcdash.backends.script.node_checks import CheckResult
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.node_checks import (
+from hpcdash.services.submit.node_checks import select_nodes
+from hpcdash.services.submit.node_findings import (
     FoundByCheck,
     NodeCheckRecords,
     SubmittedCheck,
     format_results,
-    select_nodes,
 )
 
 UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
@@ -40,6 +40,11 @@ def test_of_a_queue_the_idle_nodes_are_meant_and_named_ones_whatever_they_do() -
     assert (of_queue.queue, of_queue.left_out) == ("gpu", ("n2 is allocated",))
     named = select_nodes("n[2-3],n2", ROWS, "long")
     assert ([row["name"] for row in named.nodes], named.queue) == (["n2", "n3"], "long")
+    # PBS binds no nodes to queues: any of them may run its jobs.
+    unbound = select_nodes(
+        "workq", [node("n1"), node("n2", "down"), node("n3", "idle", "other")], "", ["workq", "other"]
+    )
+    assert ([row["name"] for row in unbound.nodes], unbound.queue) == (["n1"], "workq")
 
 
 @pytest.mark.parametrize("where", ["n9", "n[1-", "--yes", "$(id)", "n[1-2000]"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -203,21 +204,24 @@ class SliceRun:
     def acquire(self, kept: Sequence[Slice]) -> list[Slice]:
         """As many slices as can be had of the sizes that are wanted, or those that are held already.
 
-        Waits for the least, and says so.
+        Waits for the least, and says so. Those that do not suffice are let go again and again: a run that waits for
+        them may hold what this one waits for.
         """
         found = list(kept)
         pending = {} if kept else self._ask_for(max(self.sizes))
-        began, pause = time.monotonic(), _FIRST_LOOK_SECONDS
+        began = found_at = time.monotonic()
+        pause = _FIRST_LOOK_SECONDS
         # What grows soon need not be waited for.
         gather = min(_GATHER_SECONDS, self.grows_every)
         while pending:
-            limit = pause if size_to_take(self.sizes, len(found)) is None else gather
+            limit = gather if found else pause
             ready, _ = ray.wait(list(pending), timeout=limit)
             unusable = ""
             for reference in ready:
                 held = self._described(pending.pop(reference), reference)
                 if isinstance(held, Slice):
                     found.append(held)
+                    found_at = time.monotonic()
                 else:
                     say(held)
                     unusable = held
@@ -229,8 +233,14 @@ class SliceRun:
                 self.wait_for(f"{unusable}; {words}" if unusable else words)
                 say(words)
                 pause = min(2 * pause, _WAIT_SECONDS)
+                if found and time.monotonic() - found_at >= gather:
+                    for head in pending.values():
+                        ray.kill(head)
+                    for held in found:
+                        held.let_go()
+                    found, pending = [], {}
                 if not pending:
-                    time.sleep(pause)
+                    time.sleep(random.uniform(pause / 2, pause))
                     pending = self._ask_for(max(self.sizes) - len(found))
         size = size_to_take(self.sizes, len(found)) or 0
         for head in pending.values():
@@ -245,7 +255,8 @@ class SliceRun:
         cluster = ray.cluster_resources()
         kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
         kind, head = self.request["slice"], self.request["head_resource"]
-        words = waiting_words(min(self.sizes), kind, head, found, cluster, near(kind, kinds))
+        free = int(ray.available_resources().get(head, 0))
+        words = waiting_words(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
         return f"{words}, after {seconds / 60:.0f} min"
 
     def _ask_for(self, count: int) -> dict[Any, Any]:

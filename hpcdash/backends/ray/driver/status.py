@@ -131,7 +131,7 @@ def with_record(job: bytes, record: str) -> bytes | None:
 
 
 def waiting_words(
-    wanted: int, kind: str, head_resource: str, found: int, cluster: dict[str, float], near: Sequence[str]
+    wanted: int, kind: str, head_resource: str, found: int, free: int, cluster: dict[str, float], near: Sequence[str]
 ) -> str:
     """What a run waits for, and whether the cluster has as much: `cluster` are its resources, `near` its slice types.
 
@@ -140,7 +140,7 @@ def waiting_words(
     words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} there"
     total = int(cluster.get(head_resource, 0))
     if total >= wanted:
-        return words
+        return f"{words}; {free} of {total} free"
     if total:
         return f"{words}; the cluster has {total} in all"
     return f"{words}; the cluster has none" + (f", only {', '.join(near)}" if near else ", nor any other slice")
