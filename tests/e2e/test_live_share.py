@@ -186,8 +186,8 @@ def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
-    for user in (site.alice, site.bob, site.outsider):
-        for left in clean_slurm.work_dir(user).iterdir():
+    for folder in (site.root, *map(clean_slurm.work_dir, (site.alice, site.bob, site.outsider))):
+        for left in folder.iterdir():
             shutil.rmtree(left)
     grace, as_owners = getattr(request, "param", (60.0, False))
     pool = Pool(clean_slurm, site, tmp_path, grace, as_owners=as_owners)
