@@ -122,7 +122,8 @@ async def _submit(session: ClusterSession, launches: Launches, records: NodeChec
         one.job_id = outcome.new_job
         with _remembered():
             await asyncio.to_thread(records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names))
-        _say(f"job {outcome.new_job} checks {', '.join(one.nodes)}; interrupted, this goes on without being watched")
+        nodes = ", ".join(one.nodes)
+        _say(f"job {outcome.new_job} checks {nodes}; if you interrupt this, the dashboard tells what it finds")
     else:
         one.problem = outcome.words
         _say(outcome.words)
