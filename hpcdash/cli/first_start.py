@@ -26,7 +26,7 @@ from hpcdash.services.state.choices import read_choices
 from hpcdash.transport.base import Health
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
-from hpcdash.ui.cluster.first_start import FirstStartApp, Place
+from hpcdash.ui.cluster.first_start import FirstStartApp, JobsPlace
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 
@@ -63,11 +63,11 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
     with ends_with_signals(app):
         await app.run_async()
     choice = app.chosen
-    if choice is None or app.ended_by is not None or choice.place is Place.DEMO:
+    if choice is None or app.ended_by is not None or choice.place is JobsPlace.DEMO:
         for trial in started:
             await trial.close()
         return app
-    if choice.place is Place.HOST:
+    if choice.place is JobsPlace.HOST:
         # Its connection is open: nobody is asked for a second factor twice.
         trial = started[-1]
         pool, fields, name = trial.pool, trial.fields, trial.cluster_name

@@ -138,7 +138,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(pool_folder(name))
-        published_at, changes, said = 0.0, -1, ""
+        published_at, changes, said, failing = 0.0, -1, "", ""
 
         def tell_pool() -> None:
             nonlocal published_at, changes, said
@@ -169,14 +169,17 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 try:
                     is_changing = await coordinator.step()
                     tell_pool()
+                    failing = ""
                 except PoolHeld:
                     raise
                 except (HpcdashError, sqlite3.Error) as error:
-                    if once:
-                        raise
                     # A full disk passes.
-                    words = error.message if isinstance(error, HpcdashError) else f"{database.path}: {error}"
-                    print(f"hpcdash: {visible(words)}; trying again", file=sys.stderr)
+                    failure = error if isinstance(error, HpcdashError) else HpcdashError(f"{database.path}: {error}")
+                    if once:
+                        raise failure from None
+                    if failure.message != failing:
+                        print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
+                    failing = failure.message
                 if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
                 # A busy scheduler is asked less often.
@@ -243,7 +246,7 @@ def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priori
     from hpcdash.cli.jobs import with_session
     from hpcdash.cli.terminal import is_agreed
     from hpcdash.services.share.state import PoolReader
-    from hpcdash.services.share.text import format_interrupted, format_task
+    from hpcdash.services.share.text import format_interrupted, format_silence, format_task
     from hpcdash.services.share.wishes import Wish, plan_wish
 
     settings = load_settings(common.config)
@@ -258,6 +261,8 @@ def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priori
         await session.store.open(force=True)
         pool = await PoolReader(session.store, _pool_here(session, name)).read()
         planned = await plan_wish(session, pool, job_id, Wish(wish), wanted)
+        if words := format_silence(pool, datetime.fromtimestamp(session.store.clock.now(), UTC)):
+            print(f"hpcdash: {words}", file=sys.stderr)
         task = pool.task(job_id)
         subject = format_task(task) if task is not None else visible(job_id)
         print(f"{wish} on {visible(session.name)}: {subject}", file=sys.stderr)

@@ -20,7 +20,8 @@ Said = Callable[[bytes], None]
 class CommandResult(Struct, frozen=True):
     """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and how long it took.
 
-    `truncated` is true when it wrote more than the cap and was ended for that.
+    `truncated` is true when it wrote more than the cap and was ended for that; `of_copy` where it read a copy that is
+    kept here, and the cluster was not asked.
     """
 
     argv: tuple[str, ...]
@@ -29,6 +30,7 @@ class CommandResult(Struct, frozen=True):
     stderr: bytes
     seconds: float
     truncated: bool = False
+    of_copy: bool = False
 
 
 class PromptField(Struct, frozen=True):

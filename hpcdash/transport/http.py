@@ -333,7 +333,8 @@ class HttpTransport:
         for position in self._file_readers[words[2]](arguments):
             arguments[position] = str(await self._logs.copy_of(self._log_request(arguments[position])))
         local = (*words[:4], *arguments)
-        return replace(await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes), argv=argv)
+        ended = await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
+        return replace(ended, argv=argv, of_copy=True)
 
 
 def _said(body: bytes) -> str:

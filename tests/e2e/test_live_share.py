@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -105,7 +106,9 @@ class Pool(SharedPool):
 
     def call_as(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
         """hpcdash as somebody who shares the pool."""
-        account = self.users[user]
+        return self.run_as(self.users[user], *words)
+
+    def run_as(self, account: str, *words: str) -> subprocess.CompletedProcess[str]:
         argv, home = self.argv(account, *words), self.site.home(account)
         return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=90, cwd=home)
 
@@ -183,8 +186,8 @@ def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
-    for user in (site.alice, site.bob, site.outsider):
-        for left in clean_slurm.work_dir(user).iterdir():
+    for folder in (site.root, *map(clean_slurm.work_dir, (site.alice, site.bob, site.outsider))):
+        for left in folder.iterdir():
             shutil.rmtree(left)
     grace, as_owners = getattr(request, "param", (60.0, False))
     pool = Pool(clean_slurm, site, tmp_path, grace, as_owners=as_owners)
@@ -296,8 +299,19 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     pool.submit("carol", "stays", "NORMAL", 1, "--no-requeue")
     hostile = "x';touch ${HOME}/x;'\x1b[31m"
     named = pool.submit("carol", "odd", "NORMAL", 1, f"--job-name={hostile}", "--comment=hpcdash-share:ROOT:/x\n;")
+    # A name of a task's own does not keep the others from theirs; one that is released already is put back.
+    odd = pool.submit("carol", "weird", "NORMAL", 1, f"--job-name=JobId=1 {hostile}")
+    pool.lab.as_user(pool.users["carol"], "scontrol", "release", odd)
     pool.start()
-    tasks = pool.until(victim="running", thief="running", outside="running", range="refused", stays="refused")
+    tasks = pool.until(
+        victim="running",
+        thief="running",
+        outside="running",
+        range="refused",
+        stays="refused",
+        **{f"JobId=1 {hostile}": "waiting"},
+    )
+    pool.lab.wait_state(odd, "PENDING")
     assert tasks["range"]["why"] == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
     assert "--no-requeue" in tasks["stays"]["why"]
     assert {one["user"] for one in tasks.values() if one["name"] in ("thief", "outside")} == {pool.users["bob"]}
@@ -430,3 +444,42 @@ def test_scontrol_runs_as_each_owner_where_the_coordinator_is_no_operator(pool: 
         pool.assert_nothing_lost("second", "third")
     finally:
         pool.lab.admin("sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=operator")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", [(20.0, False)], indirect=True)
+def test_a_job_that_submits_itself_again_coordinates_and_its_successor_goes_on(pool: Pool) -> None:
+    site, account = pool.site, pool.site.launcher
+    folder = site.home(account) / "cron"
+    (folder / "cron.1m").mkdir(parents=True)
+    script = folder / "cron.1m" / "pool"
+    argv, _, _ = pool.coordinator_call("run", "lab", "--for", "45s")
+    script.write_text(f"#!/bin/sh\nexec {shlex.join(argv[argv.index('env') :])}\n")
+    script.chmod(0o755)
+    for path in (folder, folder / "cron.1m", script):
+        shutil.chown(path, account)
+    cron = ("cron", "--every", "1m", "--folder", str(folder), f"--option=--partition={QUEUE}", "--option=--mem=200")
+    installed = pool.run_as(account, *cron, "--install")
+    assert installed.returncode == 0, installed
+    try:
+        # Its own node is not the tasks'.
+        pool.submit("bob", "first", "NORMAL", 2)
+        pool.submit("carol", "second", "NORMAL", 2)
+        pool.until(first="running", second="running")
+        pool.submit("alice", "hot", "HIGH", 2)
+        pool.until(hot="running", second="waiting")
+        coordinator = json.loads(pool.published.read_text())["coordinator"]
+        wait_until(
+            "its successor",
+            lambda: json.loads(pool.published.read_text())["coordinator"] != coordinator,
+            120,
+            pool.queue,
+        )
+        pool.enough("hot")
+        pool.until(hot="succeeded", second="running")
+        pool.enough("first", "second")
+        pool.until(first="succeeded", second="succeeded")
+        pool.assert_nothing_lost("first", "second", "hot")
+    finally:
+        assert pool.run_as(account, *cron, "--remove", "--yes").returncode == 0
+        shutil.rmtree(folder)

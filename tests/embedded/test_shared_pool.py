@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,7 @@ def main(gpu):
     while not os.path.exists("FOLDER/enough"):
         model.step = step = step + 1
         with open("FOLDER/steps", "a") as log: print(step, file=log)
+        print("step", step, "loss", 1 / step, flush=True)
         time.sleep(0.02)
         model.try_save(epoch, step, "best")
 if __name__ == "__main__":
@@ -174,7 +177,11 @@ def test_a_model_that_saves_goes_on_where_it_was_though_its_coordinator_is_kille
     (lab.folder / "model" / "enough").touch()
     tasks = lab.until(model="succeeded")
     assert tasks["model"]["suspended"] == 2
-    assert lab.steps("model") == list(range(1, len(lab.steps("model")) + 1))
+    steps = list(range(1, len(lab.steps("model")) + 1))
+    assert lab.steps("model") == steps
+    # All runs are one curve.
+    _, *rows = lab.program("metrics", tasks["model"]["id"], "--format", "csv").text.splitlines()
+    assert [int(row.partition(",")[0]) for row in rows] == steps
 
 
 OF_GPUS = """
@@ -253,3 +260,67 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
 @pytest.mark.long
 def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(lab: Lab) -> None:
     lab.kill_often(50, (0.2, 1.5))
+
+
+DAY = """
+[embedded]
+cpus = 4
+grace_seconds = 0.5
+[share.lab]
+nodes = 4
+poll_seconds = 0.1
+grace_seconds = 20
+demote_after_seconds = 4
+choosers = ["*"]
+[[share.lab.quotas]]
+priority = "LOW"
+nodes = 4
+[[share.lab.quotas]]
+priority = "NORMAL"
+nodes = 3
+[[share.lab.quotas]]
+priority = "ABOVE_NORMAL"
+nodes = 2
+[[share.lab.quotas]]
+priority = "HIGH"
+nodes = 1
+"""
+
+
+@pytest.mark.system
+@pytest.mark.long
+@pytest.mark.parametrize("lab", [pytest.param(DAY, id="a-day")], indirect=True)
+def test_a_day_in_fast_motion_keeps_quotas_and_loses_no_step(lab: Lab) -> None:
+    chance = random.Random(1)
+    quotas = {"LOW": 4, "NORMAL": 3, "ABOVE_NORMAL": 2, "HIGH": 1}
+    lab.start()
+    names = [f"task{number}" for number in range(24)]
+    seen: set[str] = set()
+
+    def look() -> dict[str, str]:
+        """The states; at every moment each priority has at most its quota, and all together the pool."""
+        tasks = lab.tasks().values()
+        used = Counter[str]()
+        for task in tasks:
+            if task["state"] in ("starting", "running", "suspending"):
+                used[task["level"]] += task["nodes"]
+                seen.add(task["level"])
+        assert all(count <= quotas[level] for level, count in used.items()), used
+        assert used.total() <= 4
+        return {task["name"]: task["state"] for task in tasks}
+
+    for number, name in enumerate(names):
+        priority = chance.choice(["LOW", "NORMAL", "ABOVE_NORMAL", "HIGH", "AUTO"])
+        slots = 1 if priority == "HIGH" else chance.choice([1, 1, 2])
+        lab.submit(name, priority, steps=chance.choice([20, 100, 400]), slots=slots)
+        if number == 12:
+            lab.kill()
+            lab.start()
+        until(lambda name=name: name in look(), f"{name} is known", 120.0)
+    wanted = dict.fromkeys(names, "succeeded")
+    until(lambda: look() == wanted, f"{wanted}", 240.0)
+    lab.assert_nothing_lost(*names)
+    tasks = lab.tasks()
+    assert seen == set(quotas)
+    assert sum(task["suspended"] for task in tasks.values()) >= 3
+    assert any(task["is_demoted"] for task in tasks.values())

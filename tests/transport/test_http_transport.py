@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed
+from hpcdash.backends.registry import load_backend
+from hpcdash.errors import AuthenticationFailed, CommandMissing, CommandTimedOut, ConnectionFailed, HpcdashError
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import FileRange, FileStat, files_query
 from hpcdash.services.logs.file import FILE_READERS
 from hpcdash.services.watch.facts import (
@@ -212,6 +216,20 @@ async def test_a_log_is_read_like_a_file_and_followed_by_one_request() -> None:
             while (await read(transport))[0] != b"first\nsecond\n":
                 pass
         assert log.requests == 1
+
+
+async def test_reading_a_log_again_is_no_command_to_the_cluster() -> None:
+    log = GrowingLog(b"first\n")
+    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+        budget = CommandBudget(2)
+        store = ClusterStore("ray", transport, (load_backend("ray"),), clock=SystemClock(), budget=budget)
+        for _ in range(5):
+            [chunk] = await store.poll(files_query([FileRange("/logs/a", 0, 1 << 20)]))
+            assert chunk.content == b"first\n"
+        assert (budget.per_minute, budget.last_seconds) == (0, None)
+        with pytest.raises(HpcdashError):
+            await store.poll(store.backend.queue.nodes())
+        assert budget.per_minute == 1
 
 
 async def test_a_part_of_a_log_has_the_lines_that_begin_so_and_takes_no_request_more() -> None:

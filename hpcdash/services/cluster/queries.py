@@ -114,7 +114,10 @@ class QueryRunner:
                 argv=query.command,
                 words=error.words,
             ) from error
-        self._cluster.budget.answered(completed.seconds)
+        if completed.of_copy:
+            self._cluster.budget.refund()
+        else:
+            self._cluster.budget.answered(completed.seconds)
         return await asyncio.to_thread(query.parse, completed)
 
     async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
@@ -178,6 +181,12 @@ class CommandBudget:
         """Note that a command is sent now."""
         self.sent += 1
         self._sent.append(self._monotonic())
+
+    def refund(self) -> None:
+        """Take the newest command back: the cluster was not asked."""
+        if self._sent:
+            self._sent.pop()
+            self.sent -= 1
 
     def reserve_read_seconds(self) -> float:
         """How long to wait before a file that is followed is read: each call has a turn of its own, in their order.

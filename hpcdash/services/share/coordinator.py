@@ -21,7 +21,7 @@ from hpcdash.domain.nodelist import expand
 from hpcdash.domain.share import Priority, TaskMark, parse_mark, write_labels
 from hpcdash.domain.states import ENDED, JobState, NodeState
 from hpcdash.domain.text import counted
-from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
+from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, UnreadableOutput
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share.database import (
     UNFINISHED,
@@ -102,22 +102,27 @@ class Coordinator:
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
         rows = await self._fetch_rows()
-        tasks = self.database.tasks()
-        for task in tasks:
-            row = rows.get(task.id)
-            if row is None:
-                continue
-            if task.state not in UNFINISHED:
-                await self._begin_again(task, row)
+        known = {one.id: one for one in self.database.tasks_of(rows)}
+        for task in known.values():
+            if task.state in UNFINISHED:
+                await self._follow(task, rows[task.id])
             else:
-                await self._follow(task, row)
-        known = {one.id for one in tasks}
+                await self._begin_again(task, rows[task.id])
         for job_id, row in rows.items():
             if job_id not in known:
                 await self._admit(row)
         await self._watch_running()
         await self._decide(rows)
+        self._forget_ended()
         return bool(self.database.tasks("state IN ('starting', 'suspending')"))
+
+    def _forget_ended(self) -> None:
+        living = {one.id for one in unfinished_tasks(self.database)}
+        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._gone_since)
+        for memory in memories:
+            for job_id in memory.keys() - living:
+                del memory[job_id]
+        self._looked_at = {key: at for key, at in self._looked_at.items() if key[0] in living}
 
     @property
     def _now(self) -> float:
@@ -177,7 +182,7 @@ class Coordinator:
 
     async def _admit(self, row: Row) -> None:
         mark = parse_mark(row["comment"])
-        if mark is None or mark.pool not in ("", self.pool.name) or row["state"] != JobState.HELD:
+        if mark is None or row["state"] not in (JobState.HELD, JobState.PENDING, *_RUNS) or not self._is_meant(mark):
             return
         user, job_id = str(row["user"]), str(row["id"])
         priority = self.rules.allowed_priority(user, mark.priority)
@@ -212,8 +217,14 @@ class Coordinator:
         self.tell(f"job {job_id} of {user}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, job_id, user)
-        else:
+        elif row["state"] not in _RUNS:
             await self._hold_firmly(job_id, user)
+
+    def _is_meant(self, mark: TaskMark) -> bool:
+        """Whether a marked job is of this pool: one that is a list of nodes alone sees every job of the cluster."""
+        pool = self.pool
+        is_apart = bool(pool.queue or pool.qos or pool.reservation) or self.actions.store.backend.is_embedded
+        return mark.pool == pool.name or (is_apart and not mark.pool)
 
     def _nodes(self, row: Row) -> int:
         """How many nodes a job has or asks for."""
@@ -247,10 +258,17 @@ class Coordinator:
             return detail.task_refusal(await self.actions.store.ask(detail.native(job_id)))
         except NoSuchJob:
             return ""
+        except UnreadableOutput as error:
+            return f"what the scheduler says of it cannot be read: {error.message}"
 
     async def _begin_again(self, task: StoredTask, row: Row) -> None:
-        """Somebody has put a task back into the queue that had ended."""
+        """Somebody has put a task back into the queue that had ended; or another job has its number now."""
         state = row["state"]
+        if state not in ENDED and row["user"] != task.user:
+            with self.database.writing(self._now):
+                self.database.remove(task.id)
+            await self._admit(row)
+            return
         if state in ENDED or state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
             return
         if task.state in ("refused", "stopped"):

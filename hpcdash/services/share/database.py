@@ -8,7 +8,7 @@ import secrets
 import socket
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ WITH_NODES = ("starting", "running", "suspending")
 INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
+# Of one query.
+_MOST_VALUES = 500
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,"
     " holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL)",
@@ -39,6 +41,8 @@ _SCHEMA = (
     " labels TEXT NOT NULL DEFAULT '')",
     "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
+    "CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, submitted_at, number)",
+    "CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (submitted_at, number)",
 )
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
@@ -185,6 +189,15 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
+    def tasks_of(self, job_ids: Iterable[str]) -> list[StoredTask]:
+        """Those of some jobs, in the order in which they came."""
+        ids = list(job_ids)
+        found = []
+        for start in range(0, len(ids), _MOST_VALUES):
+            some = ids[start : start + _MOST_VALUES]
+            found += self.tasks(f"id IN ({','.join('?' * len(some))})", *some)
+        return sorted(found, key=lambda task: (task.submitted_at, task.number))
+
     def ended_tasks(self, most: int) -> list[StoredTask]:
         """Those that came last."""
         rows = self._connection.execute(
@@ -197,8 +210,8 @@ class ShareDatabase:
     def runs_of(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
         """The last runs of some tasks, at most so many of each."""
         found: dict[str, list[RunRow]] = {}
-        for start in range(0, len(tasks), 500):
-            some = tasks[start : start + 500]
+        for start in range(0, len(tasks), _MOST_VALUES):
+            some = tasks[start : start + _MOST_VALUES]
             rows = self._connection.execute(
                 "SELECT task, run, level, started_at, ended_at, how FROM runs"
                 f" WHERE task IN ({','.join('?' * len(some))}) ORDER BY task, run",
@@ -213,13 +226,6 @@ class ShareDatabase:
         """How many rows this connection has changed."""
         return self._connection.total_changes
 
-    def runs(self, task: str) -> list[RunRow]:
-        """(number, level, start, end, how it ended) of each run of a task."""
-        rows = self._connection.execute(
-            "SELECT run, level, started_at, ended_at, how FROM runs WHERE task = ? ORDER BY run", (task,)
-        )
-        return [(run, Priority(level), start, end, how) for run, level, start, end, how in rows]
-
     # -- inside `writing`
 
     def alter(self, task: str, changes: Mapping[str, object]) -> None:
@@ -231,6 +237,10 @@ class ShareDatabase:
         marks = ",".join("?" * len(StoredTask.__struct_fields__))
         values: Sequence[Any] = [getattr(task, name) for name in StoredTask.__struct_fields__]
         self.change(f"INSERT INTO tasks ({COLUMNS}) VALUES ({marks})", *values)
+
+    def remove(self, task: str) -> None:
+        self.change("DELETE FROM tasks WHERE id = ?", task)
+        self.change("DELETE FROM runs WHERE task = ?", task)
 
     def begin(self, task: str, level: Priority, now: float) -> None:
         """Note that a task is to be started."""

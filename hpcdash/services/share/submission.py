@@ -35,6 +35,9 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
             if has and asked not in ("", has):
                 raise UsageError(f"{what}: pool {pool.name} has {has}, not {asked}", f"Leave {what} out.")
             request = replace(request, **{what: has or asked})
+        if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
+            # Nothing else tells whose task it is.
+            request = replace(request, pool=pool.name)
     return request
 
 

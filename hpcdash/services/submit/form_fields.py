@@ -161,8 +161,18 @@ _WHEN = FormGroup(
         ),
         FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
-        FormField("pool", "pool", "shared pool to have turns in; empty: none, or the only one", example="lab"),
-        FormField("share", "share", "priority in a shared pool; empty: no task of one", choices=_PRIORITIES),
+    ),
+)
+_POOL = FormGroup(
+    "Shared pool",
+    (
+        FormField("pool", "pool", "pool to have turns in; empty: the only one, if share is set", example="lab"),
+        FormField(
+            "share", "share", "priority in the pool; empty: no task of it, or AUTO if pool is set", choices=_PRIORITIES
+        ),
+        FormField(
+            "labels", "labels", "words to find it by; for accounting where the site says so", FieldKind.WORDS, "nlp 7B"
+        ),
     ),
 )
 _SLICES = FormGroup(
@@ -251,7 +261,7 @@ _MORE = FormGroup(
         ),
     ),
 )
-GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
+GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _POOL, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
 # Keys that one scheduler alone has, as its request_fields say.
 _OF_ONE_SCHEDULER = frozenset({field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"})
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}

@@ -65,6 +65,12 @@ def test_a_task_goes_where_its_pool_is(
     assert (request.queue, request.qos, request.reservation) == places
 
 
+def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
+    named = PoolSettings("named", 2, node_list="n[1-2]")
+    assert with_pool(Request(command="train", share="HIGH"), (named,)).pool == "named"
+    assert with_pool(Request(command="train", share="HIGH"), (LAB,)).pool == ""
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

@@ -50,7 +50,8 @@ def _of_task(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterat
     hows = [run.how for run in task.runs if run.is_interrupted]
     unsaved = next((at for at, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
     if unsaved >= watch.unsaved_in_a_row:
-        words = f"{who} lost its work: it was interrupted {unsaved} times in a row and did not save"
+        times = "" if unsaved == 1 else f" {unsaved} times in a row"
+        words = f"{who} lost its work: it was interrupted{times} and did not save"
         step = "hpcdash.job.suspend tells the program when to save; checkpoints at an interval lose less"
         yield Finding(UNSAVED, task.id, Severity.CRITICAL, words, step, name=task.name)
     if hows[-1:] == [_SLOW]:
