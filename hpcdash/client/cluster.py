@@ -74,6 +74,14 @@ def connect(
     return run_in_loop(_connect(name, file, tuple(callbacks), config, options))
 
 
+def connect_aside(name: str) -> Cluster:
+    """As `connect`; tasks go there only where they name it, or no other is connected."""
+    cluster = connect(name)
+    _open.remove(cluster)
+    _open.insert(0, cluster)
+    return cluster
+
+
 async def aconnect(
     name: str = "",
     *,

@@ -163,6 +163,9 @@ async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls
         assert by_value.result(SECONDS) == 42
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(calls.square, 1)
+    with hpcdash.Executor("local"):
+        # An executor's own connection is not where tasks go.
+        assert (await calls.add.asubmit(3)).cluster is queue
 
 
 def test_a_result_that_others_may_have_written_is_not_read(
