@@ -167,7 +167,8 @@ class Executor(concurrent.futures.Executor):
             for call in left.values():
                 call.set_exception(error if isinstance(error, Exception) else RuntimeError("the cluster was closed"))
                 self._calls.discard(call)
-            raise
+            if not isinstance(error, Exception):
+                raise
 
 
 class _Call(Future[Any]):
