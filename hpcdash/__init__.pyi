@@ -4,6 +4,7 @@ from hpcdash.client import Job as Job
 from hpcdash.client import JobArray as JobArray
 from hpcdash.client import JobFailed as JobFailed
 from hpcdash.client import Request as Request
+from hpcdash.client import aconnect as aconnect
 from hpcdash.client import connect as connect
 from hpcdash.job.callbacks import BaseCallback as BaseCallback
 from hpcdash.job.callbacks import Callback as Callback

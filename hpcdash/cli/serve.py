@@ -114,7 +114,7 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
 
     def _report(error: Exception) -> None:
         if isinstance(error, HpcdashError):
-            print(f"hpcdash: {visible(str(error))}", file=sys.stderr, flush=True)
+            print(f"hpcdash: {visible(f'{error.message}. {error.next_step}')}", file=sys.stderr, flush=True)
             return
         path = log_traceback(error) if common.debug else None
         where = f"the traceback is in {path}" if path else "--debug writes the traceback to the log file"

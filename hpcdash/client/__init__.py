@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpcdash.client.cluster import Cluster as Cluster
+    from hpcdash.client.cluster import aconnect as aconnect
     from hpcdash.client.cluster import connect as connect
     from hpcdash.client.executor import Executor as Executor
     from hpcdash.client.job import Job as Job
@@ -36,6 +37,7 @@ _MODULES = {
     "JobArray": "hpcdash.client.job",
     "JobFailed": "hpcdash.client.results",
     "Request": "hpcdash.domain.request",
+    "aconnect": "hpcdash.client.cluster",
     "connect": "hpcdash.client.cluster",
 }
 

@@ -9,7 +9,7 @@ import posixpath
 import sys
 import tomllib
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +30,7 @@ from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
-from hpcdash.config.settings import ClusterSettings, PoolSettings
+from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.domain.request import Request, Site
@@ -71,6 +71,36 @@ def connect(
     own settings go before both. It is the current cluster until it is closed, or another one is connected. Raises
     ConfigError, UsageError, and what keeps the cluster from answering.
     """
+    return run_in_loop(_connect(name, file, tuple(callbacks), config, options))
+
+
+def connect_aside(name: str) -> Cluster:
+    """As `connect`; tasks go there only where they name it, or no other is connected."""
+    cluster = connect(name)
+    _open.remove(cluster)
+    _open.insert(0, cluster)
+    return cluster
+
+
+async def aconnect(
+    name: str = "",
+    *,
+    file: str | Path | None = None,
+    callbacks: Iterable[Callback] = (),
+    config: str | Path | None = None,
+    **options: Any,
+) -> Cluster:
+    """As `connect`, in an event loop."""
+    return await arun_in_loop(_connect(name, file, tuple(callbacks), config, options))
+
+
+async def _connect(
+    name: str,
+    file: str | Path | None,
+    callbacks: tuple[Callback, ...],
+    config: str | Path | None,
+    options: Mapping[str, Any],
+) -> Cluster:
     settings = load_settings(None if config is None else Path(config))
     common = CommonOptions(config=None if config is None else Path(config))
     if "://" in name:
@@ -85,26 +115,13 @@ def connect(
         common = replace(common, cluster=name)
     chosen = chosen_clusters(common, settings)[0]
     defaults = merged(_read_defaults(file), options)
-    return run_in_loop(
-        _connect(chosen, defaults, tuple(callbacks), share=settings.share, is_read_only=settings.read_only)
-    )
-
-
-async def _connect(
-    chosen: ClusterSettings,
-    defaults: dict[str, Any],
-    callbacks: tuple[Callback, ...],
-    *,
-    share: Mapping[str, PoolSettings],
-    is_read_only: bool,
-) -> Cluster:
-    session = build_session(chosen, connection_pool(TerminalPrompter()), share=share)
+    session = build_session(chosen, connection_pool(TerminalPrompter()), share=settings.share)
     try:
         await session.store.open(force=True)
     except BaseException:
         await session.store.close()
         raise
-    cluster = Cluster(session, chosen, defaults, callbacks, is_read_only=is_read_only)
+    cluster = Cluster(session, chosen, defaults, callbacks, is_read_only=settings.read_only)
     _open.append(cluster)
     return cluster
 
@@ -165,7 +182,7 @@ async def _map(task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any]
     return await cluster_of(task).submit_map(task, items, kwargs, at_most)
 
 
-class Cluster(AbstractContextManager["Cluster"]):
+class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cluster"]):
     """One connection to a cluster. All of a program's jobs there share its poll, at the pace of the configuration."""
 
     def __init__(
@@ -214,11 +231,17 @@ class Cluster(AbstractContextManager["Cluster"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     def close(self) -> None:
         """End its connection. Jobs run on; `attach` finds them again."""
-        run_in_loop(self.aclose())
+        run_in_loop(self._close())
 
     async def aclose(self) -> None:
+        await arun_in_loop(self._close())
+
+    async def _close(self) -> None:
         if self in _open:
             _open.remove(self)
         # Ends that were seen are told to callbacks.
@@ -234,22 +257,36 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def jobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
         """The jobs in the queue, your own or `everyone`'s, as `hpcdash jobs --filter` lists them."""
-        from hpcdash import frames
+        return run_in_loop(self._listed(Kind.EVERYONE if everyone else Kind.MINE, filter))
 
-        kind = Kind.EVERYONE if everyone else Kind.MINE
-        return frames.listed_frame(kind, run_in_loop(frames.fetch_listed(self.session, kind, filter)))
+    async def ajobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
+        return await arun_in_loop(self._listed(Kind.EVERYONE if everyone else Kind.MINE, filter))
 
     def nodes(self, filter: str = "") -> pd.DataFrame:
         """The nodes, as `hpcdash nodes --filter` lists them."""
+        return run_in_loop(self._listed(Kind.NODES, filter))
+
+    async def anodes(self, filter: str = "") -> pd.DataFrame:
+        return await arun_in_loop(self._listed(Kind.NODES, filter))
+
+    async def _listed(self, kind: Kind, filter: str) -> pd.DataFrame:
         from hpcdash import frames
 
-        return frames.listed_frame(Kind.NODES, run_in_loop(frames.fetch_listed(self.session, Kind.NODES, filter)))
+        rows = await frames.fetch_listed(self.session, kind, filter)
+        return await asyncio.to_thread(frames.listed_frame, kind, rows)
 
     def history(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
         """A row a run that ended between `since` and `until`; `selection` as that of hpcdash.frames.history."""
+        return run_in_loop(self._history(since, until, selection))
+
+    async def ahistory(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
+        return await arun_in_loop(self._history(since, until, selection))
+
+    async def _history(self, since: str, until: str, selection: Mapping[str, Any]) -> pd.DataFrame:
         from hpcdash import frames
 
-        return frames.history_frame(run_in_loop(frames.fetch_history(self.session, since, until, **selection)))
+        runs = await frames.fetch_history(self.session, since, until, **selection)
+        return await asyncio.to_thread(frames.history_frame, runs)
 
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
         """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from hpcdash.client.cluster import Cluster, connect
+from hpcdash.client.cluster import Cluster, connect_aside
 from hpcdash.client.job import SubmittedJob
 from hpcdash.client.loop import run_in_loop, start_in_loop
 from hpcdash.client.packaging import dumps, is_by_value, refuse_import_time
@@ -40,7 +40,7 @@ class Executor(concurrent.futures.Executor):
         at_most: int | None = None,
         **options: Any,
     ) -> None:
-        self.cluster = cluster if isinstance(cluster, Cluster) else connect(cluster)
+        self.cluster = cluster if isinstance(cluster, Cluster) else connect_aside(cluster)
         self._owns_cluster = not isinstance(cluster, Cluster)
         self._at_most = at_most
         # dask hands over as many calls at once.
@@ -167,7 +167,8 @@ class Executor(concurrent.futures.Executor):
             for call in left.values():
                 call.set_exception(error if isinstance(error, Exception) else RuntimeError("the cluster was closed"))
                 self._calls.discard(call)
-            raise
+            if not isinstance(error, Exception):
+                raise
 
 
 class _Call(Future[Any]):

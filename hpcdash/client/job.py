@@ -325,6 +325,14 @@ class Job(Generic[R_co]):
             return error
         return None
 
+    async def aexception(self, timeout: float | None = None) -> BaseException | None:  # noqa: ASYNC109 - as `result` has it.
+        await arun_in_loop(self._unit.wait_for_results([self._index], timeout))
+        try:
+            await self.aresult()
+        except Exception as error:
+            return error
+        return None
+
     def cancel(self) -> None:
         """Cancel it. Raises HpcdashError where that was refused or its answer was lost."""
         run_in_loop(self._unit.cancel(self._index))
@@ -364,13 +372,22 @@ class Job(Generic[R_co]):
 
     def metrics(self, *names: str) -> pd.DataFrame:
         """The metrics in its log: a row a step, a column a metric; of `names` only, where any is given."""
+        return run_in_loop(self._metrics(names))
+
+    async def ametrics(self, *names: str) -> pd.DataFrame:
+        return await arun_in_loop(self._metrics(names))
+
+    async def _metrics(self, names: Sequence[str]) -> pd.DataFrame:
         from hpcdash.frames import fetch_metrics, metrics_frame
 
-        return metrics_frame(run_in_loop(fetch_metrics(self.cluster.session, self.id, names)))
+        return await asyncio.to_thread(metrics_frame, await fetch_metrics(self.cluster.session, self.id, names))
 
     def kill_switch(self) -> None:
         """Set its kill switch: the training saves and ends. Raises UsageError where it names none."""
         run_in_loop(self.cluster.set_kill_switch(self.id))
+
+    async def akill_switch(self) -> None:
+        await arun_in_loop(self.cluster.set_kill_switch(self.id))
 
 
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
@@ -399,8 +416,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return len(self._jobs)
 
     def __repr__(self) -> str:
-        counts = Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
-        states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+        states = ", ".join(f"{count} {state}" for state, count in self._counts().most_common())
         return f"<JobArray {self.id} on {self._unit.cluster.name}: {states}>"
 
     def __reduce__(self) -> Any:
@@ -411,13 +427,28 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
     @property
     def status(self) -> Counter[str]:
         """How many tasks are in which state, as of the last poll."""
-        run_in_loop(self._unit.cluster.refresh())
+        return run_in_loop(self._status())
+
+    async def astatus(self) -> Counter[str]:
+        return await arun_in_loop(self._status())
+
+    async def _status(self) -> Counter[str]:
+        await self._unit.cluster.refresh()
+        return self._counts()
+
+    def _counts(self) -> Counter[str]:
         return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
 
     def wait(self, timeout: float | None = None) -> Counter[str]:
         """How many tasks ended in which state, once all have. Raises TimeoutError after `timeout` seconds."""
-        run_in_loop(self._unit.wait(self._unit.tracked.indices, timeout))
-        return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
+        return run_in_loop(self._wait(timeout))
+
+    async def await_end(self, timeout: float | None = None) -> Counter[str]:  # noqa: ASYNC109 - as `result` has it.
+        return await arun_in_loop(self._wait(timeout))
+
+    async def _wait(self, seconds: float | None) -> Counter[str]:
+        await self._unit.wait(self._unit.tracked.indices, seconds)
+        return self._counts()
 
     @overload
     def results(self, timeout: float | None = None) -> list[R_co]: ...

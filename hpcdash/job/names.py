@@ -30,7 +30,7 @@ _MODULES = {
     "Task": "hpcdash.job.task",
     "current_job_context": "hpcdash.job.context",
     "task": "hpcdash.job.task",
-    **dict.fromkeys(("Cluster", "Executor", "Job", "JobArray", "JobFailed", "Request", "connect"), _CLIENT),
+    **dict.fromkeys(("Cluster", "Executor", "Job", "JobArray", "JobFailed", "Request", "aconnect", "connect"), _CLIENT),
 }
 
 

@@ -142,10 +142,19 @@ def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp
     assert found.splitlines() == expected
 
 
-async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls: ModuleType) -> None:
+async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('time = "5m"\nmemory = "1G"\n')
     job = await calls.add.asubmit(2)
     assert await job == 3
     assert await job.await_end() == "completed"
+    odd = await calls.odd_alone.amap([1, 2])
+    assert await odd.await_end(SECONDS) == {"completed": 1, "failed": 1}
+    assert type(await odd[1].aexception()) is ValueError
+    async with await hpcdash.aconnect("local", file=tmp_path / "site.toml", memory="2G") as cluster:
+        assert (cluster.defaults["time"], cluster.defaults["memory"]) == ("5m", "2G")
+        assert set((await cluster.ahistory("1d"))["id"]) >= {job.id}
+        assert (await (await cluster.aattach(odd.id)).astatus()) == {"completed": 1, "failed": 1}
+        assert (await cluster.anodes())["state"].notna().all()
     with hpcdash.Executor(queue, time="10m") as executor:
         assert list(executor.map(calls.square, range(4), chunksize=3)) == [0, 1, 4, 9]
         even = executor.submit(calls.odd_alone, 2)
@@ -154,6 +163,9 @@ async def test_in_an_event_loop_and_as_an_executor(queue: hpcdash.Cluster, calls
         assert by_value.result(SECONDS) == 42
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.submit(calls.square, 1)
+    with hpcdash.Executor("local"):
+        # An executor's own connection is not where tasks go.
+        assert (await calls.add.asubmit(3)).cluster is queue
 
 
 def test_a_result_that_others_may_have_written_is_not_read(
