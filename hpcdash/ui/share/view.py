@@ -317,9 +317,11 @@ class ShareView(ReadTableView):
         pool, task = self.pool, self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
         lines = lines or ["No task was interrupted for another."]
+        title = "Interrupted"
         if task is not None and task.runs:
-            lines = [f"Runs of {text.format_task(task)}", *self._runs(task), "", "Interrupted", *lines]
-        self.app.push_screen(TextDialog("Interrupted", Text("\n".join(lines))))
+            lines = [*self._runs(task), "", title, *lines]
+            title = f"Runs of {text.format_task(task)}"
+        self.app.push_screen(TextDialog(title, Text("\n".join(lines))))
 
     def _runs(self, task: Task) -> Iterator[str]:
         """`1  17:46 to 17:47  NORMAL  saved`, the newest first."""
