@@ -612,7 +612,7 @@ def checkpoints(**given: Any) -> None:
 @click.command("check-nodes")
 @click.argument("where", metavar="QUEUE|NODES")
 @click.option("--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default.")
-@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; the default one otherwise.")
+@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; otherwise one that they are in.")
 @click.option("--time", "limit", metavar="TIME", default="10m", show_default=True, help="Time limit of the job.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options

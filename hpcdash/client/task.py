@@ -151,7 +151,7 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default on one.
 
-    `ntasks` calls it so many times, each a rank of one step: the result is that of rank 0.
+    `ntasks` calls it so many times on these nodes, each a rank of one step: the result is that of rank 0.
     """
     gpus, cpus, nodes, ntasks = numbers = [own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")]
     if "slots" in options:
@@ -164,7 +164,7 @@ def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
         kind, others = ("cuda", cpus) if gpus else ("cpu", gpus)
         if others or (gpus and gpus != ntasks):
             raise UsageError("ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots.")
-        return {"slots": ntasks, "slot_type": kind, "launcher": "srun"}
+        return {"slots": ntasks, "slots_per_node": -(-ntasks // (nodes or 1)), "slot_type": kind, "launcher": "srun"}
     count = gpus or cpus or 1
     per_node = -(-count // (nodes or 1))
     if gpus:

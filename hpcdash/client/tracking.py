@@ -39,7 +39,6 @@ class TrackedJob:
         self.rows: dict[int | None, Row] = {}
         self.ended: set[int | None] = set()
         self.written: set[int | None] = set()
-        self.changed: list[Callable[[TrackedJob], None]] = []
         self.tries = 0
         self._wanted = frozenset(self.indices)
 
@@ -196,9 +195,6 @@ class JobStates:
             if missing:
                 await self._look_up(missing)
         finally:
-            for job in living:
-                for changed in job.changed:
-                    changed(job)
             self._jobs = {key: job for key, job in self._jobs.items() if not job.is_over}
             self.tell()
 

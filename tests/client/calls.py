@@ -63,6 +63,12 @@ def where(job: hpcdash.JobContext) -> tuple[str | None, str, str]:
     return job.job_id, str(job.output_dir), os.getcwd()
 
 
+@hpcdash.task(time="00:05:00", ntasks=4, mem="100M")
+def inspect_allocation(params: list[str] | None = None, *, job: hpcdash.JobContext) -> dict[str, Any]:
+    os.environ.update(job.torch_distributed_env())
+    return {"params": params, "rank": os.environ["RANK"], "world_size": job.world_size, "hosts": job.hostnames}
+
+
 @hpcdash.task(time="10m")
 def unreadable() -> None:
     raise Unreadable("one", "two")

@@ -57,7 +57,8 @@ def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: 
         ({"gpus": 8}, (8, 8, SlotType.CUDA)),
         ({"gpus": 8, "nodes": 2}, (8, 4, SlotType.CUDA)),
         ({"nodes": 3}, (3, 1, SlotType.CPU)),
-        ({"ntasks": 8}, (8, None, SlotType.CPU)),
+        ({"ntasks": 8}, (8, 8, SlotType.CPU)),
+        ({"ntasks": 8, "nodes": 2, "gpus": 8}, (8, 4, SlotType.CUDA)),
         ({"slots": 6}, (6, None, None)),
     ],
 )

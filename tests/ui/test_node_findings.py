@@ -78,17 +78,27 @@ async def test_without_launches_and_read_only_nothing_is_checked(tmp_path: Path)
 
 
 @pytest.mark.system
-async def test_what_the_job_finds_is_told_in_the_view(queue: QueueLab, tmp_path: Path) -> None:
+async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(queue: QueueLab, tmp_path: Path) -> None:
     state = tmp_path / "state"
+    before = queue.submit("sleep 600", "--cpus-per-task=2")
+    queue.wait(before, "running")
     app = queue_app(queue, state)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "3")
+        await until(pilot, lambda: rows_of(app).cursor_id == "local", "the queue")
+        await press(pilot, "C")
+        assert "no node of local is idle" in notices(app)[-1]
+        await press(pilot, "2")
         await pilot.press("C")
         await until(pilot, lambda: "by 1 job?" in screen_text(app), "the question")
         await press(pilot, "y")
         await until(pilot, lambda: "what it finds is told here" in screen_text(app), "the job")
+    queue.act("cancel", before)
+    queue.ended("2")
+    again = queue_app(queue, state)
+    async with again.run_test(size=SIZE) as pilot:
         await press(pilot, "2")
-        (node,) = ids_of(app)
-        await until(pilot, lambda: "1 checked 1 node: " in screen_text(app), "what it found")
-        assert NodeCheckRecords(state, "local").unread() == ()
-        assert set(NodeCheckRecords(state, "local").findings()) == {node}
+        (node,) = ids_of(again)
+        await until(pilot, lambda: "job 2 checked 1 node: " in screen_text(again), "what it found")
+    assert NodeCheckRecords(state, "local").unread() == ()
+    assert set(NodeCheckRecords(state, "local").findings()) == {node}

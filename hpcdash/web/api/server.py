@@ -352,6 +352,11 @@ class ApiServer:
         except ConnectionError:
             # Nobody reads any more.
             pass
+        except Exception as error:
+            if not events.prepared:
+                raise
+            # No other answer can follow what was sent: without `end`, whoever reads comes again.
+            self._report(error)
         return events
 
     # -- the cluster
