@@ -358,7 +358,7 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
     text = pool.config + KINDS.format(reservation=reservation)
     pool.published = site.top / "published" / f"{name}.json"
     settings = f'coordinator = "{site.launcher}"\nstate_file = "{pool.published}"\nchoosers = ["*"]\n'
-    text = text.replace(f"[share.{name}]\n", f"[share.{name}]\n{settings}grace_seconds = 20\n")
+    text = text.replace(f"[share.{name}]\n", f"[share.{name}]\n{settings}grace_seconds = 20\nretry_seconds = 5\n")
     pool.configure(text + QUOTAS.format(name=name))
     users = ",".join(pool.users.values())
     lab.admin("sacctmgr", "-i", "modify", "user", "where", f"name={users}", "set", "qos+=high")
@@ -403,6 +403,20 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         assert [run["how"] for run in tasks["low"]["runs"]] == ["suspended"]
         if nodes is not None:
             assert set(pool.nodes_of(tasks["high"]["id"])) < nodes
+        if name == "reserved":
+            # What has left the reservation waits, and is in its turn again once it is back.
+            low = tasks["low"]["id"]
+            lab.admin("scontrol", "update", f"jobid={low}", "reservation=")
+            wait_until(
+                "it to be set aside",
+                lambda: (
+                    pool.call("run", name, "--once").returncode == 0 and "is not in res" in pool.tasks()["low"]["why"]
+                ),
+                60,
+                lambda: f"{pool.tasks()}",
+            )
+            assert pool.states()["low"] == "waiting"
+            lab.admin("scontrol", "update", f"jobid={low}", f"reservation={reservation}")
         shown = pool.call_as("carol", "share", "show", name, "--filter", "labels:7b state:waiting")
         assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (0, True, False), shown
         # Raised, it has both nodes again: it came first.

@@ -382,12 +382,12 @@ class Coordinator:
         if task.state not in ("waiting", "paused") or row["state"] not in (JobState.HELD, JobState.PENDING):
             return task
         changed = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
-        is_moved = task.id not in self._members
+        is_moved = any(
+            wanted and row[column] != wanted for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
+        )
         if changed == task and not is_moved:
-            return task
+            return task if task.id in self._members else self._set_aside(task)
         refusal = await self._refusal(changed.pool_task, row, changed.name)
-        if is_moved and not refusal:
-            refusal = "it was moved out of the pool"
         changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
         if refusal:
             changes["state"] = "refused"
@@ -398,6 +398,17 @@ class Coordinator:
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
         return replace(changed, **changes)
+
+    def _set_aside(self, task: StoredTask) -> StoredTask:
+        """Have a task wait that is in the pool's reservation no more, which may have ended and come again."""
+        if task.state != "waiting" or task.retry_at > self._now:
+            return task
+        words = f"it is not in reservation {self.pool.reservation}"
+        changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
+        with self.database.writing(self._now):
+            self.database.alter(task.id, changes)
+        self._tell_once(task.id, f"job {task.id}: {words}")
+        return replace(task, **changes)
 
     async def _watch_running(self) -> None:
         """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""

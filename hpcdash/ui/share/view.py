@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -312,12 +313,26 @@ class ShareView(ReadTableView):
             yield f"{at:>10}  {text.format_interruption(task, run)}"
 
     def do_interruptions(self) -> None:
-        """Who was interrupted when, and whether it had saved."""
-        pool = self.pool
+        """When the task that is pointed at ran; who was interrupted when, and whether it had saved."""
+        pool, task = self.pool, self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
-        self.app.push_screen(
-            TextDialog("Interrupted", Text("\n".join(lines) or "No task was interrupted for another."))
-        )
+        lines = lines or ["No task was interrupted for another."]
+        title = "Interrupted"
+        if task is not None and task.runs:
+            lines = [*self._runs(task), "", title, *lines]
+            title = f"Runs of {text.format_task(task)}"
+        self.app.push_screen(TextDialog(title, Text("\n".join(lines))))
+
+    def _runs(self, task: Task) -> Iterator[str]:
+        """`1  17:46 to 17:47  NORMAL  saved`, the newest first."""
+
+        def moment(at: datetime | None) -> str:
+            return signs().missing if at is None else cells.short_instant(at, self.now(), self.session.zone)
+
+        for run in reversed(task.runs):
+            ended = "" if run.ended_at is None and not run.how else f" to {moment(run.ended_at)}"
+            how = f"  {text.HOW.get(run.how, visible(run.how))}" if run.how else ""
+            yield f"{run.run:>4}  {moment(run.started_at)}{ended}  {run.level}{how}"
 
     # -- words
 

@@ -41,6 +41,13 @@ async def test_the_history_of_interruptions_says_how_each_ended() -> None:
         told = screen_text(app)
         assert "job 45 (hyperband) of luis at LOW after 11 h 1 min: did not answer" in told
         assert "job 21 (convnext-v2-in22k) of maya at LOW after 1 h 27 min: too slow to save" in told
+        await press(pilot, "escape")
+        rows_of(app).move_to("45")
+        await press(pilot, "t")
+        told = " ".join(screen_text(app).split())
+        assert "Runs of job 45 (hyperband) of luis" in told
+        assert "LOW did not answer" in told
+        assert "LOW failed" in told
 
 
 async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
