@@ -38,7 +38,7 @@ demo: $(STAMP)
 unit test long: export PYTHONDONTWRITEBYTECODE :=
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest --unit $(UNIT_TESTS)
+	$(BIN)/python -m pytest -n 2 --unit $(UNIT_TESTS)
 
 test: $(STAMP)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"

@@ -137,7 +137,7 @@ def print_waiting(lab: SlurmLab, cluster: hpcdash.Cluster) -> bool:
     base = lab.work_dir("alice")
 
     async def wait() -> None:
-        units = [SubmittedJob(cluster, job_id, Launched(f"{base}/launch-{job_id}"), None) for job_id in ids]
+        units = [SubmittedJob(cluster, job_id, Launched(f"{base}/launch-{job_id}")) for job_id in ids]
         cluster.early_results.submitted()
         waiting = [asyncio.create_task(unit.value(None, None)) for unit in units]
         await asyncio.sleep(_MINUTE_SECONDS)

@@ -35,6 +35,8 @@ def main(cluster: str) -> None:
         job = train.submit(3)
         print(job.result())
         print(job.logs(), end="")
+        # The scheduler tells of the end a moment later.
+        job.wait()
 
 
 if __name__ == "__main__":

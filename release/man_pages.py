@@ -1,4 +1,4 @@
-"""Man pages from what `--help` and `hpcdash help` say. Needs click and rich alone, as the build has no more."""
+"""Man pages from what `--help` and `hpcdash help` say. The build has click, msgspec and rich for it."""
 
 from __future__ import annotations
 

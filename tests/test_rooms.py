@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent / "hpcdash"
 # The embedded queue has a grammar of its own, which takes both; a training reads the variables of any scheduler.
 ELSEWHERE = ("backends", "embedded", "job")
@@ -41,6 +43,12 @@ NAMED = {
 }
 
 
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """Each module of hpcdash, by its path in the package."""
+    return {path.relative_to(ROOT): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+
+
 def _docstrings(tree: ast.AST) -> set[int]:
     found = set()
     for node in ast.walk(tree):
@@ -66,34 +74,31 @@ def _words(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def test_nothing_outside_its_room_names_a_scheduler_but_what_is_listed() -> None:
-    naming = set()
-    for path in ROOT.rglob("*.py"):
-        place = path.relative_to(ROOT)
-        if place.parts[0] not in ELSEWHERE and any(map(WORDS.search, _words(ast.parse(path.read_text())))):
-            naming.add(place.as_posix())
+def test_nothing_outside_its_room_names_a_scheduler_but_what_is_listed(trees: dict[Path, ast.Module]) -> None:
+    naming = {
+        place.as_posix()
+        for place, tree in trees.items()
+        if place.parts[0] not in ELSEWHERE and any(map(WORDS.search, _words(tree)))
+    }
     assert naming == set(NAMED)
 
 
-def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room() -> None:
+def test_only_the_registry_and_the_embedded_queue_import_a_scheduler_s_room(trees: dict[Path, ast.Module]) -> None:
     importing = set()
-    for path in ROOT.rglob("*.py"):
-        place = path.relative_to(ROOT)
+    for place, tree in trees.items():
         if place.parts[0] in ("backends", "embedded"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and re.match(r"hpcdash\.backends\.(?:slurm|pbs)\b", node.module or ""):
                 importing.add(place.as_posix())
     assert importing == set()
 
 
-def test_no_import_goes_round_in_a_circle() -> None:
+def test_no_import_goes_round_in_a_circle(trees: dict[Path, ast.Module]) -> None:
     """Those for types and those within functions included; raises CycleError, which names the circle."""
     modules = {
-        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
-            path.read_text()
-        )
-        for path in ROOT.rglob("*.py")
+        ".".join(("hpcdash", *place.with_suffix("").parts)).removesuffix(".__init__"): tree
+        for place, tree in trees.items()
     }
     imports: dict[str, set[str]] = {}
     for name, tree in modules.items():

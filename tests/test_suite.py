@@ -45,13 +45,25 @@ def run_of(folder: Path, text: str, *options: str) -> subprocess.CompletedProces
 @NEEDS_LINUX
 @pytest.mark.parametrize(
     ("end", "options"),
-    [("pass", ()), ("assert False", ()), (DIES, ()), (DIES, ("-n", "2"))],
-    ids=["passes", "fails", "is killed", "is killed in a worker"],
+    [("pass", ()), ("assert False", ()), (DIES, ())],
+    ids=["passes", "fails", "is killed"],
 )
 def test_what_a_test_leaves_ends_with_its_run(tmp_path: Path, end: str, options: tuple[str, ...]) -> None:
     word = f"8877.{time.monotonic_ns()}"
     done = run_of(tmp_path, LEAVES.format(word=word) + end, *options)
     assert (done.returncode == 0) == (end == "pass"), done.stdout
+    assert commands_with(word) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("hpcdash-test")] == []
+
+
+@pytest.mark.system
+@NEEDS_LINUX
+def test_a_lost_worker_ends_the_run_with_what_it_left_and_its_test_is_named(tmp_path: Path) -> None:
+    word = f"8879.{time.monotonic_ns()}"
+    done = run_of(tmp_path, LEAVES.format(word=word) + DIES, "-n", "1")
+    assert done.returncode != 0
+    assert "crashed while running" in done.stdout
+    assert "FAILED ::test_it" in done.stdout
     assert commands_with(word) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("hpcdash-test")] == []
 
@@ -78,14 +90,6 @@ def test_runs_side_by_side_have_folders_and_numbers_of_their_own(tmp_path: Path)
     assert words[0] != os.environ["HPCDASH_TEST_RUN"]
     assert words[1] == str(tmp_path / f"hpcdash-test-{words[0]}")
     assert Path(tempfile.gettempdir()).name == f"hpcdash-test-{os.environ['HPCDASH_TEST_RUN']}"
-
-
-@pytest.mark.system
-def test_a_lost_worker_ends_the_run_and_its_test_is_named(tmp_path: Path) -> None:
-    done = run_of(tmp_path, f"import os, signal\n{DIES}", "-n", "2")
-    assert done.returncode != 0
-    assert "crashed while running" in done.stdout
-    assert "FAILED ::test_it" in done.stdout
 
 
 @pytest.mark.system

@@ -16,6 +16,8 @@ from hpcdash.errors import without_env
 ALTERABLE = ("time", "queue", "qos", "nice", "throttle")
 # What programs change besides: the comment that marks a task of a shared pool, which only its owner can write.
 COMMENT = "comment"
+# And the nodes that a waiting job is to start on, joined with commas: those of a shared pool that is a list of nodes.
+NODES = "nodes"
 # How an outcome names a new job.
 _NEW_JOB = re.compile(r"job ([^\s;]+)")
 
@@ -45,10 +47,10 @@ class ActionRequest(Struct, frozen=True):
     """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
-    number) are for SIGNAL; `changes` maps names of ALTERABLE, or COMMENT, to what a person typed, for ALTER. `force` is
-    for CANCEL: what the scheduler cannot end on its node leaves the queue all the same. `hold` is for REQUEUE: it waits
-    until it is released, and one that has ended meanwhile stays so where the scheduler can tell. `at_once` is for
-    RELEASE: it may begin now, whatever time it was to begin at.
+    number) are for SIGNAL; `changes` maps names of ALTERABLE, COMMENT or NODES to what a person typed, for ALTER.
+    `force` is for CANCEL: what the scheduler cannot end on its node leaves the queue all the same. `hold` is for
+    REQUEUE: it waits until it is released, and one that has ended meanwhile stays so where the scheduler can tell.
+    `at_once` is for RELEASE: it may begin now, whatever time it was to begin at.
     """
 
     verb: Verb

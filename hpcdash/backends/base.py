@@ -55,6 +55,8 @@ class Capability(StrEnum):
     SUBMIT = "submit"
     # A request that is filled in on the screen becomes a batch script.
     FORM = "form"
+    # A job can have just the nodes that are to be checked, and its log is read.
+    NODE_CHECKS = "check_nodes"
     # There is a way into its running jobs.
     CONNECT = "connect"
     # It keeps the scripts of its jobs, and gives them back.

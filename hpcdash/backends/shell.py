@@ -36,12 +36,18 @@ adopt() {
     | tr '\001' '\n')"
 }
 """
+# $1 is the folder to be in, then come the words of a command. Where the folder cannot be entered `cd` says so.
+_IN_FOLDER = '[ -z "$1" ] || cd -- "$1"; shift; [ -x "${SHELL-}" ] || SHELL=/bin/sh; exec '
 # A process of the job with another root folder is in its container; what starts containers may have other mounts than
 # the node, but not another root. The oldest has the container's variables. What is in a user namespace of the person's
-# own can be entered by them, that of a setuid program cannot. A container may not pass all variables of a job on.
+# own can be entered by them, that of a setuid program cannot. A container may not pass all variables of a job on. `sh`
+# is in each image that a launch runs in, `true` need not be. $1 is what starts in the container, and $2 outside of it;
+# $3 is the folder, then come the words of a command.
 _IN_CONTAINER = (
     ADOPT
     + r"""
+inside=$1 outside=$2 folder=$3 every='[A-Za-z_][A-Za-z0-9_]*'
+shift 3
 root=$(stat -L -c %d:%i /)
 found='' oldest=''
 for of in /proc/[0-9]*; do
@@ -59,33 +65,45 @@ for of in /proc/[0-9]*; do
   done
 done 2>/dev/null
 why="no process in it is to be seen on this node"
+nsenter=$(command -v nsenter) || why="nsenter is not on this node" found=
 if [ -n "$found" ]; then
   how="--mount --root --wd"
   for kind in pid ipc uts net; do
     [ "$(readlink "$found/ns/$kind")" = "$(readlink "/proc/self/ns/$kind")" ] || how="$how --$kind"
   done
   [ "$(readlink "$found/ns/user")" = "$(readlink /proc/self/ns/user)" ] || how="--user --preserve-credentials $how"
-  if why=$(nsenter --target "${found#/proc/}" $how -- true 2>&1); then
-    adopt "$found" '[A-Za-z_][A-Za-z0-9_]*'
-    exec nsenter --target "${found#/proc/}" $how -- "$@"
+  if why=$(adopt "$found" "$every"; "$nsenter" --target "${found#/proc/}" $how -- sh -c : 2>&1); then
+    adopt "$found" "$every"
+    exec "$nsenter" --target "${found#/proc/}" $how -- sh -c "$inside" sh "$folder" "$@"
   fi
 fi
-echo "hpcdash: outside of the job's container, which cannot be entered: $why" >&2
-exec "$@"
+echo "hpcdash: the job's container cannot be entered: $why" >&2
+if [ $# -gt 0 ] || ! [ -t 0 ]; then
+  echo "hpcdash: nothing was run; with --outside it runs on the node, outside of the container" >&2
+  exit 126
+fi
+printf 'hpcdash: a shell on the node, outside of the container? [y/N] ' >&2
+read -r answer
+case $answer in [yY]*) exec sh -c "$outside" sh "$folder" ;; esac
+exit 126
 """
 )
-# $1 is the folder to be in, then come the words of a command. Where the folder cannot be entered `cd` says so.
-_IN_FOLDER = '[ -z "$1" ] || cd -- "$1"; shift; [ -x "${SHELL-}" ] || SHELL=/bin/sh; exec '
 
 
 def in_folder(folder: str, command: tuple[str, ...] = (), *, is_login: bool = True) -> tuple[str, ...]:
     """A command in a folder, or the person's shell, which reads what a login reads unless `is_login` is False."""
-    words = '"$@"' if command else f'"$SHELL"{" -l" if is_login else ""}'
-    return "sh", "-c", f"{_IN_FOLDER}{words}", "sh", folder, *command
+    return "sh", "-c", _start(command, is_login=is_login), "sh", folder, *command
+
+
+def _start(command: tuple[str, ...], *, is_login: bool) -> str:
+    shell = '"$SHELL" -l' if is_login else '"$SHELL"'
+    return _IN_FOLDER + ('"$@"' if command else shell)
 
 
 def in_job(folder: str, request: ShellRequest, *, is_login: bool = True) -> tuple[str, ...]:
-    """What a request runs on a job's node: in the job's folder, and in its container where it can be entered."""
+    """What a request runs on a job's node: in the job's folder, and in its container."""
+    if not request.in_container:
+        return in_folder(folder, request.command, is_login=is_login)
     # What a login reads is the machine's, not the container's.
-    words = in_folder(folder, request.command, is_login=is_login and not request.in_container)
-    return ("sh", "-c", _IN_CONTAINER, "sh", *words) if request.in_container else words
+    starts = (_start(request.command, is_login=inside) for inside in (False, is_login))
+    return "sh", "-c", _IN_CONTAINER, "sh", *starts, folder, *request.command

@@ -15,8 +15,8 @@ MARK_START = "hpcdash:"
 class Submission(Struct, frozen=True):
     """A batch script to hand in. `name` is its file's, for a script that names no job.
 
-    `arguments` are the script's own, `options` the scheduler's in its words; `after` are jobs whose end is waited for,
-    however they end. `mark` is found again in the queue where the answer was lost.
+    `arguments` are the script's own, `options` the scheduler's in its words; `after` is what it waits for, as a request
+    has it: `12` (however it ends), `afterok:13`. `mark` is found again in the queue where the answer was lost.
     """
 
     script: bytes

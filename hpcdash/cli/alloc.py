@@ -43,11 +43,12 @@ from hpcdash.services.submit.allocations import (
     Run,
     fetch_runs,
     find_allocation,
+    format_place,
+    handed_over,
     list_allocations,
     new_run_folder,
     plan_hand_over,
     title_content,
-    was_handed_over,
 )
 from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.staging import staged_files
@@ -427,23 +428,28 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
         if dry_run:
             print_text(staged.contents["batch.sh"].decode("utf-8", "surrogateescape"))
             return None
-        report = await session.actions.run(plan)
+        report = await session.actions.run(plan, heard=say)
         outcome = report.outcomes[0]
         say(report.journal_problem)
+        runs: Sequence[Run] = ()
         run: Run | None = None
         if outcome.done is not False:
             try:
-                run = await was_handed_over(store, allocation, staged)
+                runs = await fetch_runs(store, allocation)
             except HpcdashError as error:
                 say(error.message)
             else:
+                run = handed_over(runs, staged)
                 outcome = replace(outcome, done=run is not None, words=outcome.words if run else "it did not arrive")
         if form == "json":
             number = None if run is None else run.number
             print_json({"schema": 1, "job_id": job, "run": number, "done": outcome.done, "folder": staged.folder})
         elif run is not None:
             print(run.number, flush=True)
-            say(f"run {run.number} of job {allocation.job_id}; its log: hpcdash log {job} --run {run.number}")
+            say(
+                f"run {run.number} of job {allocation.job_id} {format_place(allocation, runs, run)}",
+                f"its log: hpcdash log {job} --run {run.number} -f",
+            )
         else:
             say(f"{title}: {outcome.words}")
         return outcome

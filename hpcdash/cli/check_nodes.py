@@ -5,52 +5,41 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from msgspec import Struct
-
-from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names, parse_results
+from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import require_launches
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
-from hpcdash.config.request import request_text
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import parse_duration
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, UsageError
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.files import whole_file_query
-from hpcdash.services.logs.locate import files_of
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launches import Launches, LaunchPlan
-from hpcdash.services.submit.node_checks import NodeCheckRecords, check_requests, select_nodes
+from hpcdash.services.state.database import StateUnusable
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.node_checks import CheckJob, plan_checks, select_nodes
+from hpcdash.services.submit.node_findings import (
+    NodeCheckRecords,
+    SubmittedCheck,
+    find_ended,
+    format_words,
+    read_check,
+)
 from hpcdash.services.submit.recovery import reconcile
 
-_MOST_LOG_BYTES = 8 << 20
 # A queue is asked no more often.
 _POLL_SECONDS = 5.0
-# The log of a job that ended may reach the login node a moment later.
-_LOG_SECONDS = 20.0
-_NOTHING_SAID = "nothing was said: see the job's log"
 
 
 class _Declined(Exception):
     """The person does not want it after all."""
-
-
-class _Check(Struct):
-    """A job and its nodes; `problem` says why nothing is known of them, '' where something is."""
-
-    nodes: tuple[str, ...]
-    names: tuple[str, ...]
-    plan: LaunchPlan
-    job_id: str = ""
-    problem: str = ""
 
 
 def run_check_nodes(
@@ -66,16 +55,17 @@ def run_check_nodes(
     if not common.yes and not can_ask:
         raise UsageError("check-nodes needs confirmation, but there is no terminal", "--yes does it without asking.")
 
-    async def work(session: ClusterSession) -> tuple[list[CheckResult], dict[str, str], list[_Check], ClusterSession]:
+    async def work(
+        session: ClusterSession,
+    ) -> tuple[list[CheckResult], dict[str, str], Sequence[CheckJob], ClusterSession]:
         launches = require_launches(session)
         await session.store.open(force=True)
         snapshot = await session.store.fetch(Kind.NODES)
-        selection = select_nodes(where, snapshot.table.to_pylist(), queue or "")
+        await launches.queues.learn()
+        queues = [one.name for one in launches.queues.known()]
+        selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
         _say(*selection.left_out[:10])
-        planned = [
-            _Check(nodes, chosen, await launches.plan(request, request_text(request, site=launches.settings.site)))
-            for nodes, chosen, request in check_requests(selection, names, launches, seconds)
-        ]
+        planned = await plan_checks(selection, names, launches, seconds)
         for one in planned:
             _say(*one.plan.notes)
             print(f"{', '.join(one.names)} on {visible(', '.join(one.nodes))}", file=sys.stderr)
@@ -83,19 +73,10 @@ def run_check_nodes(
                 print(f"submit on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
         if not common.yes and not await is_agreed():
             raise _Declined
-        for one in planned:
-            await _submit(session, launches, one)
-        results, gpus = await _collect(session, planned)
-        now = session.store.clock.now()
         records = NodeCheckRecords(launches.state_folder, session.name)
-        known = await asyncio.to_thread(
-            records.known_gpus, [uuid for one in results if one.state == "failed" for uuid in one.gpus], now
-        )
-        try:
-            await asyncio.to_thread(records.note, results, gpus, now)
-        except HpcdashError as error:
-            _say(f"what was found is not remembered: {error.message}")
-        return _complete(results, planned), known, planned, session
+        for one in planned:
+            await _submit(session, launches, records, one)
+        return *await _collect(session, records, planned), planned, session
 
     try:
         results, known, planned, session = with_session(common, work)
@@ -107,8 +88,6 @@ def run_check_nodes(
     else:
         _write_table(results, known)
     sys.stdout.flush()
-    if any(one.problem for one in planned):
-        sys.exit(EXIT_UNREACHABLE if not results else EXIT_REFUSED)
     if any(one.state not in ("ok", "skipped") for one in results):
         sys.exit(EXIT_REFUSED)
 
@@ -135,12 +114,14 @@ def _limit(text: str) -> int:
     return seconds
 
 
-async def _submit(session: ClusterSession, launches: Launches, one: _Check) -> None:
+async def _submit(session: ClusterSession, launches: Launches, records: NodeCheckRecords, one: CheckJob) -> None:
     report = await session.actions.run(one.plan.plan, heard=_say)
     _say(report.journal_problem)
     (outcome,) = await reconcile(session.store, one.plan, report, _say)
-    one.job_id = outcome.new_job
     if outcome.done:
+        one.job_id = outcome.new_job
+        with _remembered():
+            await asyncio.to_thread(records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names))
         _say(f"job {outcome.new_job} checks {', '.join(one.nodes)}; interrupted, this goes on without being watched")
     else:
         one.problem = outcome.words
@@ -149,63 +130,42 @@ async def _submit(session: ClusterSession, launches: Launches, one: _Check) -> N
 
 
 async def _collect(
-    session: ClusterSession, planned: Sequence[_Check]
-) -> tuple[list[CheckResult], dict[str, tuple[str, ...]]]:
-    """What the jobs said once all have ended."""
-    waiting = {one.job_id: one for one in planned if one.job_id}
-    results: list[CheckResult] = []
-    gpus: dict[str, tuple[str, ...]] = {}
+    session: ClusterSession, records: NodeCheckRecords, planned: Sequence[CheckJob]
+) -> tuple[list[CheckResult], dict[str, str]]:
+    """Once all jobs have ended: by job, node and check, and what was found before in GPUs that failed."""
+    waiting = {one.job_id: SubmittedCheck(one.job_id, one.nodes, one.names) for one in planned if one.job_id}
+    by_job: dict[str, Sequence[CheckResult]] = {}
+    known: dict[str, str] = {}
     while waiting:
-        rows = {str(row["id"]): row for row in await session.actions.rows_of(tuple(waiting))}
-        for job_id in tuple(waiting):
-            row = rows.get(job_id)
-            if row is not None and row["state"] not in ENDED:
-                continue
-            one = waiting.pop(job_id)
-            found, of_nodes = await _read(session, one)
-            results += found
-            gpus |= of_nodes
+        for check in await find_ended(session.store, waiting.values()):
+            found = await read_check(session.store, waiting.pop(check.job_id))
+            by_job[check.job_id] = found.results
+            with _remembered():
+                known |= await asyncio.to_thread(records.note, found, session.store.clock.now())
         if waiting:
             await asyncio.sleep(_POLL_SECONDS)
-    return results, gpus
-
-
-async def _read(session: ClusterSession, one: _Check) -> tuple[tuple[CheckResult, ...], dict[str, tuple[str, ...]]]:
-    deadline = time.monotonic() + _LOG_SECONDS
-    while True:
-        try:
-            files = await files_of(session.store, one.job_id, await session.store.fetch_detail(one.job_id))
-            if files.stdout is None:
-                raise UsageError(f"where job {one.job_id} writes is not known")
-            content = await session.store.ask(whole_file_query(files.stdout, _MOST_LOG_BYTES))
-            found, gpus = parse_results(content.decode("utf-8", "replace").splitlines())
-            if {result.node for result in found} >= set(one.nodes) or time.monotonic() > deadline:
-                return found, gpus
-        except HpcdashError as error:
-            if time.monotonic() > deadline:
-                one.problem = error.message
-                _say(f"what job {one.job_id} found is not known: {error.message}")
-                return (), {}
-        await asyncio.sleep(_POLL_SECONDS)
-
-
-def _complete(results: Sequence[CheckResult], planned: Sequence[_Check]) -> list[CheckResult]:
-    """By node and check, with those that nothing was said of."""
-    found = {(one.node, one.name): one for one in results}
-    return [
-        found.get((node, name)) or CheckResult(node, name, "unknown", one.problem or _NOTHING_SAID)
+    results = [
+        result
         for one in planned
-        for node in one.nodes
-        for name in one.names
+        for result in by_job.get(one.job_id)
+        or [CheckResult(node, name, "unknown", one.problem) for node in one.nodes for name in one.names]
     ]
+    return results, known
+
+
+@contextmanager
+def _remembered() -> Iterator[None]:
+    """Says where something is not remembered."""
+    try:
+        yield
+    except StateUnusable as error:
+        _say(f"what is found is not remembered: {error.message}")
 
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     lines = [("NODE", "CHECK", "RESULT", "FINDING")]
     for one in results:
-        before = "; ".join(known[uuid] for uuid in one.gpus if uuid in known)
-        words = f"{visible(one.words)} ({before})" if before else visible(one.words)
-        lines.append((visible(one.node), one.name, one.state, words))
+        lines.append((visible(one.node), one.name, one.state, format_words(one, known)))
     widths = [max(len(line[at]) for line in lines) for at in range(3)]
     for line in lines:
         cells = (f"{cell:<{width}}" for cell, width in zip(line[:3], widths, strict=True))
@@ -216,7 +176,7 @@ def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
 
 
 def _write_json(
-    results: Sequence[CheckResult], known: dict[str, str], planned: Sequence[_Check], session: ClusterSession
+    results: Sequence[CheckResult], known: dict[str, str], planned: Sequence[CheckJob], session: ClusterSession
 ) -> None:
     checks: list[dict[str, Any]] = [
         {

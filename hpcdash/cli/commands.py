@@ -174,9 +174,10 @@ def top(common: CommonOptions, **given: Any) -> None:
 @click.option(
     "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
 )
+@click.option("--outside", is_flag=True, help="On the node itself where the job has a container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, or run COMMAND there, on this terminal.
+    """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
     It ends with the command's exit status. At the start of a line, ~. ends it at once.
     """
@@ -479,7 +480,9 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.argument("script")
 @click.argument("arguments", nargs=-1, metavar="[-- SCHEDULER OPTIONS [-- ARGUMENTS]]")
 @click.option("--array", metavar="TASKS", help="Submit as an array: 1-10, 0-15:4, 1-10%1.")
-@click.option("--after", metavar="JOB[,JOB]", help="Start after these jobs end (afterany).")
+@click.option(
+    "--after", metavar="JOB[,JOB]", help="Start after these jobs end: 12, or afterok:12, afternotok:12, after:12."
+)
 @click.option("--hold", is_flag=True, help="Submit held.")
 @click.option(
     "--chain",
@@ -609,7 +612,7 @@ def checkpoints(**given: Any) -> None:
 @click.command("check-nodes")
 @click.argument("where", metavar="QUEUE|NODES")
 @click.option("--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default.")
-@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; the default one otherwise.")
+@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; otherwise one that they are in.")
 @click.option("--time", "limit", metavar="TIME", default="10m", show_default=True, help="Time limit of the job.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
@@ -694,16 +697,17 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 
 @share.command("show")
 @click.argument("pool", default="")
+@click.option("--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
-def share_show(common: CommonOptions, pool: str, form: str) -> None:
+def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
     """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
 
     POOL may be left out where the configuration has one. JSON has each run's start and end.
     """
     from hpcdash.cli.share import run_show
 
-    run_show(common, pool, form)
+    run_show(common, pool, expression=expression, form=form)
 
 
 def _wish_command(wish: str, words: str) -> None:

@@ -60,12 +60,13 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
     if name == "topic":
         cli = context.find_root().command
         return [CompletionItem(topic) for topic in (*topics(), *sorted(getattr(cli, "commands", ())))]
-    if name not in _JOBS | {"queue", "expression"}:
+    if name not in _JOBS | {"queue", "where", "expression"}:
         return []
     cache = snapshot_cache(chosen_clusters(common, settings)[0])
-    if name == "queue":
-        queues = cache.load(Kind.QUEUES)
-        return [] if queues is None else [CompletionItem(queue) for queue in queues.table["name"].to_pylist()]
+    if name in ("queue", "where"):
+        kinds = (Kind.QUEUES,) if name == "queue" else (Kind.QUEUES, Kind.NODES)
+        tables = [snapshot.table for kind in kinds if (snapshot := cache.load(kind)) is not None]
+        return [CompletionItem(named) for table in tables for named in table["name"].to_pylist()]
     if name == "expression":
         kind = (
             Kind.NODES if context.info_name == "nodes" else Kind.QUEUES if context.info_name == "queues" else Kind.MINE
@@ -122,13 +123,13 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
     file, then = {
         "bash": (
             share / "bash-completion/completions/hpcdash",
-            "It counts in new shells, with the package bash-completion.",
+            "New shells have it, if the package bash-completion is installed.",
         ),
         "zsh": (
             home / ".zfunc/_hpcdash",
-            "It counts in new shells, where ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit",
+            "New shells have it, once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit",
         ),
-        "fish": (config / "fish/completions/hpcdash.fish", "It counts in new shells."),
+        "fish": (config / "fish/completions/hpcdash.fish", "New shells have it."),
     }[shell]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 _LEFT = 255
 
 
-def run_connect(common: CommonOptions, *, job: str, node: str, command: tuple[str, ...]) -> None:
+def run_connect(common: CommonOptions, *, job: str, node: str, outside: bool, command: tuple[str, ...]) -> None:
     """End with the status of what ran there."""
     if chosen_site(common).is_read_only:
         raise UsageError("connect: nothing is run in a job here (read-only)")
@@ -27,7 +27,8 @@ def run_connect(common: CommonOptions, *, job: str, node: str, command: tuple[st
         # Before anything is asked: of the cluster, and of the person.
         descriptor = _open_terminal()
         try:
-            plan = await plan_shell(session.store, job, node, command, state_folder=session.actions.journal.path.parent)
+            state_folder = session.actions.journal.path.parent
+            plan = await plan_shell(session.store, job, node, command, state_folder=state_folder, is_outside=outside)
             _say(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
             for note in plan.notes:
                 _say(note)

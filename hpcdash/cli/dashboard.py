@@ -157,8 +157,8 @@ def watched(
 
     files = WatchFiles(folder, session.name)
     if file is None:
-        return replace(session, watching=WatchBoard(session.store, watch, files))
-    board = WatchBoard(session.store, watch, files, config_file=str(file.path), reread=file.watch)
+        return replace(session, watching=WatchBoard(session.store, watch, files, shared=session.pools))
+    board = WatchBoard(session.store, watch, files, shared=session.pools, config_file=str(file.path), reread=file.watch)
     return replace(session, watching=board)
 
 

@@ -26,7 +26,7 @@ from hpcdash.services.state.choices import read_choices
 from hpcdash.transport.base import Health
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
-from hpcdash.ui.cluster.first_start import FirstStartApp, Place
+from hpcdash.ui.cluster.first_start import FirstStartApp, JobsPlace
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 
@@ -57,17 +57,17 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         return started[-1]
 
     file = shown_path(config_path(common.config)[0])
-    why = [f"No cluster is configured yet, and {why_none_here()}.", *([complaint] if complaint else [])]
+    why = [f"No cluster is configured yet: {why_none_here()}.", *([complaint] if complaint else [])]
     themes = (read_choices(state_root()).theme, settings.theme)
     app = FirstStartApp(hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes)
     with ends_with_signals(app):
         await app.run_async()
     choice = app.chosen
-    if choice is None or app.ended_by is not None or choice.place is Place.DEMO:
+    if choice is None or app.ended_by is not None or choice.place is JobsPlace.DEMO:
         for trial in started:
             await trial.close()
         return app
-    if choice.place is Place.HOST:
+    if choice.place is JobsPlace.HOST:
         # Its connection is open: nobody is asked for a second factor twice.
         trial = started[-1]
         pool, fields, name = trial.pool, trial.fields, trial.cluster_name

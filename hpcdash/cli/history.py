@@ -19,7 +19,7 @@ from hpcdash.domain.units import format_span
 from hpcdash.errors import UsageError
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.usage.archive import OTHERS_HIDDEN, FetchedRuns, Progress, RunSelection
+from hpcdash.services.usage.archive import OTHERS_HIDDEN, ArchiveProgress, FetchedRuns, RunSelection
 
 DEFAULT_SINCE = "7d"
 
@@ -131,7 +131,7 @@ class _ProgressLine:
         self._is_shown = sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"
         self._has_written = False
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ArchiveProgress) -> None:
         if not self._is_shown or progress.fraction >= 1:
             return
         words = f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c keeps what has come"

@@ -149,7 +149,7 @@ def _print_groups(answer: InsideAnswer) -> None:
 
 def run_stacks(common: CommonOptions, job: str) -> None:
     """Print what each node tells. Raises UsageError for a whole array, and where the scheduler has no way there."""
-    from hpcdash.services.inside.stacks import STACKS, format_standings, read_standings
+    from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 
     async def work(session: ClusterSession) -> InsideAnswer:
         await session.store.open()
@@ -157,7 +157,7 @@ def run_stacks(common: CommonOptions, job: str) -> None:
         return await run_inside(session.store, row, STACKS)
 
     answer = with_session(common, work)
-    for line in format_standings(read_standings(answer.outputs)):
+    for line in format_stack_places(read_stack_places(answer.outputs)):
         print(line)
     for group in answer.groups():
         for line in group.lines:

@@ -338,7 +338,9 @@ def run_log(
     async def work(session: ClusterSession) -> None:
         store = session.store
         if run is not None:
-            await _show_run(store, job, run, err=err, lines=lines, follow=follow, path_only=path_only)
+            run_log = _RunLog(store, job, run)
+            await run_log.ask()
+            await run_log.show(lines, follow, err=err, path_only=path_only)
             return
         place = await _of_a_task(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
@@ -361,41 +363,75 @@ def run_log(
         with_session(common, work)
 
 
-async def _show_run(
-    store: ClusterStore, job: str, number: int, *, err: bool, lines: int, follow: bool, path_only: bool
-) -> None:
-    from hpcdash.services.submit.allocations import find_run
+class _RunLog:
+    """The log of one run of an allocation, which is asked how that is now and then."""
 
-    run = await find_run(store, job, number)
-    file = store.log_file(run.stderr if err else run.stdout)
-    if path_only:
-        print_text(f"{file.place}\n")
-        return
-    asked_at = time.monotonic()
+    def __init__(self, store: ClusterStore, job: str, number: int) -> None:
+        self._store = store
+        self._job = job
+        self._number = number
+        self._pause_seconds = _FIRST_STATE_SECONDS
 
-    async def is_over() -> bool:
-        nonlocal run, asked_at
-        if run.status is not None:
+    async def ask(self) -> None:
+        """How the allocation and its runs are now. Raises UsageError for a run that there is not."""
+        from hpcdash.services.submit.allocations import fetch_runs, find_allocation, find_run, format_place
+
+        allocation = await find_allocation(self._store, self._job)
+        runs = await fetch_runs(self._store, allocation)
+        self._run = find_run(runs, self._job, self._number)
+        self._is_open = allocation.is_open
+        self._place = format_place(allocation, runs, self._run)
+        self._asked_at = time.monotonic()
+
+    async def show(self, lines: int, follows: bool, *, err: bool, path_only: bool) -> None:
+        file = self._store.log_file(self._run.stderr if err else self._run.stdout)
+        if path_only:
+            print_text(f"{file.place}\n")
+            return
+        if self._run.started_at is None and not (follows and await self._starts()):
+            says = "has not started" if self._is_open else "was never started: the allocation has ended"
+            say(f"run {self._number} of job {self._job} {says}")
+            return
+        chunk = await file.read_end(SMALL_BYTES)
+        if chunk.look.problem:
+            raise HpcdashError(f"{file.place}: {visible(chunk.look.problem)}.")
+        tail = LogFollower(file, log_output())
+        try:
+            end = await tail.show_last(chunk, lines)
+            if follows:
+                await tail.follow(end, self._is_over)
+                ended = self._run.status is not None
+                tail.aside(f"run {self._number} {self._run.state if ended else 'ended with the allocation'}")
+        finally:
+            tail.output.end_line()
+
+    async def _starts(self) -> bool:
+        """Wait until it does; False where the allocation ends before."""
+        said = ""
+        while self._run.started_at is None and self._is_open:
+            if self._place != said:
+                said = self._place
+                say(f"run {self._number} {said}")
+            await asyncio.sleep(_FIRST_STATE_SECONDS)
+            await self._ask_seldom()
+        self._pause_seconds = _FIRST_STATE_SECONDS
+        return self._run.started_at is not None
+
+    async def _is_over(self) -> bool:
+        if self._run.status is not None or not self._is_open:
             return True
-        if time.monotonic() - asked_at >= _FIRST_STATE_SECONDS:
-            asked_at = time.monotonic()
-            run = await find_run(store, job, number)
+        await self._ask_seldom()
         return False
 
-    chunk = await file.read_end(SMALL_BYTES)
-    if chunk.look.is_missing and run.started_at is None:
-        say(f"run {number} of job {job} has not started")
-        return
-    if chunk.look.problem:
-        raise HpcdashError(f"{file.place}: {visible(chunk.look.problem)}.")
-    tail = LogFollower(file, log_output())
-    try:
-        end = await tail.show_last(chunk, lines)
-        if follow:
-            await tail.follow(end, is_over)
-            say(f"run {number} {run.state}")
-    finally:
-        tail.output.end_line()
+    async def _ask_seldom(self) -> None:
+        if time.monotonic() - self._asked_at < self._pause_seconds:
+            return
+        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_STATE_SECONDS)
+        try:
+            await self.ask()
+        except (UnreachableError, CommandTimedOut):
+            # The file is still read.
+            self._asked_at = time.monotonic()
 
 
 async def _of_a_task(store: ClusterStore, place: LogPlace) -> LogPlace:

@@ -22,7 +22,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.domain.text import visible
-from hpcdash.errors import UsageError
+from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 
@@ -97,11 +97,11 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
     is_read_only = common.read_only or settings.read_only
 
     async def serve(listening: socket.socket, address: str) -> None:
-        session = build_session(cluster, connection_pool(TerminalPrompter()))
+        session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
             # Whoever is needed for a login is here now.
             await session.store.open(force=True)
-            server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report_crash)
+            server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report)
             await server.start(listening)
             try:
                 click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
@@ -112,7 +112,10 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
         finally:
             await session.store.close()
 
-    def _report_crash(error: Exception) -> None:
+    def _report(error: Exception) -> None:
+        if isinstance(error, HpcdashError):
+            print(f"hpcdash: {visible(str(error))}", file=sys.stderr, flush=True)
+            return
         path = log_traceback(error) if common.debug else None
         where = f"the traceback is in {path}" if path else "--debug writes the traceback to the log file"
         print(f"hpcdash: something went wrong: {type(error).__name__}; {where}", file=sys.stderr, flush=True)

@@ -110,6 +110,7 @@ def _seconds(text: str) -> int:
 def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str | None) -> None:
     """Coordinate a pool until interrupted, for some time, or until no task is about to start or to be suspended."""
     import asyncio
+    import sqlite3
     from pathlib import Path
 
     from hpcdash.cli.build import chosen_site, pool_folder, with_state_file
@@ -129,13 +130,15 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         await store.open()
         if store.backend.detail.task_refusal is None:
             raise UsageError(f"{store.backend.title} shares no pool: it does not put a job back and hold it")
+        if pool.node_list and store.backend.is_embedded:
+            raise UsageError("node_list: this machine is the embedded queue's only node", "Leave it out.")
         if pool.coordinator not in ("", store.user):
             raise UsageError(f"{pool.coordinator} coordinates pool {name}, and this is {store.user}")
         store.budget.ceiling = max(store.budget.ceiling, _COMMANDS_PER_MINUTE)
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(pool_folder(name))
-        published_at, changes, said = 0.0, -1, ""
+        published_at, changes, said, failing = 0.0, -1, "", ""
 
         def tell_pool() -> None:
             nonlocal published_at, changes, said
@@ -166,12 +169,17 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 try:
                     is_changing = await coordinator.step()
                     tell_pool()
+                    failing = ""
                 except PoolHeld:
                     raise
-                except HpcdashError as error:
+                except (HpcdashError, sqlite3.Error) as error:
+                    # A full disk passes.
+                    failure = error if isinstance(error, HpcdashError) else HpcdashError(f"{database.path}: {error}")
                     if once:
-                        raise
-                    print(f"hpcdash: {visible(error.message)}; trying again", file=sys.stderr)
+                        raise failure from None
+                    if failure.message != failing:
+                        print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
+                    failing = failure.message
                 if (once and not is_changing) or (until is not None and monotonic() >= until):
                     return
                 # A busy scheduler is asked less often.
@@ -200,18 +208,27 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
     raise UsageError(words, f"Name one: {', '.join(pools)}.")
 
 
-def run_show(common: CommonOptions, name: str, form: str) -> None:
-    """What a pool's coordinator has published: how full it is, quotas, tasks."""
+def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
+    """What a pool's coordinator has published: how full it is, quotas, and the tasks that a filter leaves."""
     from msgspec import to_builtins
+    from msgspec.structs import replace
 
     from hpcdash.cli.jobs import with_session
+    from hpcdash.domain import query
     from hpcdash.services.share.state import PoolReader
+    from hpcdash.services.share.table import POOL_TASKS, task_table
     from hpcdash.services.share.text import format_silence
+
+    wanted = query.parse(expression, POOL_TASKS, datetime.now().astimezone().tzinfo or UTC) if expression else None
 
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
         pool = await PoolReader(store, _pool_here(session, name)).read()
+        if wanted is not None:
+            left = query.apply(task_table(pool.tasks), wanted, store.clock.now())
+            ids = set(left["id"].to_pylist())
+            pool = replace(pool, tasks=tuple(task for task in pool.tasks if task.id in ids))
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
             print_json({"schema": 1, "cluster": session.name, "backend": store.backend.name, **to_builtins(pool)})
@@ -229,7 +246,7 @@ def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priori
     from hpcdash.cli.jobs import with_session
     from hpcdash.cli.terminal import is_agreed
     from hpcdash.services.share.state import PoolReader
-    from hpcdash.services.share.text import format_interrupted, format_task
+    from hpcdash.services.share.text import format_interrupted, format_silence, format_task
     from hpcdash.services.share.wishes import Wish, plan_wish
 
     settings = load_settings(common.config)
@@ -244,6 +261,8 @@ def run_wish(common: CommonOptions, wish: str, job_id: str, *, name: str, priori
         await session.store.open(force=True)
         pool = await PoolReader(session.store, _pool_here(session, name)).read()
         planned = await plan_wish(session, pool, job_id, Wish(wish), wanted)
+        if words := format_silence(pool, datetime.fromtimestamp(session.store.clock.now(), UTC)):
+            print(f"hpcdash: {words}", file=sys.stderr)
         task = pool.task(job_id)
         subject = format_task(task) if task is not None else visible(job_id)
         print(f"{wish} on {visible(session.name)}: {subject}", file=sys.stderr)
@@ -291,7 +310,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
     rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]
     yield from ("", *_aligned(rows)) if users else ("", "no quota: no task of this pool runs")
-    rows = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "TURN", "DEMOTION", "SUSPENDED", "WHY")]
+    rows = [("ID", "USER", "NAME", "NODES", "PRIORITY", "STATE", "TURN", "DEMOTION", "SUSPENDED", "LABELS", "WHY")]
     for task in pool.tasks:
         rows.append(
             (
@@ -304,6 +323,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
                 text.format_turn(task),
                 text.format_demotion(task, now),
                 str(task.suspended or ""),
+                ", ".join(task.labels),
                 task.why,
             )
         )

@@ -30,17 +30,17 @@ from hpcdash.config.read import load_settings
 from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import format_finding
-from hpcdash.domain.job_ids import parse_job_id, split_ids
+from hpcdash.domain.dependencies import parse_after
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
-from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.plan import (
     RequestPlan,
     SubmissionPlan,
+    after_in_full,
     plan_request,
     plan_submission,
     refuse_large_array,
@@ -270,7 +270,7 @@ def run_submit(
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit: nothing is changed here (read-only)", "--dry-run shows the command.")
     options, own = _parted(arguments)
-    asked: dict[str, Any] = {"array": _array(array), "after": _ids(after), "held": hold}
+    asked: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
     submitting: Submitting
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
@@ -328,7 +328,8 @@ class _ScriptSubmitting:
         wanted = replace(self._wanted, after=after) if after else self._wanted
         await refuse_large_array(session.store, wanted)
         notes = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
-        planned = plan_submission(session.store, await _after_in_full(wanted, session))
+        full = replace(wanted, after=await after_in_full(session.store, wanted.after))
+        planned = plan_submission(session.store, full)
         return replace(planned, notes=(*notes, *await _unmet(session, wanted), *planned.notes))
 
     def _of_the_login_shell(self, session: ClusterSession) -> tuple[str, ...]:
@@ -507,14 +508,6 @@ def _print_dry(
     sys.stdout.flush()
 
 
-async def _after_in_full(wanted: Submission, session: ClusterSession) -> Submission:
-    """With the jobs to wait for as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
-    if not wanted.after or session.store.backend.has_whole_ids:
-        return wanted
-    rows = await session.actions.rows_of(wanted.after)
-    return replace(wanted, after=ids_in_full(wanted.after, rows))
-
-
 def _parted(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(the scheduler's options, the script's own arguments): options first, the rest after another `--`."""
     words = list(arguments)
@@ -533,9 +526,9 @@ def _array(text: str | None) -> str:
         raise UsageError(f"--array: {error}") from error
 
 
-def _ids(text: str | None) -> tuple[str, ...]:
+def _after(text: str | None) -> tuple[str, ...]:
     try:
-        return tuple(str(parse_job_id(word)) for word in split_ids(text or ""))
+        return parse_after(text or "")
     except ValueError as error:
         raise UsageError(f"--after: {error}") from error
 

@@ -68,7 +68,7 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
         _try(notifiers, dry_run=dry_run)
         return
     pool = connection_pool(TerminalPrompter())
-    sessions = [build_session(cluster, pool) for cluster in chosen_clusters(common, settings)]
+    sessions = [build_session(cluster, pool, share=settings.share) for cluster in chosen_clusters(common, settings)]
     rounds = _Watch(sessions, watch, notifiers, dry_run=dry_run, debug=common.debug)
     with ends_silently():
         status = run_async(rounds.run(once=once))
@@ -146,7 +146,9 @@ class _Watch:
         """The status of one cluster's round; whatever goes wrong with it, the others are watched on."""
         store = session.store
         try:
-            report = await watch_round(store, self._watch, files, self._notifiers, dry_run=self._dry_run)
+            report = await watch_round(
+                store, self._watch, files, self._notifiers, shared=session.pools, dry_run=self._dry_run
+            )
             self._report(session, report)
         except HpcdashError as error:
             _complain(f"{store.title}: this round was not done: {error}")

@@ -8,7 +8,7 @@ import contextlib
 import posixpath
 import sys
 import tomllib
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,12 +24,14 @@ from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.client.early_results import EarlyResults
 from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
+from hpcdash.client.packaging import refuse_import_time
 from hpcdash.client.results import find_form
 from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
-from hpcdash.config.settings import ClusterSettings
+from hpcdash.config.settings import ClusterSettings, PoolSettings
+from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+# What they do as a program ends may take long.
+_LAST_CALLBACKS_SECONDS = 10.0
 _open: list[Cluster] = []
 
 
@@ -81,19 +85,26 @@ def connect(
         common = replace(common, cluster=name)
     chosen = chosen_clusters(common, settings)[0]
     defaults = merged(_read_defaults(file), options)
-    if settings.read_only:
-        raise UsageError("nothing is submitted here: the configuration says read_only")
-    return run_in_loop(_connect(chosen, defaults, tuple(callbacks)))
+    return run_in_loop(
+        _connect(chosen, defaults, tuple(callbacks), share=settings.share, is_read_only=settings.read_only)
+    )
 
 
-async def _connect(chosen: ClusterSettings, defaults: dict[str, Any], callbacks: tuple[Callback, ...]) -> Cluster:
-    session = build_session(chosen, connection_pool(TerminalPrompter()))
+async def _connect(
+    chosen: ClusterSettings,
+    defaults: dict[str, Any],
+    callbacks: tuple[Callback, ...],
+    *,
+    share: Mapping[str, PoolSettings],
+    is_read_only: bool,
+) -> Cluster:
+    session = build_session(chosen, connection_pool(TerminalPrompter()), share=share)
     try:
         await session.store.open(force=True)
     except BaseException:
         await session.store.close()
         raise
-    cluster = Cluster(session, chosen, defaults, callbacks)
+    cluster = Cluster(session, chosen, defaults, callbacks, is_read_only=is_read_only)
     _open.append(cluster)
     return cluster
 
@@ -123,22 +134,26 @@ def cluster_of(task: Task[Any, Any]) -> Cluster:
 
 
 def submit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    refuse_import_time(task.function)
     return run_in_loop(_submit(task, args, kwargs))
 
 
 async def asubmit_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
+    refuse_import_time(task.function)
     return await arun_in_loop(_submit(task, args, kwargs))
 
 
 def map_task(
     task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
 ) -> JobArray[Any]:
+    refuse_import_time(task.function)
     return run_in_loop(_map(task, list(items), kwargs, at_most))
 
 
 async def amap_task(
     task: Task[Any, Any], items: Iterable[Any], kwargs: Mapping[str, Any], at_most: int | None
 ) -> JobArray[Any]:
+    refuse_import_time(task.function)
     return await arun_in_loop(_map(task, list(items), kwargs, at_most))
 
 
@@ -159,14 +174,17 @@ class Cluster(AbstractContextManager["Cluster"]):
         settings: ClusterSettings,
         defaults: Mapping[str, Any],
         callbacks: tuple[Callback, ...] = (),
+        *,
+        is_read_only: bool = False,
     ) -> None:
+        self._is_read_only = is_read_only
         self.session = session
         self.defaults = defaults
         self.callbacks = callbacks
         self.is_here = settings.transport == "local"
         self.states = JobStates(session)
         self.early_results = EarlyResults(session, self.states)
-        self._watching: set[asyncio.Task[None]] = set()
+        self._watching: dict[asyncio.Task[None], SubmittedJob] = {}
 
     @property
     def name(self) -> str:
@@ -203,6 +221,9 @@ class Cluster(AbstractContextManager["Cluster"]):
     async def aclose(self) -> None:
         if self in _open:
             _open.remove(self)
+        # Ends that were seen are told to callbacks.
+        if over := [task for task, unit in self._watching.items() if unit.tracked.is_over]:
+            await asyncio.wait(over, timeout=_LAST_CALLBACKS_SECONDS)
         for task in self._watching:
             task.cancel()
         self.states.stop()
@@ -254,17 +275,20 @@ class Cluster(AbstractContextManager["Cluster"]):
             array = None if request is None else request.array
         else:
             launched, array = await self._found_there(row), None
-        if row["array_id"] is None and row["array_task"] is None:
-            return Job(SubmittedJob(self, number, launched, None))
+        rows: Sequence[Mapping[str, Any]] = (row,)
+        index: int | None = None
+        indices: tuple[int, ...] | None = None
         task = task_of(job_id)
-        last = max((tasks[-1] for tasks in array.ranges), default=0) if array is not None else int(row["_task"] or 0)
-        if task.isdigit():
-            unit = SubmittedJob(self, array_of(str(row["id"])), launched, None, (int(task),))
-            return Job(unit, int(task))
-        if array is None:
-            rows = await self.session.actions.rows_of((number,))
-            last = max((int(one["_task"] or 0) + int(one["_tasks"] or 1) - 1 for one in rows), default=last)
-        return JobArray(SubmittedJob(self, number, launched, last + 1))
+        is_task = row["array_id"] is not None or row["array_task"] is not None
+        if is_task and task.isdigit():
+            index, indices, number = int(task), (int(task),), array_of(str(row["id"]))
+        elif is_task:
+            rows = (row, *await self.session.actions.rows_of((number,)))
+            indices = tuple(array) if array is not None else _tasks_of(rows, is_map=bool(launched.folder))
+        unit = SubmittedJob(self, number, launched, indices)
+        # What has ended need not be waited for.
+        unit.tracked.see(rows)
+        return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
         """Of a job that nothing is remembered of here: by where it writes its log, which is in its launch's folder."""
@@ -279,48 +303,55 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     # -- submitting
 
-    def submit(self, request: Request) -> Job[Any]:
-        """A job of a request, as `hpcdash submit REQUEST.toml` submits it. Raises HpcdashError where it was refused."""
+    def submit(self, request: Request) -> Job[Any] | JobArray[Any]:
+        """The job or the array of a request, as `hpcdash submit REQUEST.toml` submits it.
+
+        Raises HpcdashError where it was refused.
+        """
         return run_in_loop(self._submit_request(request))
 
-    async def asubmit(self, request: Request) -> Job[Any]:
+    async def asubmit(self, request: Request) -> Job[Any] | JobArray[Any]:
         return await arun_in_loop(self._submit_request(request))
 
-    async def _submit_request(self, request: Request) -> Job[Any]:
+    async def _submit_request(self, request: Request) -> Job[Any] | JobArray[Any]:
         text = request_text(request, site=self.site)
         submitted, folder = await self._submit(request, text, None)
-        return Job(SubmittedJob(self, submitted, Launched.of(request, folder), None))
+        launched = Launched.of(request, folder)
+        if request.array is None:
+            return Job(SubmittedJob(self, submitted, launched))
+        return JobArray(SubmittedJob(self, submitted, launched, tuple(request.array)))
 
     async def submit_call(self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job[Any]:
         """The job of one call; see Task.submit."""
         prepared = await asyncio.to_thread(prepare, self, task, args, kwargs)
-        return Job(await self._submit_prepared(prepared, None))
+        return Job(await self._submit_prepared(prepared))
 
     async def submit_map(
         self, task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None
     ) -> JobArray[Any]:
         """The array of a call for each item; see Task.map."""
         prepared = await asyncio.to_thread(prepare, self, task, (), kwargs, items, at_most)
-        return JobArray(await self._submit_prepared(prepared, len(items)))
+        return JobArray(await self._submit_prepared(prepared, range(len(items))))
 
     async def submit_packed(self, task: Task[Any, Any], calls: list[bytes], at_most: int | None) -> SubmittedJob:
         """The array of some calls, each with its function in it; `task` says what their code and settings are."""
         prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
-        return await self._submit_prepared(prepared, len(calls))
+        return await self._submit_prepared(prepared, range(len(calls)))
 
-    async def _submit_prepared(self, prepared: Prepared, count: int | None) -> SubmittedJob:
+    async def _submit_prepared(self, prepared: Prepared, indices: Sequence[int] | None = None) -> SubmittedJob:
         known = await self._cached(prepared.cache_key) if prepared.cache_key else None
         job_id, folder = known or await self._submit(prepared.request, prepared.text, prepared.folder)
         launched = Launched.of(prepared.request, folder)
         if self.logs_results:
             launched = replace(launched, is_logged=True)
-        unit = SubmittedJob(self, job_id, launched, count)
+        unit = SubmittedJob(self, job_id, launched, indices)
         if prepared.callbacks and known is None:
             self._call_back(unit, prepared.callbacks)
         return unit
 
     async def _submit(self, request: Request, text: str, folder: Path | None) -> tuple[str, str]:
         """(its id, its folder). Raises HpcdashError where it was not submitted, or nobody knows whether it was."""
+        self._refuse_changes()
         session = self.session
         await session.store.open(force=True)
         plan: SubmissionPlan
@@ -400,6 +431,10 @@ class Cluster(AbstractContextManager["Cluster"]):
                 found.append(f"{kind}:{job}")
         return found
 
+    def _refuse_changes(self) -> None:
+        if self._is_read_only:
+            raise UsageError("nothing is changed here: the configuration says read_only")
+
     # -- what jobs ask of it
 
     async def refresh(self) -> None:
@@ -422,6 +457,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None:
         """Raises HpcdashError for the first that was not cancelled."""
+        self._refuse_changes()
         actions = self.session.actions
         await self.session.store.open()
         rows = await actions.rows_of(job_ids)
@@ -430,9 +466,11 @@ class Cluster(AbstractContextManager["Cluster"]):
             if outcome.done is not True:
                 raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.words}")
         self.session.poller.ask_now()
+        self.states.hurry()
 
     async def set_kill_switch(self, job_id: str) -> None:
         """Raises UsageError where the job names none, SwitchRefused where something is in the way."""
+        self._refuse_changes()
         from hpcdash.domain.switches import SwitchKind
         from hpcdash.services.switches.switches import JobSwitches
 
@@ -486,13 +524,23 @@ class Cluster(AbstractContextManager["Cluster"]):
                         await news.wait()
 
         task = asyncio.create_task(follow(), name=f"callbacks of {unit.tracked.job_id}")
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        self._watching[task] = unit
+        task.add_done_callback(lambda _: self._watching.pop(task))
 
     @property
     def _launches(self) -> Launches:
         assert self.session.launches is not None
         return self.session.launches
+
+
+def _tasks_of(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
+    """The tasks of an array that nothing but the scheduler tells of."""
+    known = {task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))}
+    if is_map:
+        # They begin at 0; a scheduler forgets the first ones and cuts long lists short.
+        last = max(int(row["_task"] or 0) + int(row["_tasks"] or 1) - 1 for row in rows)
+        known |= set(range(max({last, *known}) + 1))
+    return tuple(sorted(known))
 
 
 @atexit.register

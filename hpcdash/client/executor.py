@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hpcdash.client.cluster import Cluster, connect
 from hpcdash.client.job import SubmittedJob
 from hpcdash.client.loop import run_in_loop, start_in_loop
-from hpcdash.client.packaging import dumps, is_by_value
+from hpcdash.client.packaging import dumps, is_by_value, refuse_import_time
 from hpcdash.domain.array_tasks import MAX_TASKS
 from hpcdash.errors import HpcdashError
 from hpcdash.job.pickles import CallEach
@@ -43,6 +43,8 @@ class Executor(concurrent.futures.Executor):
         self.cluster = cluster if isinstance(cluster, Cluster) else connect(cluster)
         self._owns_cluster = not isinstance(cluster, Cluster)
         self._at_most = at_most
+        # dask hands over as many calls at once.
+        self._max_workers = at_most or _MOST_TASKS
         self._options = options
         self._gathered: list[tuple[bytes, _Call]] = []
         self._lock = threading.Lock()
@@ -56,6 +58,7 @@ class Executor(concurrent.futures.Executor):
         """A future of one call. Raises UsageError for arguments that cannot be pickled."""
         of = fn.function if isinstance(fn, CallEach) else fn
         function = of.function if isinstance(of, Task) else of
+        refuse_import_time(function)
         content = dumps((fn, args, kwargs), by_value=is_by_value(function))
         future = _Call(function)
         with self._lock:

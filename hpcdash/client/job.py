@@ -35,13 +35,17 @@ R_co = TypeVar("R_co", covariant=True)
 _ALONG = 500
 # A network file system shows a new file a moment later.
 _LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
+# The function of a job that ended so may have left something.
+_MAY_HAVE_LEFT = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.GONE})
+# Where nothing was left it is not looked for again for so long.
+_EMPTY_SECONDS = 60.0
 _LOG_BYTES = 1 << 20
 _LOGGED_RESULT_BYTES = 8 << 20
 _QUIET_SECONDS = 3.0
 
 
 class Launched(Struct, frozen=True):
-    """A job's launch on the cluster: its `folder` ('': not known), the `form` of its results, its `function`.
+    """A launch on the cluster: its `folder` ('': not known), the `form` of its results ('': none), its `function`.
 
     `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its log alone.
     """
@@ -55,10 +59,10 @@ class Launched(Struct, frozen=True):
     @staticmethod
     def of(request: Request, folder: str) -> Launched:
         """The launch of a request."""
-        may_rerun = request.requeue or bool(request.share)
+        may_rerun = request.requeue or request.is_task
         call = request.call
         if call is None:
-            return Launched(folder, may_rerun=may_rerun)
+            return Launched(folder, form="", may_rerun=may_rerun)
         return Launched(folder, call.result_format, call.name, may_rerun)
 
 
@@ -80,20 +84,16 @@ class JobCluster(Protocol):
 
 
 class SubmittedJob:
-    """A job or an array as one submission: what its Job objects share."""
+    """A job, or the tasks `indices` of an array, as one submission: what its Job objects share."""
 
     def __init__(
-        self,
-        cluster: JobCluster,
-        job_id: str,
-        launched: Launched,
-        count: int | None,
-        indices: Sequence[int] | None = None,
+        self, cluster: JobCluster, job_id: str, launched: Launched, indices: Sequence[int] | None = None
     ) -> None:
         self.cluster = cluster
         self.launched = launched
-        self.tracked = TrackedJob(job_id, indices if count is None else range(count))
+        self.tracked = TrackedJob(job_id, indices)
         self.outcomes: dict[int | None, CallOutcome] = {}
+        self._empty_at: dict[int | None, float] = {}
         self._fetching = asyncio.Lock()
         self._awaited = AwaitedResults(self.tracked, launched.folder, launched.form, launched.may_rerun)
         cluster.states.track(self.tracked)
@@ -105,8 +105,8 @@ class SubmittedJob:
 
     def result_path(self, index: int | None) -> str:
         """'' where it calls no function."""
-        folder = self.launched.folder
-        return f"{folder}/{result_names(self.launched.form, index)[0]}" if folder else ""
+        folder, form = self.launched.folder, self.launched.form
+        return f"{folder}/{result_names(form, index)[0]}" if folder and form else ""
 
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
         """Return once they have ended. Raises TimeoutError, and JobFailed for what will never start."""
@@ -115,7 +115,14 @@ class SubmittedJob:
             await self._wait(wanted, lambda: wanted <= self.tracked.ended)
 
     async def wait_for_results(self, indices: Iterable[int | None], seconds: float | None) -> None:
-        """Return once each has left a result or a failure, or has ended without. Raises as `wait`."""
+        """Return once each has left a result or a failure, or has ended without.
+
+        Raises as `wait`, and UsageError where there will be none.
+        """
+        if not (self.launched.is_logged or self.result_path(None)):
+            raise UsageError(
+                f"job {self.tracked.job_id} has no result: it calls no function that was submitted from here"
+            )
         wanted, tracked = frozenset(indices), self.tracked
         async with asyncio.timeout(seconds):
             await self._wait_early(wanted, lambda: wanted <= tracked.ended | tracked.written)
@@ -178,7 +185,7 @@ class SubmittedJob:
                 if outcome.is_whole:
                     self.outcomes[index] = outcome
                     return outcome
-            if self.tracked.state(index) not in (JobState.COMPLETED, JobState.FAILED):
+            if self.tracked.state(index) not in _MAY_HAVE_LEFT:
                 break
         return CallOutcome(JSON)
 
@@ -189,37 +196,34 @@ class SubmittedJob:
         if self.launched.is_logged:
             return await self._fetch_logged(index)
         folder, form, store = self.launched.folder, self.launched.form, self.cluster.session.store
-        if not folder:
-            raise UsageError(
-                f"job {self.tracked.job_id} has no result: it calls no function that was submitted from here"
-            )
         async with self._fetching:
             if (known := self.outcomes.get(index)) is not None:
                 return known
-            tracked = self.tracked
-            there = (tracked.ended | tracked.written) - self.outcomes.keys()
-            along = [one for one in tracked.indices if one in there]
-            wanted = [index, *(one for one in along if one != index)][:_ALONG]
+            tracked, now = self.tracked, asyncio.get_running_loop().time
+            ended = set(tracked.ended)
+            empty = {one for one, found_at in self._empty_at.items() if now() - found_at < _EMPTY_SECONDS}
+            if index in empty:
+                return CallOutcome(form)
+            there = (ended | tracked.written) - self.outcomes.keys() - empty
+            along = [one for one in tracked.indices if one in there and one != index]
+            left = [index, *along][:_ALONG]
             for pause in (0.0, *_LOOK_AGAIN_SECONDS):
                 await asyncio.sleep(pause)
-                found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, wanted))
-                whole = {one: left for one, left in found.items() if left.is_whole}
-                self.outcomes |= whole
-                state = tracked.state(index)
-                if index in whole or state not in (JobState.COMPLETED, JobState.FAILED, JobState.GONE):
+                found = await self.cluster.patiently(partial(fetch_outcomes, store, folder, form, left))
+                self.outcomes |= {one: outcome for one, outcome in found.items() if outcome.is_whole}
+                left = [one for one in left if one not in self.outcomes]
+                hopeless = [one for one in left if one in ended and tracked.state(one) not in _MAY_HAVE_LEFT]
+                self._empty_at |= dict.fromkeys(hopeless, now())
+                if index not in left or index in hopeless or index not in ended:
                     break
+            else:
+                self._empty_at |= dict.fromkeys((one for one in left if one in ended), now())
         return self.outcomes.get(index) or CallOutcome(form)
 
     async def value(self, index: int | None, seconds: float | None) -> Any:
         outcome = await self._outcome(index, seconds)
-        row = self.tracked.rows.get(index) or {}
-        return await asyncio.to_thread(
-            value_of,
-            outcome,
-            job_id=self.job_id(index),
-            state=self.tracked.state(index),
-            log=str(row.get("stdout_path") or ""),
-        )
+        job_id, state = self.job_id(index), self.tracked.state(index)
+        return await asyncio.to_thread(value_of, outcome, job_id=job_id, state=state)
 
     async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
         while True:
@@ -266,9 +270,9 @@ class Job(Generic[R_co]):
     @property
     def result_path(self) -> str:
         """The file of its result on the cluster; raises UsageError where there will be none."""
-        if not self.folder:
-            raise UsageError(f"job {self.id} has no result to pass on: it calls no function")
-        return self._unit.result_path(self._index)
+        if path := self._unit.result_path(self._index):
+            return path
+        raise UsageError(f"job {self.id} has no result to pass on: it calls no function")
 
     @property
     def status(self) -> str:
@@ -370,7 +374,7 @@ class Job(Generic[R_co]):
 
 
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
-    """The tasks of one array, in the order of their items."""
+    """The tasks of one array, in the order of their items; those of a request's `array = "3-5"` are at 0, 1 and 2."""
 
     def __init__(self, unit: SubmittedJob) -> None:
         self._unit = unit

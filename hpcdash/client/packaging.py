@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import contextvars
@@ -9,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import linecache
 import pickle
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from msgspec import Struct, field
@@ -68,7 +71,8 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
     if module == "__main__" and (spec := getattr(main, "__spec__", None)) is not None:
         # Started as `python -m package.module`.
         module = str(spec.name)
-    if module != "__main__":
+    # In a job the program is __mp_main__.
+    if module not in ("__main__", "__mp_main__"):
         main_file = None
     found = _root(module, main_file)
     if packaging == "wheel" and found is not None and not main_file:
@@ -94,6 +98,35 @@ def is_by_value(function: Callable[..., Any]) -> bool:
     if not module or "<" in name:
         return True
     return module == "__main__" and getattr(sys.modules.get("__main__"), "__file__", None) is None
+
+
+def refuse_import_time(function: Callable[..., Any]) -> None:
+    """Raises UsageError where the caller runs while the function's own file is imported: its job would submit again."""
+    function = inspect.unwrap(function)
+    if is_by_value(function) or (code := getattr(function, "__code__", None)) is None:
+        return
+    frame = inspect.currentframe()
+    while frame is not None:
+        is_top = frame.f_code.co_name == "<module>" and frame.f_globals is function.__globals__
+        if is_top and frame.f_code.co_filename == code.co_filename and not _is_below_an_if(frame):
+            file = Path(code.co_filename).name
+            raise UsageError(
+                f"{file}:{frame.f_lineno} submits {function.__name__} as {file} is imported, which the job does too",
+                'Write what submits below: if __name__ == "__main__":',
+            )
+        frame = frame.f_back
+
+
+def _is_below_an_if(frame: FrameType) -> bool:
+    """Whether the program's own file is at a statement that its import leaves out."""
+    if frame.f_globals.get("__name__") != "__main__":
+        return False
+    try:
+        tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
+    except SyntaxError:
+        return True
+    lines = [(one.lineno, one.end_lineno or one.lineno) for one in tree.body if not isinstance(one, ast.If)]
+    return not any(first <= frame.f_lineno <= last for first, last in lines)
 
 
 def _root(module: str, main_file: str | None) -> Path | None:

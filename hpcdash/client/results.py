@@ -159,7 +159,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
     return Query((shell, option, _ENTER + script, name, folder, *words), parse, query.limit_seconds, ("cat",))
 
 
-def value_of(outcome: CallOutcome, *, job_id: str, state: str, log: str) -> Any:
+def value_of(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
     """The result, read; raises the function's own exception, its cause the traceback there, else JobFailed."""
     # What is of the program itself was pickled under this name.
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])
@@ -169,7 +169,7 @@ def value_of(outcome: CallOutcome, *, job_id: str, state: str, log: str) -> Any:
         raise exception_of(outcome.failure, job_id=job_id, state=state, may_unpickle=outcome.form == PICKLE)
     raise JobFailed(
         f"job {job_id} left no result: {state.replace('_', ' ')}",
-        f"Its log may tell why: {log}" if log else "Its log may tell why: job.logs()",
+        "Its logs may tell why: job.logs(stderr=True), job.logs()",
         job_id=job_id,
         state=state,
     )

@@ -29,7 +29,7 @@ OWN_OPTIONS = frozenset(
 )
 _CALL_KEYS = ("python", "result_format", "source", "sys_path", "wheel")
 _OTHER_NAMES = {"partition": "queue", "mem": "memory", "cpus_per_task": "cpus", "job_name": "name"}
-_TABLES = ("environment", "site")
+_TABLES = ("container", "environment", "site")
 
 
 class Prepared(Struct, frozen=True):
@@ -110,13 +110,13 @@ def prepare(
         document["after"] = list(dict.fromkeys(conditions))
     if items is not None:
         document["array"] = f"0-{len(items) - 1}" + (f"%{at_most}" if at_most is not None else "")
-    if image := own.get("image") or (own.get("packaging") == "container" and ""):
-        document["container"] = {"image": image, **({"runtime": own["runtime"]} if "runtime" in own else {})}
-    elif own.get("packaging") == "container":
+    if container := {key: own[key] for key in ("image", "runtime") if own.get(key)}:
+        document["container"] = {**options.get("container", {}), **container}
+    if own.get("packaging") == "container" and not document.get("container"):
         raise UsageError("packaging: a container needs an image", 'Write image="docker://python:3.12".')
     call = {name: own[name] for name in _CALL_KEYS if name in own}
     call["sys_path"] = [*code.sys_path, *map(str, call.get("sys_path", ()))]
-    call.setdefault("python", cluster.python if "image" not in own else "python3")
+    call.setdefault("python", "python3" if "container" in document else cluster.python)
     call |= {"function": f"{code.module}:{code.function}", **({"main": code.main} if code.main else {})}
     document["call"] = {**call, **({"cache_key": key} if key else {})}
     request = read_request(format_toml(_plain(document)), f"task {name}", site=cluster.site)
@@ -151,7 +151,7 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default on one.
 
-    `ntasks` calls it so many times, each a rank of one step: the result is that of rank 0.
+    `ntasks` calls it so many times on these nodes, each a rank of one step: the result is that of rank 0.
     """
     gpus, cpus, nodes, ntasks = numbers = [own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")]
     if "slots" in options:
@@ -164,7 +164,7 @@ def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
         kind, others = ("cuda", cpus) if gpus else ("cpu", gpus)
         if others or (gpus and gpus != ntasks):
             raise UsageError("ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots.")
-        return {"slots": ntasks, "slot_type": kind, "launcher": "srun"}
+        return {"slots": ntasks, "slots_per_node": -(-ntasks // (nodes or 1)), "slot_type": kind, "launcher": "srun"}
     count = gpus or cpus or 1
     per_node = -(-count // (nodes or 1))
     if gpus:

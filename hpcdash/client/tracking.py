@@ -19,10 +19,10 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 
 Row = Mapping[str, Any]
-_COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code", "stdout_path")
+_COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code")
 # A history is told of an end a little later.
 _TRIES = 4
-# A short job ends long before the next poll: after a submission some come sooner, though not after each of many.
+# A short job ends long before the next poll, and a cancelled one a moment later: some polls come sooner then.
 _SOON_SECONDS = (1.0, 2.0, 4.0)
 _SOON_EVERY_SECONDS = 30.0
 
@@ -39,7 +39,6 @@ class TrackedJob:
         self.rows: dict[int | None, Row] = {}
         self.ended: set[int | None] = set()
         self.written: set[int | None] = set()
-        self.changed: list[Callable[[TrackedJob], None]] = []
         self.tries = 0
         self._wanted = frozenset(self.indices)
 
@@ -117,13 +116,19 @@ class JobStates:
         self._jobs[f"{job.job_id} {id(job)}"] = job
 
     def submitted(self) -> None:
-        """Have the next polls come soon."""
+        """Have the next polls come soon, though not after each of many submissions."""
         now = asyncio.get_running_loop().time()
         if now - self._hurried_at >= _SOON_EVERY_SECONDS:
             self._hurried_at = now
-            self._hurrying = asyncio.create_task(self._hurry(), name=f"first polls of {self._store.name}")
+            self.hurry()
 
-    async def _hurry(self) -> None:
+    def hurry(self) -> None:
+        """Have the next polls come soon."""
+        if self._hurrying is not None:
+            self._hurrying.cancel()
+        self._hurrying = asyncio.create_task(self._poll_soon(), name=f"next polls of {self._store.name}")
+
+    async def _poll_soon(self) -> None:
         for pause in _SOON_SECONDS:
             await asyncio.sleep(pause)
             if self._waiting:
@@ -190,9 +195,6 @@ class JobStates:
             if missing:
                 await self._look_up(missing)
         finally:
-            for job in living:
-                for changed in job.changed:
-                    changed(job)
             self._jobs = {key: job for key, job in self._jobs.items() if not job.is_over}
             self.tell()
 

@@ -159,9 +159,10 @@ _EXAMPLE = """\
 #grace_seconds = 10
 
 # A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`). A request with
-# share = "NORMAL" is a task of it. Whoever is not among the choosers gets the highest priority with quota left. Of a
-# cluster a queue, a QoS or a reservation is the pool, and as_owners acts on other users' jobs by sudo; on the embedded
-# queue cpus_per_node and gpus_per_node say what a node is. The coordinator is an account, one's own by default;
+# share = "NORMAL" is a task of it; pool = "lab" names it where there are several. Whoever is not among the choosers
+# gets the highest priority with quota left. Of a cluster a queue, a QoS, a reservation or a list of nodes is the pool,
+# and as_owners acts on other users' jobs by sudo; on the embedded queue cpus_per_node and gpus_per_node say what a node
+# is. The coordinator is an account, one's own by default;
 # `hpcdash share show` and :share show what it publishes in state_file.
 #[share.lab]
 #cluster = "gpu"
@@ -171,6 +172,7 @@ _EXAMPLE = """\
 #queue = "shared"
 #qos = "shared"
 #reservation = "shared"
+#node_list = "n[01-16]"
 #as_owners = false
 #cpus_per_node = 8
 #gpus_per_node = 1
@@ -292,6 +294,14 @@ _EXAMPLE = """\
 #[watch.failures]
 #in_a_row = 3
 #most_nodes = 2
+
+# Tasks of shared pools (`[share.POOL]`): one that gets no turn for so long, that was interrupted so often in a row and
+# never saved, or that is too slow to save; and a pool whose coordinator is silent.
+#[watch.pools]
+#name = "train-7b"
+#users = ["*"]
+#no_turn_seconds = "1d"
+#unsaved_in_a_row = 2
 
 # Who is told. Secrets are in files (mode 0600) or environment variables of this machine.
 #[[watch.mail]]

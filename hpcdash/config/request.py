@@ -26,8 +26,7 @@ from hpcdash.config.values import flag, line_of_text, one_of
 from hpcdash.config.values import whole as whole_between
 from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
-from hpcdash.domain.dependencies import split_after
-from hpcdash.domain.job_ids import parse_job_id, split_ids
+from hpcdash.domain.dependencies import parse_after
 from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.domain.share import parse_priority
 from hpcdash.errors import ConfigError
@@ -137,20 +136,14 @@ def _tasks(text: str) -> ArrayTasks:
 
 
 def _after(value: object) -> tuple[str, ...]:
-    """Ids, each as text or number; several may stand in one text."""
-    ids: list[str] = []
+    """Jobs and conditions, each as text or number; several may stand in one text."""
+    found: list[str] = []
     for at, item in enumerate(value if isinstance(value, list) else [value]):
         try:
-            words = split_ids(shown(item) if type(item) is int else line_of_text(item))
-            ids += [_condition(word) for word in words]
+            found += parse_after(shown(item) if type(item) is int else line_of_text(item))
         except ValueError as error:
             raise ValidationError(f"item {at + 1}: {error}" if isinstance(value, list) else str(error)) from None
-    return tuple(dict.fromkeys(ids))
-
-
-def _condition(word: str) -> str:
-    kind, job_id = split_after(word)
-    return str(parse_job_id(job_id)) if job_id == word else f"{kind}:{parse_job_id(job_id)}"
+    return tuple(dict.fromkeys(found))
 
 
 def _signal(value: object) -> EarlySignal:
@@ -655,6 +648,17 @@ def without_secrets(text: str) -> str:
         return text
     hidden = {name: NOT_KEPT for name, value in environment.items() if value and SECRET_NAME.search(name)}
     return format_toml(document | {"environment": environment | hidden}) if hidden else text
+
+
+def without_secret_lines(text: str) -> str:
+    """As without_secrets(), of an environment as lines NAME=value."""
+    return "\n".join(map(_without_secret, text.split("\n")))
+
+
+def _without_secret(line: str) -> str:
+    name, equals, value = line.partition("=")
+    is_secret = value.strip() and SECRET_NAME.search(name.strip().removeprefix("export ").strip())
+    return f"{name}{equals}{NOT_KEPT}" if is_secret else line
 
 
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:

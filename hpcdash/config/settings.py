@@ -18,6 +18,7 @@ from hpcdash.config.plugins import Plugin, read_filters, read_plugins
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
 from hpcdash.config.values import Flag, Text, in_range, whole_in_range
 from hpcdash.config.watch_settings import WatchSettings, read_watch
+from hpcdash.domain.nodelist import expand
 from hpcdash.domain.request import Site
 from hpcdash.domain.share import EVERYONE, Priority, parse_priority
 
@@ -161,6 +162,15 @@ def _priority(value: object) -> Priority:
         raise ValidationError(str(error)) from None
 
 
+def _node_list(value: object) -> str:
+    text = values.line_of_text(value)
+    try:
+        expand(text)
+    except ValueError as error:
+        raise ValidationError(f"{shown(text)} is no list of nodes: {error}") from None
+    return text
+
+
 class QuotaSettings(Struct, frozen=True):
     """One [[share.POOL.quotas]]: the most nodes that each of `users` ("*": everyone) has at once at a priority."""
 
@@ -172,7 +182,8 @@ class QuotaSettings(Struct, frozen=True):
 class PoolSettings(Struct, frozen=True):
     """One [share.POOL]: a pool of at most `nodes` nodes that tasks have in turns.
 
-    queue, qos, reservation: which jobs and nodes the scheduler counts to it; '' for any.
+    queue, qos, reservation: which jobs and nodes the scheduler counts to it; '' for any. node_list: the nodes that its
+    tasks start on alone, as `n[01-16]`; '' for any of these.
     as_owners: the scheduler is asked as each task's owner, as the sudo rules allow it, else as the coordinator's own.
     cpus_per_node, gpus_per_node: what a node is where the scheduler does not count nodes, as the embedded queue.
     choosers: the users who may choose a priority ("*": everyone); the others get AUTO. least_gpus: of each task.
@@ -193,6 +204,7 @@ class PoolSettings(Struct, frozen=True):
     queue: Text = ""
     qos: Text = ""
     reservation: Text = ""
+    node_list: Annotated[str, _node_list] = ""
     as_owners: Flag = False
     cpus_per_node: Annotated[int, whole_in_range(1, _MAX_SLOTS, "CPUs")] = 1
     gpus_per_node: Annotated[int, whole_in_range(0, _MAX_SLOTS, "GPUs")] = 0

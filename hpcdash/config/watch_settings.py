@@ -108,6 +108,14 @@ class FailuresWatch(Struct, frozen=True):
     most_nodes: Counted = 2
 
 
+class PoolsWatch(Struct, frozen=True):
+    """Tasks of shared pools: one that has waited `no_turn_seconds` since it came or ran last, or that was interrupted
+    `unsaved_in_a_row` times and never saved, is told; and one that is too slow to save."""
+
+    no_turn_seconds: SomeSeconds = 1.0 * DAY
+    unsaved_in_a_row: Counted = 2
+
+
 class QuietHours(Struct, frozen=True):
     """From `start` to `end` of every day in `zone` (an IANA name; '' is this machine's) only grave alerts are told.
 
@@ -292,6 +300,13 @@ class FailuresRule(Struct, frozen=True):
     watch: Annotated[FailuresWatch, SameTable()] = field(default_factory=FailuresWatch)
 
 
+class PoolsRule(Struct, frozen=True):
+    """Tasks of the pools that [share.POOL] names, by what their coordinators publish."""
+
+    meant: Selected = field(default_factory=JobSelector)
+    watch: Annotated[PoolsWatch, SameTable()] = field(default_factory=PoolsWatch)
+
+
 class Secret(_Secretive, frozen=True):
     """What nobody is shown: a `text` of the configuration itself, the first line of a `file` or an environment
     `variable`, of this machine; '' all three for none."""
@@ -340,6 +355,7 @@ class WatchSettings(Struct, frozen=True):
     chains: Annotated[tuple[ChainRule, ...], Key.APART] = ()
     saves: Annotated[tuple[SavesRule, ...], Key.APART] = ()
     failures: Annotated[tuple[FailuresRule, ...], Key.APART] = ()
+    pools: Annotated[tuple[PoolsRule, ...], Key.APART] = ()
     notices: tuple[NotificationChannel, ...] = ()
     terminal: Annotated[TerminalSettings | None, Key.TABLE] = None
     metric_patterns: tuple[str, ...] = ()
@@ -365,6 +381,7 @@ _RULES: Mapping[str, Any] = {
     "chains": ChainRule,
     "saves": SavesRule,
     "failures": FailuresRule,
+    "pools": PoolsRule,
 }
 # What [[watch.chains]] was called before.
 _OLD_CHAINS = "trains"

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.domain.job_ids import array_of, number_of
+from hpcdash.domain.job_ids import array_of, number_of, parse_job_id, split_ids
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, JobState
 
 _CONDITION = re.compile(r"([a-z]+)(?::([^()]*))?(?:\(([a-z]+)\))?", re.IGNORECASE)
@@ -43,6 +43,21 @@ _ARRAY_MEANING = {
 }
 
 Row = Mapping[str, Any]
+
+
+def parse_after(text: str) -> tuple[str, ...]:
+    """What `12,afterok:13:14` waits for, as a request's `after` holds it: `12`, `afterok:13`, `afterok:14`.
+
+    Raises ValueError for what is neither.
+    """
+    found: dict[str, None] = {}
+    for word in split_ids(text):
+        kind, colon, jobs = word.partition(":")
+        if colon and kind not in AFTER_KINDS:
+            raise ValueError(f"{word!r}: {kind!r} is none of {', '.join(AFTER_KINDS)}")
+        for job in (jobs if colon else word).split(":"):
+            found.setdefault(f"{kind}:{parse_job_id(job)}" if colon else str(parse_job_id(job)))
+    return tuple(found)
 
 
 def split_after(text: str) -> tuple[str, str]:

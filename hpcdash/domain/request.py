@@ -159,7 +159,8 @@ class Request(Struct, frozen=True, eq=False):
     After a preemption and after a failure it is tried again so often. Where fewer slices than the most were to be had,
     more are looked for each `grow_every` seconds, at the earliest `grow_after` seconds after their number changed.
     `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
-    `share` makes it a task of a shared pool, by the name of the priority it asks for (domain/share.py).
+    `share` makes it a task of a shared pool, by the name of the priority it asks for (domain/share.py), `pool` of the
+    one of that name; its `labels` are the task's.
     `rank_variables` says what RANK and WORLD_SIZE count: "processes", as the launcher sets them, or "nodes".
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `begin` is when it may start at the earliest: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after it was
@@ -183,6 +184,7 @@ class Request(Struct, frozen=True, eq=False):
     queue: str = ""
     account: str = ""
     qos: str = ""
+    reservation: str = ""
     limit_seconds: int | None = None
     memory_bytes: int | None = None
     place: str = ""
@@ -197,6 +199,7 @@ class Request(Struct, frozen=True, eq=False):
     save_switch: str = ""
     checkpoints: str = ""
     share: str = ""
+    pool: str = ""
     rank_variables: str = "processes"
     job_library: bool = True
     exclude_nodes: tuple[str, ...] = ()
@@ -220,6 +223,11 @@ class Request(Struct, frozen=True, eq=False):
     call: Call | None = None
     site: Site = field(default_factory=Site)
     said: frozenset[str] = frozenset()
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it is a task of a shared pool."""
+        return bool(self.share or self.pool)
 
     def __eq__(self, other: object) -> bool:
         """Whether the same is to be launched, whoever said so."""

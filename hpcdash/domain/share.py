@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import IntEnum
 
 from msgspec import Struct
@@ -11,9 +12,14 @@ from msgspec import Struct
 EVERYONE = "*"
 # The file in a task's launch folder that the coordinator writes the suspend command to.
 SUSPEND_NAME = "suspend"
+MOST_LABELS = 8
+LONGEST_LABEL = 64
 _MARK_START = "hpcdash-share:"
 _PAUSED = "+paused"
-_MARK = re.compile(re.escape(_MARK_START) + rf"([A-Z_]+)({re.escape(_PAUSED)})?(?::(/[A-Za-z0-9._/@+-]+))?")
+_MARK = re.compile(
+    re.escape(_MARK_START) + rf"(?P<priority>[A-Z_]+)(?P<paused>{re.escape(_PAUSED)})?"
+    r"(?:\+pool=(?P<pool>[A-Za-z0-9._-]+))?(?:\+labels=(?P<labels>[A-Za-z0-9._~%,-]+))?(?::(?P<folder>/[A-Za-z0-9._/@+-]+))?"
+)
 
 
 class Priority(IntEnum):
@@ -46,21 +52,51 @@ def parse_priority(text: str) -> Priority:
 class TaskMark(Struct, frozen=True):
     """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none).
 
-    `is_paused`: its owner wants it to be suspended, until the mark no longer says so.
+    `is_paused`: its owner wants it to be suspended, until the mark no longer says so. `pool`: the only one it is a task
+    of ('': of any that its queue belongs to).
     """
 
     priority: Priority
     folder: str = ""
     is_paused: bool = False
+    pool: str = ""
+    labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        paused = _PAUSED if self.is_paused else ""
-        return f"{_MARK_START}{self.priority.name}{paused}" + (f":{self.folder}" if self.folder else "")
+        parts = [
+            f"{_MARK_START}{self.priority.name}",
+            _PAUSED if self.is_paused else "",
+            f"+pool={self.pool}" if self.pool else "",
+            f"+labels={write_labels(self.labels)}" if self.labels else "",
+            f":{self.folder}" if self.folder else "",
+        ]
+        return "".join(parts)
 
 
 def parse_mark(comment: str | None) -> TaskMark | None:
     """The mark in a comment, which any user may have written; None for any other comment."""
     found = _MARK.fullmatch(comment or "")
-    if found is None or found[1] not in Priority.__members__:
+    if found is None or found["priority"] not in Priority.__members__:
         return None
-    return TaskMark(Priority[found[1]], found[3] or "", bool(found[2]))
+    return TaskMark(
+        Priority[found["priority"]],
+        found["folder"] or "",
+        bool(found["paused"]),
+        found["pool"] or "",
+        read_labels(found["labels"] or ""),
+    )
+
+
+def write_labels(labels: Iterable[str]) -> str:
+    """Labels in one word, which `read_labels` reads."""
+    from urllib.parse import quote
+
+    return ",".join(quote(label, safe="") for label in labels)
+
+
+def read_labels(text: str) -> tuple[str, ...]:
+    """At most MOST_LABELS; what anybody may have written is cut to LONGEST_LABEL characters."""
+    from urllib.parse import unquote
+
+    found = (unquote(word)[:LONGEST_LABEL] for word in text.split(",", MOST_LABELS)[:MOST_LABELS])
+    return tuple(dict.fromkeys(label for label in found if label))

@@ -41,16 +41,30 @@ def find(package: str, name: str) -> Any:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     try:
         return getattr(import_module(module), name)
-    except ModuleNotFoundError:
-        if module != _CLIENT:
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith(_CLIENT):
             raise
         return _missing(name)
 
 
+def client() -> Any:
+    """What submits tasks. Raises RuntimeError in a job that has hpcdash.job alone."""
+    try:
+        return import_module(_CLIENT + ".cluster")
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith(_CLIENT):
+            raise
+        raise RuntimeError(_ALONE.format("a task's submit")) from None
+
+
+_ALONE = (
+    "{} is not here: this job has hpcdash.job alone. Its file is imported, so write what submits below "
+    'if __name__ == "__main__":. To submit from a job, install hpcdash in its Python.'
+)
+
+
 def _missing(name: str) -> type:
     def refuse(self: object, *_args: object, **_kwargs: object) -> None:
-        raise RuntimeError(
-            f"hpcdash.{name} is not here: this job has hpcdash.job alone. Install hpcdash in its Python."
-        )
+        raise RuntimeError(_ALONE.format(f"hpcdash.{name}"))
 
     return type(name, (), {"__init__": refuse, "__class_getitem__": classmethod(lambda cls, _: cls)})

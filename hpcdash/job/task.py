@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from importlib import import_module
+
+from hpcdash.job.names import client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,22 +43,22 @@ class Task:
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """A job that calls it with these arguments, on the cluster of its options or the current one."""
-        return _client().submit_task(self, args, kwargs)
+        return client().submit_task(self, args, kwargs)
 
     async def asubmit(self, *args: Any, **kwargs: Any) -> Any:
         """As `submit`, in an event loop."""
-        return await _client().asubmit_task(self, args, kwargs)
+        return await client().asubmit_task(self, args, kwargs)
 
     def map(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
         """One array whose tasks call it with an item each, at most so many of them at once.
 
         A tuple is positional arguments, a dict keyword arguments, anything else one argument; `kwargs` are for all.
         """
-        return _client().map_task(self, items, kwargs, at_most)
+        return client().map_task(self, items, kwargs, at_most)
 
     async def amap(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
         """As `map`, in an event loop."""
-        return await _client().amap_task(self, items, kwargs, at_most)
+        return await client().amap_task(self, items, kwargs, at_most)
 
 
 def task(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -65,7 +66,3 @@ def task(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return functools.partial(Task, options=options)
     return Task(function, options)
-
-
-def _client() -> Any:
-    return import_module("hpcdash.client.cluster")

@@ -209,6 +209,16 @@ ACTIONS: tuple[Action, ...] = (
         short="connect",
     ),
     Action(
+        "check_nodes",
+        "C",
+        "check the nodes by a job: GPUs, disks, clock (asks)",
+        frozenset({"nodes", "queues"}),
+        Capability.NODE_CHECKS,
+        acts=True,
+        shown=4,
+        short="check",
+    ),
+    Action(
         "use", "U", "live use: CPU, memory, GPUs by node", OF_A_LIVING_JOB | INSIDE, Capability.LIVE_USE, short="use"
     ),
     Action("stacks", "i", "Python stacks on the job's nodes", OF_A_LIVING_JOB | INSIDE, Capability.INSIDE),

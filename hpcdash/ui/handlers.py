@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hpcdash.config.exec import SiteCommand
 from hpcdash.ui.chains.actions import ChainActions
+from hpcdash.ui.cluster.actions import ClusterActions
 from hpcdash.ui.inside.actions import InsideActions
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.actions import JobActions
@@ -35,6 +36,7 @@ class Handlers:
         self._every = (
             ScreenActions(screen),
             JobActions(screen, runner),
+            ClusterActions(screen, runner),
             InsideActions(screen, site_commands),
             ChainActions(screen, runner),
             SwitchActions(screen),

@@ -154,9 +154,15 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             if self.offered.read_only:
                 continue
             if session.launches is not None:
-                session.launches.follow(self.notice)
+                session.launches.follow(partial(self._told, session))
         self.set_interval(1.0, self._tick)
         self.call_after_refresh(self._drawn)
+
+    def _told(self, session: ClusterSession, words: str) -> None:
+        """Of launches: a folder is gone, or nodes were checked, which their view shows."""
+        self.notice(words)
+        if session is self.session:
+            self.view.notes_changed()
 
     def _drawn(self) -> None:
         """The first table is on the screen: now is the time for what it does not need."""
@@ -227,8 +233,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if stack[-1].is_live:
             stack[-1].shown()
         else:
+            # The app may be left before the view is mounted, or while it is.
+            if not views.is_attached:
+                return
             await views.mount(stack[-1])
-            # Who leaves as the first view is mounted takes the screen away.
             if not stack[-1].is_attached:
                 return
             stack[-1].take_focus()

@@ -8,7 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 from rich.text import Text
+from textual import on
 from textual.await_remove import AwaitRemove
+from textual.events import DescendantBlur, DescendantFocus
 from textual.message import Message
 from textual.widget import Widget
 
@@ -44,7 +46,7 @@ class View(Widget):
     DEFAULT_CSS = """
     View { height: 1fr; width: 1fr; layout: vertical; }
     View .panel, View.panel { border: round $scrollbar; border-title-color: $table-dim; border-title-style: bold; }
-    View .panel:focus-within, View .panel.-active, View.panel:focus {
+    View .panel.-focused, View .panel.-active, View.panel:focus {
         border: round $primary; border-title-color: $primary;
     }
     """
@@ -63,6 +65,22 @@ class View(Widget):
     def __init__(self, session: ClusterSession) -> None:
         super().__init__()
         self.session = session
+        self._focused_panel: Widget | None = None
+
+    @on(DescendantFocus)
+    @on(DescendantBlur)
+    def _frame_focus(self) -> None:
+        """Mark the panel that has the focus, and style it alone: :focus-within would style all that is in it."""
+        focused = self.screen.focused
+        around = () if focused is None else focused.ancestors_with_self
+        panel = next((one for one in around if isinstance(one, Widget) and one.has_class("panel")), None)
+        if panel is self._focused_panel:
+            return
+        for one, is_focused in ((self._focused_panel, False), (panel, True)):
+            if one is not None:
+                one.set_class(is_focused, "-focused", update=False)
+                self.app.stylesheet.update_nodes({one})
+        self._focused_panel = panel
 
     @property
     def is_live(self) -> bool:
@@ -163,7 +181,7 @@ class View(Widget):
         """The store has something new."""
 
     def notes_changed(self) -> None:
-        """A pin, a note or a bookmark is another one."""
+        """A pin, a note, a bookmark or what a check found is another one."""
 
     def tick(self) -> None:
         """A second went by."""

@@ -30,7 +30,7 @@ from hpcdash.services.usage import sample
 
 pytestmark = pytest.mark.system
 
-ROW: dict[str, Any] = {"id": "12", "nodes": 2, "node_list": "n[1-2]", "work_dir": "/"}
+ROW: dict[str, Any] = {"id": "12", "nodes": 2, "gpus": 0, "node_list": "n[1-2]", "work_dir": "/"}
 
 
 def run_on_node(command: InsideCommand, folder: Path, **variables: str) -> list[NodeOutput]:

@@ -48,7 +48,7 @@ async def choose_this_machine(screen: Screen) -> None:
 async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Program) -> None:
     marker = nobody.home / "state" / "hpcdash" / "toured"
     async with dashboard(nobody, columns=80, lines=24) as screen:
-        await screen.until(lambda text: "neither Slurm nor PBS is here" in " ".join(text.split()))
+        await screen.until(lambda text: "neither Slurm nor PBS is installed here" in " ".join(text.split()))
         await choose_this_machine(screen)
         await screen.until(lambda text: "local is in" in text)
         # On a login node that has the same home it is that one's scheduler.

@@ -89,6 +89,8 @@ def test_a_shell_completes_ids_filters_and_clusters_without_asking(program: Prog
     assert completed(program, f"hpcdash cancel {LOCAL} {job[0]}") == [job]
     assert "state:held" in completed(program, f"hpcdash {LOCAL} jobs --filter state:h")
     assert completed(program, f"hpcdash {LOCAL} jobs --filter name:") == []
+    assert completed(program, f"hpcdash {LOCAL} history --queue l") == ["local"]
+    assert completed(program, f"hpcdash {LOCAL} check-nodes l") == ["local"]
     assert completed(program, "hpcdash jobs --cluster j") == ["juno"]
     # A cluster that was never asked has no tables, and is not asked for them.
     assert completed(program, "hpcdash --cluster juno cancel 1") == []

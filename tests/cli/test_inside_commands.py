@@ -84,7 +84,7 @@ def test_a_job_that_does_not_run_is_said_so(program: Program) -> None:
     file = program.home / "job.sh"
     file.write_text("#!/bin/bash\ntrue\n")
     job = program("submit", "--hold", str(file)).text.strip()
-    assert f"{job} is not running (held)" in program("stacks", job).refused(2)
+    assert f"{job} is not running yet (held)" in program("stacks", job).refused(2)
 
 
 def test_a_command_runs_in_the_job_s_environment_and_folder_and_its_exit_status_is_told(program: Program) -> None:

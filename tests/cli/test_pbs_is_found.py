@@ -69,7 +69,7 @@ def test_a_configuration_that_names_a_server_is_this_machines_scheduler(
 ) -> None:
     put(qstat="\x7fELF", squeue="")
     assert found_here() == {}
-    assert f"--backend {'slurm' if scheduler else ''} asks them" in why_this(CommonOptions(), Settings())
+    assert f"--backend {'slurm' if scheduler else ''} uses them anyway" in why_this(CommonOptions(), Settings())
     (tmp_path / file).write_text(text)
     assert found_here() == {scheduler: server}
     assert tried(_HERE) == [scheduler]

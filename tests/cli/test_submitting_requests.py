@@ -15,10 +15,10 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.queries import Query
 from hpcdash.backends.script.body import LIBRARY_NAME
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.backends.submissions import Submission
-from hpcdash.cli.submit import RequestSubmitting, _after_in_full
+from hpcdash.cli.submit import RequestSubmitting
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory
@@ -28,7 +28,9 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import LaunchPlan
+from hpcdash.services.submit.plan import after_in_full
 from tests.job.tiny_wheel import tiny_wheel
+from tests.support.job_rows import job_row, table_of
 from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
 
@@ -381,6 +383,8 @@ def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program
     assert done.status == 2
     assert "--after: 'abc' is not a job ID" in done.stderr
     assert "submit on" not in done.stderr
+    done = program("submit", request(program), "--after", "afterwards:1")
+    assert "--after: 'afterwards:1': 'afterwards' is none of afterany, afterok" in done.refused(2)
 
 
 def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
@@ -403,27 +407,23 @@ def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program:
     assert "the outcome of submitting night is unknown; hpcdash journal --settle looks for it" in done.stderr
 
 
-WANTED = Submission(b"#!/bin/sh\n", "job.sh", after=("12",))
+def store(backend: Any, asked: list[str]) -> Any:
+    async def ask(query: Query[Any]) -> Any:
+        asked.append(query.argv[-1])
+        return SimpleNamespace(table=table_of(job_row("12[3].pbs01", _number=12) | {"array_id": "12[].pbs01"}))
 
-
-def session(backend: Any, asked: list[tuple[str, ...]]) -> Any:
-    async def rows_of(job_ids: tuple[str, ...]) -> list[dict[str, str]]:
-        asked.append(job_ids)
-        return [{"id": "12[3].pbs01", "array_id": "12[].pbs01"}]
-
-    return cast(
-        "Any", SimpleNamespace(store=SimpleNamespace(backend=backend), actions=SimpleNamespace(rows_of=rows_of))
-    )
+    return cast("Any", SimpleNamespace(backend=backend, ask=ask))
 
 
 @pytest.mark.parametrize("backend", [SLURM, pbs_backend(Dialect.SLURM_WRAPPERS)])
 async def test_where_an_id_is_whole_as_it_is_written_nobody_is_asked(backend: Any) -> None:
-    asked: list[tuple[str, ...]] = []
-    assert await _after_in_full(WANTED, session(backend, asked)) == WANTED
+    asked: list[str] = []
+    assert await after_in_full(store(backend, asked), ("12", "afterok:13")) == ("12", "afterok:13")
     assert asked == []
 
 
 async def test_where_it_may_be_an_array_s_the_queue_tells() -> None:
-    asked: list[tuple[str, ...]] = []
-    wanted = await _after_in_full(WANTED, session(pbs_backend(Dialect.OPENPBS), asked))
-    assert (wanted.after, asked) == (("12[].pbs01",), [("12",)])
+    asked: list[str] = []
+    found = await after_in_full(store(pbs_backend(Dialect.OPENPBS), asked), ("12", "afterok:12", "afterok:7"))
+    assert found == ("afterany:12[].pbs01", "afterok:12[].pbs01", "afterok:7")
+    assert len(asked) == 1

@@ -63,6 +63,12 @@ def where(job: hpcdash.JobContext) -> tuple[str | None, str, str]:
     return job.job_id, str(job.output_dir), os.getcwd()
 
 
+@hpcdash.task(time="00:05:00", ntasks=4, mem="100M")
+def inspect_allocation(params: list[str] | None = None, *, job: hpcdash.JobContext) -> dict[str, Any]:
+    os.environ.update(job.torch_distributed_env())
+    return {"params": params, "rank": os.environ["RANK"], "world_size": job.world_size, "hosts": job.hostnames}
+
+
 @hpcdash.task(time="10m")
 def unreadable() -> None:
     raise Unreadable("one", "two")
@@ -85,6 +91,26 @@ def lingering(value: int | None) -> int:
     if value is None:
         raise ValueError("no value")
     return value
+
+
+@hpcdash.task(time="10m")
+def train(job: hpcdash.JobContext) -> int:
+    """Goes on until its kill switch is set; the step that it came to."""
+    from hpcdash.job import TrainingGuard
+
+    guard, step = TrainingGuard(), 0
+    while not guard.should_stop():
+        step += 1
+        guard.step(step, loss=1 / step)
+        if step < 50:
+            print(f"step {step} loss {1 / step:.6f}", flush=True)
+        time.sleep(0.02)
+    return step
+
+
+@hpcdash.task(time="10m")
+def vanishing(number: int) -> None:
+    os._exit(number)
 
 
 def square(number: int) -> int:

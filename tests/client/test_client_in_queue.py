@@ -14,6 +14,7 @@ import pytest
 
 import hpcdash
 from hpcdash.client.job import Launched, SubmittedJob
+from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import HpcdashError, UsageError
 from tests.embedded.queue_lab import until
 from tests.support.program import Program
@@ -83,7 +84,7 @@ def test_results_come_before_their_jobs_end(queue: hpcdash.Cluster, calls: Modul
     with pytest.raises(TimeoutError):
         jobs.wait(0.1)
     # What may be started again has not failed yet.
-    again = hpcdash.Job(SubmittedJob(queue, jobs.id, Launched(jobs.folder), None, (1,)), 1)
+    again = hpcdash.Job(SubmittedJob(queue, jobs.id, Launched(jobs.folder), (1,)), 1)
     with pytest.raises(TimeoutError):
         again.exception(1)
     jobs.cancel()
@@ -92,6 +93,43 @@ def test_results_come_before_their_jobs_end(queue: hpcdash.Cluster, calls: Modul
     executor = hpcdash.Executor(queue, time="10m")
     assert executor.submit(calls.lingering, 8).result(SECONDS) == 8
     executor.shutdown(cancel_futures=True)
+
+
+def test_a_training_is_charted_and_told_to_end(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
+    job = calls.train.with_options(kill_switch=str(tmp_path / "KILL")).submit()
+    array = queue.submit(hpcdash.Request(command="exit $SLURM_ARRAY_TASK_ID", slots=1, array=parse_tasks("0,3-4")))
+    with pytest.raises(UsageError, match="kill_switch"):
+        calls.add.with_options(begin="+1h").submit(1).kill_switch()
+    lines = job.logs(follow=True)
+    assert next(line for line in lines if line.startswith("step 40 "))
+    metrics = job.metrics("loss")
+    assert (metrics.index.name, metrics["loss"].loc[4]) == ("step", 0.25)
+    job.kill_switch()
+    assert job.result(SECONDS) > 40
+    # A request's tasks, which need not begin at 0, and again by their number.
+    assert isinstance(array, hpcdash.JobArray)
+    for one in (array, queue.attach(array.id)):
+        assert ([job.id for job in one], one.wait(SECONDS)) == (
+            [f"{array.id}_{task}" for task in (0, 3, 4)],
+            {"completed": 1, "failed": 2},
+        )
+    with pytest.raises(UsageError, match="calls no function"):
+        array[0].result(SECONDS)
+    assert queue.nodes()["state"].notna().all()
+
+
+def test_tasks_that_leave_nothing_are_looked_for_together(
+    queue: hpcdash.Cluster, calls: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", (0.05, 0.05))
+    jobs = calls.vanishing.map([1, 2, 3, 4, 5])
+    assert jobs.wait(SECONDS) == {"failed": 5}
+    before = queue.session.store.budget.sent
+    found = jobs.results(SECONDS, return_exceptions=True)
+    assert [str(error).partition("\n")[0] for error in found] == [
+        f"job {jobs.id}_{task} left no result: failed" for task in range(5)
+    ]
+    assert queue.session.store.budget.sent - before <= 4
 
 
 def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
@@ -170,6 +208,39 @@ def test_what_a_killed_program_submitted_is_not_submitted_twice(
         assert cluster.attach("1").result() == 7
 
 
+# A job imports the program that its function is of, but for what stands below `if __name__ == "__main__":`.
+PROGRAM = """\
+import hpcdash
+@hpcdash.task
+def one():
+    return 1
+@hpcdash.task
+def two():
+    with hpcdash.connect("local"):
+        return one.submit().result(60) + 1
+"""
+SUBMITTING = {
+    'if __name__ == "__main__":\n    hpcdash.connect("local")\n    print(two.submit().result(60))\n': "2",
+    'hpcdash.connect("local")\none.submit()\n': "submits one as careful.py is imported, which the job does too",
+    'if True:\n    hpcdash.connect("local")\n    print(one.submit().exception(60))\n': "submits one as careful.py",
+}
+
+
+def test_a_program_that_its_jobs_would_submit_again_is_told_so(person: Program) -> None:
+    running = []
+    for number, submitting in enumerate(SUBMITTING):
+        file = person.home / str(number) / "careful.py"
+        file.parent.mkdir()
+        file.write_text(PROGRAM + submitting)
+        running.append(
+            subprocess.Popen([sys.executable, file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    said = [process.communicate(timeout=SECONDS)[0] for process in running]
+    assert [expected in text for expected, text in zip(SUBMITTING.values(), said, strict=True)] == [True] * 3, said
+    # The first submits two, the last one.
+    assert len([*person.rows("jobs"), *person.rows("history")]) == 3
+
+
 def test_what_cannot_be_submitted_is_refused_before_anything_is(queue: hpcdash.Cluster, calls: ModuleType) -> None:
     with pytest.raises(HpcdashError, match="memroy"):
         calls.add.with_options(memroy="4G").submit(1)
@@ -193,6 +264,21 @@ def test_a_map_of_a_thousand_with_thirty_failures(queue: hpcdash.Cluster, calls:
     assert [result for result in found if isinstance(result, int)] == [number for number in numbers if number % 2]
 
 
+# Runs a notebook's cells as a kernel does: a cell may await, and its last expression is shown.
+NOTEBOOK = """\
+import ast, asyncio, inspect, json, sys
+async def run(cells):
+    for cell in cells:
+        body = ast.parse("".join(cell["source"]).replace("juno", "local"))
+        if isinstance(body.body[-1], ast.Expr):
+            body.body[-1].value = ast.Call(ast.Name("print", ast.Load()), [body.body[-1].value], [])
+        code = compile(ast.fix_missing_locations(body), "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if inspect.iscoroutine(found := eval(code, globals())):
+            await found
+asyncio.run(run([one for one in json.load(open(sys.argv[1]))["cells"] if one["cell_type"] == "code"]))
+"""
+
+
 def test_the_examples_run(person: Program, tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.mkdir()
@@ -203,10 +289,11 @@ def test_the_examples_run(person: Program, tmp_path: Path) -> None:
         ("chain.py", "local", str(tmp_path / "run")): "300 steps, in",
         ("map_files.py", "local", str(texts)): f"{texts / 'a.txt'}: 2",
         ("executor.py", "local"): "168 primes below 1000",
-        ("callbacks.py", "local"): "runner: job",
+        ("callbacks.py", "local"): "client: job",
+        ("-c", NOTEBOOK, str(folder / "notebook.ipynb")): ", 0.0, ",
     }
     running = {
-        words: subprocess.Popen([sys.executable, folder / words[0], *words[1:]], stdout=subprocess.PIPE, text=True)
+        words: subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder)
         for words in expected
     }
     said = {words: process.communicate(timeout=240)[0] for words, process in running.items()}

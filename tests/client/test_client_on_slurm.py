@@ -52,10 +52,14 @@ async def test_results_come_over_a_line_that_is_cut_and_to_nobody_else(
     odd = await calls.odd_alone.amap([1, 2, 3, 5])
     first = await calls.add.asubmit(odd[2], 10)
     context = await calls.where.asubmit()
+    ranks = await calls.inspect_allocation.asubmit(["a"])
     line.cut()
     assert await first.aresult(SECONDS) == 13
     job_id, folder, work_dir = await context.aresult(SECONDS)
     assert (job_id, work_dir) == (context.id, f"{folder}/code")
+    allocation = await ranks.aresult(SECONDS)
+    assert (allocation["params"], allocation["rank"], allocation["world_size"]) == (["a"], "0", 4)
+    assert allocation["hosts"]
     one, even, *others = await odd.aresults(SECONDS, return_exceptions=True)
     assert (one, others) == (1, [3, 5])
     assert type(even) is ValueError

@@ -14,7 +14,7 @@ import hpcdash
 from hpcdash.client.packaging import Code, find_code, is_by_value
 from hpcdash.client.task import prepare
 from hpcdash.client.tracking import TrackedJob
-from hpcdash.domain.request import Launcher, Request, Site, SlotType
+from hpcdash.domain.request import Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.job.callbacks import Callback
 from hpcdash.job.names import find
@@ -57,7 +57,8 @@ def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: 
         ({"gpus": 8}, (8, 8, SlotType.CUDA)),
         ({"gpus": 8, "nodes": 2}, (8, 4, SlotType.CUDA)),
         ({"nodes": 3}, (3, 1, SlotType.CPU)),
-        ({"ntasks": 8}, (8, None, SlotType.CPU)),
+        ({"ntasks": 8}, (8, 8, SlotType.CPU)),
+        ({"ntasks": 8, "nodes": 2, "gpus": 8}, (8, 4, SlotType.CUDA)),
         ({"slots": 6}, (6, None, None)),
     ],
 )
@@ -67,6 +68,14 @@ def test_what_a_function_asks_for_is_on_one_node_unless_it_says_how_many(
     request = request_of(calls, CallTarget(), **options)
     assert (request.slots, request.slots_per_node, request.slot_type) == expected
     assert (request.launcher is Launcher.SRUN) == ("ntasks" in options)
+
+
+def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleType) -> None:
+    target = CallTarget({"container": {"binds": ["/data"], "runtime": "podman"}}, is_here=True, python="/here/python")
+    request = request_of(calls, target, image="py:1")
+    assert request.container is not None
+    assert (request.container.image, request.container.binds) == ("py:1", ("/data",))
+    assert (request.container.runtime, request.call and request.call.python) == (Runtime.PODMAN, "python3")
 
 
 @pytest.mark.parametrize(
@@ -107,10 +116,13 @@ def test_where_the_code_is_from(calls: ModuleType) -> None:
         find_code(calls.square, "wheel", is_here=False)
 
 
-def test_a_job_without_hpcdash_has_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_hpcdash_has_its_names(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hpcdash.client", None)
     with pytest.raises(RuntimeError, match=r"hpcdash\.connect is not here"):
         find("hpcdash", "connect")("juno")
+    monkeypatch.setitem(sys.modules, "hpcdash.client.cluster", None)
+    with pytest.raises(RuntimeError, match=r"a task's submit is not here.*below if __name__"):
+        calls.add.submit(1)
     assert find("hpcdash", "task") is hpcdash.task
     with pytest.raises(AttributeError):
         find("hpcdash", "conect")

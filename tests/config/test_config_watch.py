@@ -171,7 +171,7 @@ def test_the_example_opened_is_good_and_states_the_defaults() -> None:
         default.snooze_seconds,
     )
     assert found.alerts.remind_seconds == default.alerts.remind_seconds
-    for rules in ("running", "hanging", "storage", "nodes", "chains", "saves", "failures", "notices"):
+    for rules in ("running", "hanging", "storage", "nodes", "chains", "saves", "failures", "pools", "notices"):
         assert getattr(found, rules), rules
     assert len(found.notices) == 4
     assert found.terminal is not None

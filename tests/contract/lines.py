@@ -139,7 +139,7 @@ def _submissions(*options: str) -> tuple[tuple[str, ...], ...]:
     return (
         ("submit", "train.sh", "--dry-run"),
         ("submit", "train.sh", "--dry-run", "--format", "json"),
-        ("submit", "plain.sh", "--array", "1-10%2", "--after", "57,62", "--hold", "--dry-run"),
+        ("submit", "plain.sh", "--array", "1-10%2", "--after", "57,afterok:62", "--hold", "--dry-run"),
         ("submit", "plain.sh", "--dry-run", "--", *options),
         ("submit", "plain.sh", "--dry-run", "--", *options, "--", "one", "two words"),
         ("submit", "plain.sh", "--array", "1-10:0", "--dry-run"),

@@ -167,7 +167,7 @@ def test_a_link_in_the_spool_is_not_run(queue: QueueLab, on_queue: Program, tmp_
 def holding(folder: Path) -> tuple[Path, Path]:
     """A script that runs until a file is there, and the file."""
     script, go = folder / "hold.sh", folder / "go"
-    script.write_text(f"#!/bin/bash\nuntil [ -e {go} ]; do sleep 0.2; done\n")
+    script.write_text(f"#!/bin/bash\necho held; until [ -e {go} ]; do sleep 0.2; done\n")
     return script, go
 
 
@@ -176,7 +176,10 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
 ) -> None:
     job = done(on_queue("alloc", "--cpus", "1", "--time", "1h", "--keep", "--idle-limit", "4s", "--hold"))
     script, go = holding(tmp_path)
-    assert done(on_queue("submit", str(script), "--in", job)) == "1"
+    handed = on_queue("submit", str(script), "--in", job)
+    assert done(handed) == "1"
+    assert f"run 1 of job {job} waits for job {job} to start (held)" in handed.stderr
+    following = asyncio.ensure_future(asyncio.to_thread(on_queue, "log", job, "--run", "1", "-f"))
     queue.act("release", job)
     queue.wait(job, "running")
     # The run keeps it in use until the shell is there; that stays for longer than the limit.
@@ -185,6 +188,9 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
         await screen.until("here", SECONDS)
         go.touch()
         assert await screen.ended(SECONDS) == 5
+    followed = await following
+    assert (followed.status, followed.text) == (0, "held\n"), followed
+    assert "run 1 completed" in followed.stderr
     assert queue.ended(job, SECONDS).state == "completed"
     assert "nothing was run in it for 4 s" in on_queue("log", job).text
 

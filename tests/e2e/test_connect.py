@@ -14,12 +14,14 @@ from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchRecords
 from tests.embedded.queue_lab import QueueLab
 from tests.support.cut_line import CutLine, ssh_config_through
+from tests.support.process_lists import seen_command_lines
 from tests.support.program import Program, home_with
 from tests.support.screen import Screen, dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.sshd import until_gone
 
 SECONDS = 60.0
+SECRET = "hunter2"
 # It is no option, no word of a shell's and no markup.
 ODD = "-a'b $(touch x) [red]\"!`c`\\"
 
@@ -91,22 +93,29 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
 ) -> None:
     folder = queue.work / ODD
     folder.mkdir()
-    job = queue.submit("sleep 600", "--cpus-per-task=2", env={"SEED": "a  b\n\x1bc"}, cwd=folder)
+    job = queue.submit("sleep 600", "--cpus-per-task=2", env={"SEED": "a  b\n\x1bc", "TOKEN": SECRET}, cwd=folder)
     queue.wait(job, "running")
-    async with connected(on_queue, job) as screen:
-        await screen.until("shell>", SECONDS)
-        screen.type('[ "$SEED" = "$(printf "a  b\\n\\033c")" ] && echo seed of job $SLURM_JOB_ID; ls -N ..; exit 3\r')
-        text = await ended(screen, 3)
+    with seen_command_lines(SECRET, "sleep 0.55") as seen:
+        async with connected(on_queue, job) as screen:
+            await screen.until("shell>", SECONDS)
+            screen.type('[ "$SEED" = "$(printf "a  b\\n\\033c")" ] && echo seed of job $SLURM_JOB_ID; ls -N ..\r')
+            screen.type("echo secret of ${#TOKEN}; sleep 0.55; exit 3\r")
+            text = await ended(screen, 3)
+        answer = await asyncio.to_thread(on_queue, "exec", job, "--", "sh", "-c", "echo ${#TOKEN}; sleep 0.55")
     assert f"seed of job {job}" in text
+    assert f"secret of {len(SECRET)}" in text
+    assert answer.text == f"{len(SECRET)}\n"
+    # The job's environment comes along, and is nowhere to be seen.
+    assert [line for line in seen if "sleep 0.55" in line]
+    assert not [line for line in seen if SECRET in line]
+    assert not [path for path in on_queue.home.parent.glob("state/*") if SECRET.encode() in path.read_bytes()]
     assert ODD in text
     assert not (folder / "x").exists()
 
     waiting = queue.submit("true")
     over = queue.submit("true")
     queue.act("cancel", over)
-    assert f"job {waiting} is pending: there is nothing to connect to before it runs" in await said_by(
-        on_queue, waiting
-    )
+    assert f"job {waiting} is not running yet (pending)" in await said_by(on_queue, waiting)
     assert f"job {over} has ended (cancelled)" in await said_by(on_queue, over)
     said = await said_by(on_queue, job, "--node", "1")
     assert f"job {job} has no node 1 Its nodes: 0 " in said
@@ -114,30 +123,67 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     assert "connect needs a terminal" in on_queue("connect", job).refused(2)
 
 
-async def test_a_launch_in_a_container_has_its_shell_inside_or_says_why_not(
+# As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and another root. The
+# shell that starts it has the namespaces, and the root of the machine.
+MOUNTED = "set -e; mkdir root; mount -t tmpfs none root; cd root; mkdir usr proc bin mnt; mount --rbind /proc proc\n"
+WHOLE = (
+    f"{MOUNTED}mount --rbind /usr usr; rmdir bin; for one in bin lib lib64; do ln -s usr/$one $one; done\n"
+    'touch mnt/inside; export IN_IMAGE="it\'s in"; chroot . sleep 600.5; true\n'
+)
+# As of an image from scratch: a shell, and what the command needs.
+BARE = (
+    f"{MOUNTED}mkdir usr/lib usr/lib64; mount --rbind /usr/lib usr/lib; mount --rbind /usr/lib64 usr/lib64\n"
+    "for one in lib lib64; do ln -s usr/$one $one; done\n"
+    "for one in sleep sh; do touch bin/$one; mount --bind /usr/bin/$one bin/$one; done\n"
+    "export IN_IMAGE=bare PATH=/bin; /usr/sbin/chroot . sleep 600.25; true\n"
+)
+
+
+async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_unasked(
     queue: QueueLab, on_queue: Program, tmp_path: Path
 ) -> None:
-    # As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and another root. The
-    # shell that starts it has the namespaces, and the root of the machine.
-    inside = queue.work / "inside"
-    inside.write_text(
-        "set -e; mkdir root; mount -t tmpfs none root; cd root; mkdir usr proc mnt work; mount --rbind /usr usr\n"
-        "mount --rbind /proc proc; for one in bin lib lib64; do ln -s usr/$one $one; done; touch mnt/inside\n"
-        'export IN_IMAGE="it\'s in"; chroot . sleep 600.5; true\n'
-    )
-    contained = queue.submit(f"exec unshare --user --map-root-user --mount sh {inside}", "--job-name=a")
-    bare = queue.submit("sleep 600", "--job-name=b")
+    queue.set_slots(cpus=3, gpus=0, grace_seconds=1)
     records = LaunchRecords(tmp_path / "state", "local")
-    for job, name in ((contained, "a"), (bare, "b")):
-        queue.wait(job, "running")
+
+    def launched(name: str, script: str, how: str = "exec unshare --user --map-root-user --mount sh") -> str:
+        folder = queue.work / name
+        folder.mkdir()
+        (folder / "inside").write_text(script)
+        job = queue.submit(f"{how} {folder}/inside", f"--job-name={name}", env={"TOKEN": SECRET}, cwd=folder)
         request = 'command = "true"\n[container]\nimage = "/image.sif"\n'
         records.launched(LaunchRecord(f"/launch/{name}", "", job, name, "always", "", 1, 1.0, request))
-    await until("the container", lambda: "sleep 600.5 " in queue.processes().values())
-    async with connected(on_queue, contained, "--", "sh", "-c", "ls /mnt; echo $IN_IMAGE; exit 3") as screen:
-        assert "inside\nit's in" in await ended(screen, 3)
-    async with connected(on_queue, bare, "--", "sh", "-c", "exit 4") as screen:
-        said = " ".join((await ended(screen, 4)).split())
-        assert "outside of the job's container, which cannot be entered: no process in it is to be seen" in said
+        queue.wait(job, "running")
+        return job
+
+    contained, bare, absent = launched("a", WHOLE), launched("b", BARE), launched("c", "sleep 600", "sh")
+    for seconds in ("600.5", "600.25"):
+        await until("the container", lambda seconds=seconds: f"sleep {seconds} " in queue.processes().values())
+
+    async def said(status: int, *words: str) -> str:
+        async with connected(on_queue, *words) as screen:
+            return " ".join((await ended(screen, status)).split())
+
+    async def shell_outside() -> None:
+        async with connected(on_queue, absent) as screen:
+            await screen.until("outside of the container? [y/N]", SECONDS)
+            screen.type("y\r")
+            await screen.until("shell>", SECONDS)
+            screen.type("exit 5\r")
+            await ended(screen, 5)
+
+    with seen_command_lines(SECRET) as seen:
+        within = await said(3, contained, "--", "sh", "-c", "ls /mnt; echo $IN_IMAGE ${#TOKEN}; sleep 0.5; exit 3")
+    program, refused, outside, _ = await asyncio.gather(
+        said(0, bare, "--", "sh", "-c", "type true cat; echo image $IN_IMAGE"),
+        said(126, absent, "--", "sh", "-c", "echo r''an"),
+        said(4, absent, "--outside", "--", "sh", "-c", "echo r''an; exit 4"),
+        shell_outside(),
+    )
+    assert f"inside it's in {len(SECRET)}" in within
+    assert not seen
+    assert "cat: not found image bare" in program
+    assert "cannot be entered: no process in it is to be seen" in refused
+    assert ("ran" in refused.split(), "ran" in outside.split()) == (False, True)
 
 
 async def test_the_dashboard_comes_back_as_it_was_and_says_that_the_job_has_ended(
@@ -196,10 +242,9 @@ async def test_read_only_opens_no_shell(queue: QueueLab, on_queue: Program) -> N
 
 @pytest.fixture
 def gpu_job(slurm_lab: SlurmLab) -> Iterator[str]:
-    """On two nodes, with both GPUs of each."""
-    job = slurm_lab.submit(
-        "alice", "-J", ODD, "-p", "gpu", "-N2", "--gres=gpu:2", script="#!/bin/sh\nsrun sleep 3600\n"
-    )
+    """On two nodes, with both GPUs of each, as a request asks for them."""
+    asked = ("-N2", "--gpus=4", "--tasks-per-node=1", "--gpus-per-task=2")
+    job = slurm_lab.submit("alice", "-J", ODD, "-p", "gpu", *asked, script="#!/bin/sh\nsrun sleep 3600\n")
     slurm_lab.wait_state(job, "RUNNING", seconds=60)
     yield job
     slurm_lab.admin("scancel", "--quiet", job, check=False)
@@ -228,7 +273,7 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
 
     bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
     said = await said_by(bob, gpu_job)
-    assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner connects to it" in said
+    assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner gets inside" in said
     assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(over_ssh, gpu_job, "--node", "2")
 
 

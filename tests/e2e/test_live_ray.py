@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+import hpcdash
 from tests.support.api import OTHER, TOKEN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.ray_cluster import RayCluster, until, why_no_ray
@@ -34,6 +36,18 @@ def shard(number):
 time.sleep(1000)
 """
 TRAINING = "for i in $(seq 1 1000); do echo step $i loss $((1000 - i)); sleep 0.1; done"
+
+FUNCTIONS = """
+import time
+import hpcdash
+@hpcdash.task(result_format="json")
+def train(steps, pause=0.0):
+    for step in range(1, steps + 1):
+        print(f"step {step} loss {steps - step}", flush=True)
+        time.sleep(pause)
+    return {"steps": steps}
+"""
+SECONDS = 120.0
 
 
 @pytest.fixture
@@ -116,8 +130,11 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     until("it to be gone", lambda: job_id not in [row["id"] for row in program.rows("history")], 30)
 
 
-def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(ray: RayCluster, program: Program) -> None:
+def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(
+    ray: RayCluster, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed, done = submit(program, "echo about to fail; exit 7"), submit(program, "echo '$(touch x)'")
+    functions_from_python(ray, program, tmp_path, monkeypatch)
     row = ended(ray, program, failed, "failed")
     assert (row["exit_code"], row["reason"]) == (7, "JOB_ENTRYPOINT_COMMAND_ERROR")
     assert "about to fail" in program("log", failed).text
@@ -147,6 +164,28 @@ def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(ray: RayCl
         assert api("POST", f"{path}/terminate", {}).json["done"] is True
     finally:
         api.end()
+
+
+def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a function returns comes back from the log; another program finds its job and ends it."""
+    folder = tmp_path / "functions"
+    folder.mkdir()
+    (folder / "ray_functions.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(folder))
+    for name, value in program.environment.items():
+        monkeypatch.setenv(name, value)
+    train = importlib.import_module("ray_functions").train
+    with hpcdash.connect(ray.url) as cluster:
+        long, short = train.submit(1000, pause=0.1), train.submit(3)
+        assert next(line for line in long.logs(follow=True) if line.startswith("step")) == "step 1 loss 999"
+        cluster.attach(long.id).cancel()
+        assert short.result(SECONDS) == {"steps": 3}
+        assert (short.wait(SECONDS), "step 3 loss 0\n" in short.logs()) == ("completed", True)
+        assert list(short.metrics()["loss"]) == [2, 1, 0]
+        assert long.wait(SECONDS) == "cancelled"
+        with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
+            long.result(SECONDS)
+        assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}
 
 
 def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:

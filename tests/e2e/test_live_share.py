@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import random
+import shlex
 import shutil
-import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.shared_pool import SharedPool
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
@@ -32,11 +29,14 @@ launch_program = "{program}"
 [share.lab]
 nodes = 5
 queue = "staff"
-poll_seconds = 0.5
+poll_seconds = 0.3
 grace_seconds = {grace}
 start_seconds = 20
 retry_seconds = 5
+coordinator = "{coordinator}"
+state_file = "{published}"
 choosers = ["{alice}", "{bob}"]
+as_owners = {as_owners}
 [[share.lab.quotas]]
 priority = "NORMAL"
 nodes = 3
@@ -61,49 +61,64 @@ done
 SAVES = "echo $step > saved.new; mv saved.new saved; echo ready > {launch}/suspend.ready; exec sleep 600"
 
 
-class Pool:
+class Pool(SharedPool):
     """The pool `lab`, its coordinator, and what people submit to it."""
 
-    def __init__(self, lab: SlurmLab, site: SudoSite, folder: Path, grace: float) -> None:
-        self.lab, self.site, self.folder = lab, site, folder
+    def __init__(self, lab: SlurmLab, site: SudoSite, folder: Path, grace: float, *, as_owners: bool = False) -> None:
+        super().__init__(folder)
+        self.lab, self.site = lab, site
         self.users = {"alice": site.alice, "bob": site.bob, "carol": site.outsider}
-        self.account = site.launcher
-        home = site.home(self.account)
-        (home / "config" / "hpcdash").mkdir(parents=True, exist_ok=True)
-        text = CONFIG.format(root=site.root, program=site.program, grace=grace, alice=site.alice, bob=site.bob)
-        (home / "config" / "hpcdash" / "config.toml").write_text(text)
-        shutil.rmtree(home / "hpcdash-state", ignore_errors=True)
-        self.log = folder / "coordinator.log"
-        self.coordinator: subprocess.Popen[bytes] | None = None
+        self.owners: dict[str, str] = {}
+        self.published = site.top / "published" / "lab.json"
+        self.published.unlink(missing_ok=True)
+        shutil.rmtree(site.home(site.launcher) / "hpcdash-state", ignore_errors=True)
+        self.configure(
+            CONFIG.format(
+                root=site.root,
+                program=site.program,
+                grace=grace,
+                alice=site.alice,
+                bob=site.bob,
+                coordinator=site.launcher,
+                published=self.published,
+                as_owners=str(as_owners).lower(),
+            )
+        )
 
-    def argv(self, *words: str) -> list[str]:
-        home = self.site.home(self.account)
+    def configure(self, text: str) -> None:
+        """The configuration of whoever coordinates, and of whoever submits."""
+        self.config = text
+        for account in (self.site.launcher, *self.users.values()):
+            folder = self.site.home(account) / "config" / "hpcdash"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.toml").write_text(text)
+
+    def argv(self, account: str, *words: str) -> tuple[str, ...]:
+        home = self.site.home(account)
         variables = (f"HPCDASH_STATE={home}/hpcdash-state", f"XDG_CONFIG_HOME={home}/config", "LANG=C.UTF-8")
         slurm = [f"{name}={value}" for name, value in self.lab.env.items()]
-        program = (sys.executable, "-m", "hpcdash", "--local", "share", *words)
-        return [*self.site.argv_as(self.account), *variables, *slurm, "PYTHONDONTWRITEBYTECODE=1", *program]
+        program = (sys.executable, "-m", "hpcdash", "--local", *words)
+        return (*self.site.argv_as(account), *variables, *slurm, "PYTHONDONTWRITEBYTECODE=1", *program)
 
-    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        home = self.site.home(self.account)
-        return subprocess.run(self.argv(*words), capture_output=True, text=True, check=False, timeout=90, cwd=home)
+    def coordinator_call(self, *words: str) -> tuple[Sequence[str], Path, Mapping[str, str] | None]:
+        account = self.site.launcher
+        return self.argv(account, "share", *words), self.site.home(account), None
 
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.coordinator = subprocess.Popen(
-                self.argv("run", "lab"),
-                cwd=self.site.home(self.account),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    def call_as(self, user: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """hpcdash as somebody who shares the pool."""
+        return self.run_as(self.users[user], *words)
 
-    def kill(self) -> None:
-        assert self.coordinator is not None
-        self.coordinator.kill()
-        self.coordinator.wait(60)
+    def run_as(self, account: str, *words: str) -> subprocess.CompletedProcess[str]:
+        argv, home = self.argv(account, *words), self.site.home(account)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=90, cwd=home)
 
-    def work(self, user: str, name: str) -> Path:
-        return self.lab.work_dir(self.users[user]) / name
+    def work(self, name: str) -> Path:
+        return self.lab.work_dir(self.users[self.owners[name]]) / name
+
+    def add(self, name: str, *, is_hot: bool = False) -> str:
+        if is_hot:
+            return self.submit("alice", name, "HIGH", 3)
+        return self.submit({"one": "alice", "two": "bob", "three": "carol"}[name], name, "NORMAL", 2)
 
     def submit(
         self,
@@ -115,9 +130,11 @@ class Pool:
         told: str = SAVES,
         before: str = "",
         launch: str | None = None,
+        queue: str = QUEUE,
     ) -> str:
         """As `hpcdash submit` has it: a launch's folder, and a held job whose comment names both."""
-        account, work = self.users[user], self.work(user, name)
+        self.owners[name] = user
+        account, work = self.users[user], self.work(name)
         work.mkdir()
         shutil.chown(work, account)
         folder = self.site.root / f"{name}-{work.stat().st_ino}"
@@ -128,66 +145,32 @@ class Pool:
                 shutil.chown(path, account)
         text = TRAINING.format(work=work, launch=folder, told=told.format(launch=folder), before=before)
         mark = f"--comment=hpcdash-share:{priority}:{folder if launch is None else launch}"
-        asked = ("--hold", "--requeue", "--open-mode=append", f"--partition={QUEUE}", f"--account={ACCOUNT}")
+        asked = ("--hold", "--requeue", "--open-mode=append", f"--partition={queue}", f"--account={ACCOUNT}")
         words = (*asked, f"--nodes={nodes}", "--exclusive", f"--output={work}/%j.out", f"--job-name={name}", mark)
         return self.lab.submit(account, *words, *options, script=text)
-
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        answer = self.call("show", "lab", "--format", "json")
-        found = json.loads(answer.stdout)["tasks"] if answer.returncode == 0 else []
-        return {one["name"]: one for one in found}
-
-    def until(self, **wanted: str) -> dict[str, dict[str, Any]]:
-        """Wait until tasks are in these states; all tasks, as `hpcdash share show` has them."""
-        wait_until(
-            f"{wanted}",
-            lambda: wanted.items() <= self.states().items(),
-            240,
-            lambda: f"{self.states()}\n{self.log.read_text()}\n{self.queue()}",
-        )
-        return self.tasks()
-
-    def states(self) -> dict[str, str]:
-        """The states alone, without a program a look."""
-        file = self.site.home(self.account) / "hpcdash-state" / "share" / "lab" / "share.db"
-        if not file.exists():
-            return {}
-        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=20)) as database:
-            try:
-                return dict(database.execute("SELECT name, state FROM tasks").fetchall())
-            except sqlite3.OperationalError:
-                # Its tables are being made.
-                return {}
 
     def queue(self) -> str:
         return self.lab.admin("squeue").stdout.decode()
 
-    def enough(self, user: str, *names: str) -> None:
-        for name in names:
-            (self.work(user, name) / "enough").touch()
-
-    def steps(self, user: str, name: str) -> list[int]:
-        file = self.work(user, name) / "steps"
-        return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-    def lost_nothing(self, user: str, task: dict[str, Any]) -> None:
-        """Each step was taken once, however often the task was interrupted, and each run was noted."""
-        steps = self.steps(user, task["name"])
-        assert steps == list(range(1, len(steps) + 1)), task
-        starts = (self.work(user, task["name"]) / "starts").read_text().split()
-        assert len(task["runs"]) == len(starts) == task["suspended"] + 1, (task, self.log.read_text())
-        assert [run["how"] for run in task["runs"]] == [*["suspended"] * task["suspended"], "succeeded"]
+    def nodes_of(self, job_id: str) -> list[str]:
+        """The names of a running job's nodes."""
+        found = self.lab.admin("squeue", "-h", "-o", "%N", "-j", job_id).stdout.decode().strip()
+        return self.lab.admin("scontrol", "show", "hostnames", found).stdout.decode().split()
 
 
 @pytest.fixture(scope="module")
-def site(slurm_lab: SlurmLab) -> Iterator[SudoSite]:
+def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SudoSite]:
     if reason := why_no_sudo():
         pytest.skip(reason)
     with sudo_site() as site:
         if site.run_as(site.launcher, sys.executable, "-c", "import hpcdash").returncode != 0:
             pytest.skip(f"other accounts cannot run {sys.executable}")
         subprocess.run(["usermod", "-a", "-G", site.group, site.outsider], check=True, timeout=60)
-        site.install(commands=("scontrol",))
+        variables = site.top / "slurm.env"
+        variables.write_text("".join(f"{name}={value}\n" for name, value in slurm_lab.env.items()))
+        site.install(commands=("scontrol", "scancel"), env_file=str(variables))
+        (site.top / "published").mkdir()
+        shutil.chown(site.top / "published", site.launcher)
         users = ",".join((site.alice, site.bob, site.outsider, site.launcher))
         slurm_lab.admin("sacctmgr", "-i", "add", "user", users, f"account={ACCOUNT}")
         slurm_lab.admin("sacctmgr", "-i", "modify", "user", site.launcher, "set", "adminlevel=operator")
@@ -203,18 +186,18 @@ def site(slurm_lab: SlurmLab) -> Iterator[SudoSite]:
 
 @pytest.fixture
 def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
-    for user in (site.alice, site.bob, site.outsider):
-        for left in clean_slurm.work_dir(user).iterdir():
+    for folder in (site.root, *map(clean_slurm.work_dir, (site.alice, site.bob, site.outsider))):
+        for left in folder.iterdir():
             shutil.rmtree(left)
-    pool = Pool(clean_slurm, site, tmp_path, getattr(request, "param", 60.0))
+    grace, as_owners = getattr(request, "param", (60.0, False))
+    pool = Pool(clean_slurm, site, tmp_path, grace, as_owners=as_owners)
     try:
         yield pool
     finally:
-        if pool.coordinator is not None and pool.coordinator.poll() is None:
-            pool.kill()
+        pool.kill()
 
 
-@pytest.mark.parametrize("pool", [3.0], indirect=True)
+@pytest.mark.parametrize("pool", [(3.0, False)], indirect=True)
 def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     pool.submit("bob", "good", "NORMAL")
     pool.submit("bob", "slow", "NORMAL", told="sleep 300")
@@ -245,49 +228,27 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     denied = pool.lab.as_user(pool.users["bob"], "scontrol", "release", tasks["slow"]["id"], check=False)
     assert b"denied" in denied.stderr
     pool.lab.as_user(pool.users["carol"], "scancel", tasks["deaf"]["id"])
-    pool.enough("alice", "hot")
-    pool.enough("bob", "slow", "good", "third")
+    # What an owner asks for goes through Slurm, which nobody else can do for them. The node is the next one's.
+    good = tasks["good"]["id"]
+    other = pool.call_as("carol", "share", "stop", good, "--yes")
+    assert f"job {good} is {pool.users['bob']}'s" in other.stderr
+    assert pool.call_as("bob", "share", "suspend", good, "--yes").returncode == 0
+    pool.until(good="paused", slow="running")
+    assert pool.call_as("bob", "share", "resume", good, "--yes").returncode == 0
+    pool.enough("hot", "slow", "good", "third")
     tasks = pool.until(hot="succeeded", deaf="stopped", good="succeeded", slow="succeeded", third="succeeded")
-    pool.lost_nothing("bob", tasks["good"])
+    pool.assert_nothing_lost("good")
     assert all(run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"])
 
 
-def kill_often(pool: Pool, kills: int) -> None:
-    """A coordinator that is killed again and again, while a task of higher priority comes and goes."""
-    chance = random.Random(kills)
-    owners = {"one": "alice", "two": "bob", "three": "carol"}
-    for name, user in owners.items():
-        pool.submit(user, name, "NORMAL", 2)
-    pool.start()
-    pool.until(one="running", two="running", three="waiting")
-    hot = 0
-    for number in range(kills):
-        if number % 3 == 0:
-            hot += 1
-            pool.submit("alice", f"hot{hot}", "HIGH", 3)
-        if number % 3 == 2:
-            pool.enough("alice", f"hot{hot}")
-        time.sleep(chance.uniform(1.0, 4.0))
-        pool.kill()
-        pool.start()
-    pool.enough("alice", *(f"hot{number}" for number in range(1, hot + 1)))
-    pool.until(**{f"hot{number}": "succeeded" for number in range(1, hot + 1)})
-    for name, user in owners.items():
-        pool.enough(user, name)
-    tasks = pool.until(**dict.fromkeys(owners, "succeeded"))
-    for name, user in owners.items():
-        pool.lost_nothing(user, tasks[name])
-    assert sum(tasks[name]["suspended"] for name in owners) >= 1
-
-
 def test_a_coordinator_that_is_killed_goes_on(pool: Pool) -> None:
-    kill_often(pool, 5)
+    pool.kill_often(3, (0.5, 2.5))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(pool: Pool) -> None:
-    kill_often(pool, 50)
+    pool.kill_often(50, (1.0, 4.0))
 
 
 @pytest.mark.long
@@ -299,42 +260,33 @@ def test_tasks_outlive_the_controller_and_a_drained_node(pool: Pool) -> None:
     with pool.lab.controller_down():
         wait_until("the coordinator to say so", lambda: "trying again" in pool.log.read_text(), 60)
     # The node is the second's until that ends; what waits for it then does not get it.
-    found = pool.lab.admin("squeue", "-h", "-o", "%N", "-j", tasks["second"]["id"]).stdout.decode()
-    node = subprocess.run(
-        ["scontrol", "show", "hostnames", found.strip()],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env={**os.environ, **pool.lab.env},
-    ).stdout.split()[0]
+    node = pool.nodes_of(tasks["second"]["id"])[0]
     pool.lab.admin("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
     pool.submit("alice", "third", "NORMAL", 2)
     pool.until(third="waiting", first="running", second="running")
-    pool.enough("carol", "second")
+    pool.enough("second")
     pool.until(second="succeeded")
     pool.submit("carol", "fourth", "NORMAL")
     # Four of five nodes are left, and three are the first's: who came first waits, and so do those behind.
     pool.until(fourth="waiting", third="waiting", first="running")
     pool.lab.admin("scontrol", "update", f"nodename={node}", "state=resume")
     pool.until(third="running", first="running")
-    pool.enough("bob", "first")
-    pool.enough("alice", "third")
-    pool.enough("carol", "fourth")
-    tasks = pool.until(first="succeeded", second="succeeded", third="succeeded", fourth="succeeded")
-    for name, user in {"first": "bob", "second": "carol", "third": "alice"}.items():
-        pool.lost_nothing(user, tasks[name])
+    pool.enough("first", "third", "fourth")
+    pool.until(first="succeeded", second="succeeded", third="succeeded", fourth="succeeded")
+    pool.assert_nothing_lost("first", "second", "third", "fourth")
+    # Nothing was to start on the node while it was drained.
+    assert "did not start" not in pool.log.read_text()
 
 
-@pytest.mark.parametrize("pool", [1.0], indirect=True)
+@pytest.mark.parametrize("pool", [(1.0, False)], indirect=True)
 def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     victim = pool.submit("alice", "victim", "NORMAL")
     folder = next(path for path in pool.site.root.iterdir() if path.name.startswith("victim-"))
-    elsewhere = pool.folder / "elsewhere"
+    elsewhere = pool.log.parent / "elsewhere"
     elsewhere.touch()
     # The folder of someone else, one that is no launch, one that leads out by a name, and a link for the command.
     pool.submit("bob", "thief", "NORMAL", launch=str(folder))
-    pool.submit("bob", "outside", "NORMAL", launch=str(pool.work("bob", "outside")))
+    pool.submit("bob", "outside", "NORMAL", launch=str(pool.lab.work_dir(pool.users["bob"]) / "outside"))
     pool.submit("bob", "leading", "NORMAL", launch=f"{pool.site.root}/../launches/x")
     linked = pool.site.root / "linked"
     linked.mkdir(0o700)
@@ -347,8 +299,19 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     pool.submit("carol", "stays", "NORMAL", 1, "--no-requeue")
     hostile = "x';touch ${HOME}/x;'\x1b[31m"
     named = pool.submit("carol", "odd", "NORMAL", 1, f"--job-name={hostile}", "--comment=hpcdash-share:ROOT:/x\n;")
+    # A name of a task's own does not keep the others from theirs; one that is released already is put back.
+    odd = pool.submit("carol", "weird", "NORMAL", 1, f"--job-name=JobId=1 {hostile}")
+    pool.lab.as_user(pool.users["carol"], "scontrol", "release", odd)
     pool.start()
-    tasks = pool.until(victim="running", thief="running", outside="running", range="refused", stays="refused")
+    tasks = pool.until(
+        victim="running",
+        thief="running",
+        outside="running",
+        range="refused",
+        stays="refused",
+        **{f"JobId=1 {hostile}": "waiting"},
+    )
+    pool.lab.wait_state(odd, "PENDING")
     assert tasks["range"]["why"] == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
     assert "--no-requeue" in tasks["stays"]["why"]
     assert {one["user"] for one in tasks.values() if one["name"] in ("thief", "outside")} == {pool.users["bob"]}
@@ -361,3 +324,162 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     assert (folder / "suspend").read_bytes() == b""
     assert elsewhere.read_bytes() == b""
     assert pool.lab.job_states(victim) == {"RUNNING"}
+
+
+KINDS = """
+[share.named]
+nodes = 2
+node_list = "n[2-3]"
+queue = "staff"
+[share.reserved]
+nodes = 2
+reservation = "{reservation}"
+[share.urgent]
+nodes = 2
+qos = "high"
+"""
+QUOTAS = """
+[[share.{name}.quotas]]
+priority = "LOW"
+nodes = 2
+[[share.{name}.quotas]]
+priority = "NORMAL"
+nodes = 2
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "nodes"), [("named", {"n2", "n3"}), ("reserved", {"n1", "g1"}), ("urgent", None)])
+def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_cron(
+    pool: Pool, name: str, nodes: set[str] | None
+) -> None:
+    lab, site = pool.lab, pool.site
+    reservation = f"{site.prefix}-r"
+    text = pool.config + KINDS.format(reservation=reservation)
+    pool.published = site.top / "published" / f"{name}.json"
+    settings = f'coordinator = "{site.launcher}"\nstate_file = "{pool.published}"\nchoosers = ["*"]\n'
+    text = text.replace(f"[share.{name}]\n", f"[share.{name}]\n{settings}grace_seconds = 20\n")
+    pool.configure(text + QUOTAS.format(name=name))
+    users = ",".join(pool.users.values())
+    lab.admin("sacctmgr", "-i", "modify", "user", "where", f"name={users}", "set", "qos+=high")
+    lab.admin("scontrol", "create", f"reservation={reservation}", "starttime=now", "duration=60", "nodes=n1,g1",
+              f"users={users}")  # fmt: skip
+    try:
+        # What is submitted by its pool's name goes where that is; more than its quota ever gives does not.
+        pool.owners["low"] = "alice"
+        pool.work("low").mkdir()
+        shutil.chown(pool.work("low"), pool.users["alice"])
+        folder = "${HPCDASH_SUSPEND%/*}"
+        script = TRAINING.format(work=pool.work("low"), launch=folder, told=SAVES.format(launch=folder), before="")
+        # The other node waits for the end.
+        others = f"[ $HPCDASH_SUSPEND ] || {{ while [ ! -e {pool.work('low')}/enough ]; do sleep 0.1; done; exit; }}"
+        request = site.home(pool.users["alice"]) / "REQUEST.toml"
+        fields = {"name": "low", "pool": name, "share": "LOW", "slot_type": "cpu", "slots_per_node": 1}
+        fields |= {"account": ACCOUNT, "labels": ["nlp", "7B"], "extra_args": ["--exclusive"]}
+        fields |= {"command": f"{others}\n{script}"} | ({} if name == "named" else {"queue": QUEUE})
+        assert pool.call("run", name, "--once").returncode == 0
+        for slots, status, words in ((3, 2, f"pool {name} refuses this: it asks for 3 nodes"), (2, 0, "")):
+            lines = (f"{key} = {json.dumps(value)}\n" for key, value in {**fields, "slots": slots}.items())
+            request.write_text("".join(lines))
+            submitted = pool.call_as("alice", "submit", str(request), "--yes")
+            assert (submitted.returncode, words in submitted.stderr) == (status, True), submitted
+
+        def come_about(**wanted: str) -> dict[str, dict[str, Any]]:
+            wait_until(
+                f"{wanted}",
+                lambda: pool.call("run", name, "--once").returncode == 0 and wanted.items() <= pool.states().items(),
+                120,
+                lambda: f"{pool.states()}\n{pool.queue()}",
+            )
+            return pool.tasks()
+
+        tasks = come_about(low="running")
+        assert tasks["low"]["labels"] == ["nlp", "7B"]
+        if nodes is not None:
+            assert set(pool.nodes_of(tasks["low"]["id"])) == nodes
+        options = {"named": (), "reserved": (f"--reservation={reservation}",), "urgent": ("--qos=high",)}
+        pool.submit("bob", "high", "NORMAL+labels=nlp", 1, *options[name])
+        tasks = come_about(high="running", low="waiting")
+        assert [run["how"] for run in tasks["low"]["runs"]] == ["suspended"]
+        if nodes is not None:
+            assert set(pool.nodes_of(tasks["high"]["id"])) < nodes
+        shown = pool.call_as("carol", "share", "show", name, "--filter", "labels:7b state:waiting")
+        assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (0, True, False), shown
+        # Raised, it has both nodes again: it came first.
+        raised = pool.call_as("alice", "share", "raise", tasks["low"]["id"], "--pool", name, "--yes")
+        assert (raised.returncode, f"job {tasks['high']['id']} (high)" in raised.stderr) == (0, True), raised
+        come_about(low="running", high="waiting")
+        pool.enough("high", "low")
+        come_about(high="succeeded", low="succeeded")
+        pool.assert_nothing_lost("high", "low")
+    finally:
+        for user in pool.users.values():
+            lab.admin("scancel", f"--user={user}")
+        delete = ("scontrol", "delete", f"reservation={reservation}")
+        wait_until("the reservation to be deleted", lambda: lab.admin(*delete, check=False).returncode == 0, 60)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", [(3.0, True)], indirect=True)
+def test_scontrol_runs_as_each_owner_where_the_coordinator_is_no_operator(pool: Pool) -> None:
+    pool.lab.admin("sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=none")
+    try:
+        first = pool.submit("bob", "first", "NORMAL", 3)
+        pool.submit("carol", "second", "NORMAL", 2)
+        pool.start()
+        pool.until(first="running", second="running")
+        third = pool.submit("bob", "third", "NORMAL", 1)
+        pool.until(third="waiting")
+        # Nobody can keep an owner from releasing it: it is put back, and may save as any other.
+        pool.submit("alice", "hot", "HIGH", 2)
+        pool.until(hot="running", second="waiting", first="running")
+        pool.lab.as_user(pool.users["carol"], "scontrol", "release", pool.tasks()["second"]["id"])
+        pool.lab.as_user(pool.users["bob"], "scontrol", "release", third)
+        pool.enough("hot")
+        pool.until(hot="succeeded", second="running", first="running", third="waiting")
+        pool.lab.as_user(pool.users["bob"], "scancel", first)
+        pool.until(first="stopped", third="running")
+        pool.enough("second", "third")
+        pool.until(second="succeeded", third="succeeded")
+        pool.assert_nothing_lost("second", "third")
+    finally:
+        pool.lab.admin("sacctmgr", "-i", "modify", "user", pool.site.launcher, "set", "adminlevel=operator")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pool", [(20.0, False)], indirect=True)
+def test_a_job_that_submits_itself_again_coordinates_and_its_successor_goes_on(pool: Pool) -> None:
+    site, account = pool.site, pool.site.launcher
+    folder = site.home(account) / "cron"
+    (folder / "cron.1m").mkdir(parents=True)
+    script = folder / "cron.1m" / "pool"
+    argv, _, _ = pool.coordinator_call("run", "lab", "--for", "45s")
+    script.write_text(f"#!/bin/sh\nexec {shlex.join(argv[argv.index('env') :])}\n")
+    script.chmod(0o755)
+    for path in (folder, folder / "cron.1m", script):
+        shutil.chown(path, account)
+    cron = ("cron", "--every", "1m", "--folder", str(folder), f"--option=--partition={QUEUE}", "--option=--mem=200")
+    installed = pool.run_as(account, *cron, "--install")
+    assert installed.returncode == 0, installed
+    try:
+        # Its own node is not the tasks'.
+        pool.submit("bob", "first", "NORMAL", 2)
+        pool.submit("carol", "second", "NORMAL", 2)
+        pool.until(first="running", second="running")
+        pool.submit("alice", "hot", "HIGH", 2)
+        pool.until(hot="running", second="waiting")
+        coordinator = json.loads(pool.published.read_text())["coordinator"]
+        wait_until(
+            "its successor",
+            lambda: json.loads(pool.published.read_text())["coordinator"] != coordinator,
+            120,
+            pool.queue,
+        )
+        pool.enough("hot")
+        pool.until(hot="succeeded", second="running")
+        pool.enough("first", "second")
+        pool.until(first="succeeded", second="succeeded")
+        pool.assert_nothing_lost("first", "second", "hot")
+    finally:
+        assert pool.run_as(account, *cron, "--remove", "--yes").returncode == 0
+        shutil.rmtree(folder)

@@ -6,9 +6,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 from hpcdash.embedded.start import supervisor_pid
 from tests.embedded.queue_lab import until
 from tests.support.program import Program, home_with
+from tests.support.shared_pool import SharedPool
 
 CONFIG = """
 [embedded]
@@ -65,6 +65,7 @@ def main(gpu):
     while not os.path.exists("FOLDER/enough"):
         model.step = step = step + 1
         with open("FOLDER/steps", "a") as log: print(step, file=log)
+        print("step", step, "loss", 1 / step, flush=True)
         time.sleep(0.02)
         model.try_save(epoch, step, "best")
 if __name__ == "__main__":
@@ -72,80 +73,58 @@ if __name__ == "__main__":
 """
 
 
-class Lab:
-    def __init__(self, folder: Path, grace: float) -> None:
+class Lab(SharedPool):
+    def __init__(self, folder: Path, grace: float, config: str = CONFIG) -> None:
+        super().__init__(folder)
         self.folder = folder
         queue = folder / "queue"
-        self.queue = queue
+        self.queue_folder = queue
+        self.published = folder / "state" / "share" / "lab" / "pool.json"
         self.program = Program(
             home_with(folder / "home"),
             ("--local", "--backend", "local"),
             {"HPCDASH_QUEUE": str(queue), "HPCDASH_STATE": str(folder / "state"), "TZ": "UTC"},
         )
         self.program.config.parent.mkdir(parents=True)
-        self.program.config.write_text(CONFIG.format(grace=grace))
-        self.coordinator: subprocess.Popen[bytes] | None = None
+        self.program.config.write_text(config.format(grace=grace))
 
-    def start(self) -> None:
-        with (self.folder / "coordinator.log").open("ab") as log:
-            self.coordinator = subprocess.Popen(
-                self.program.argv("share", "run", "lab"),
-                env=self.program.environment,
-                cwd=self.program.home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    def coordinator_call(self, *words: str) -> tuple[Sequence[str], Path, Mapping[str, str] | None]:
+        return self.program.argv("share", *words), self.program.home, self.program.environment
 
-    def kill(self) -> None:
-        assert self.coordinator is not None
-        self.coordinator.kill()
-        self.coordinator.wait(60)
+    def work(self, name: str) -> Path:
+        return self.folder / name
 
-    def submit(self, name: str, priority: str, *, command: str = "", steps: int = 100_000, slots: int = 1) -> str:
-        folder = self.folder / name
+    def add(self, name: str, *, is_hot: bool = False) -> str:
+        return self.submit(name, "high" if is_hot else "normal")
+
+    def submit(
+        self, name: str, priority: str, *, command: str = "", steps: int = 100_000, slots: int = 1, **more: Any
+    ) -> str:
+        folder = self.work(name)
         folder.mkdir()
         code = TRAINING.replace("FOLDER", str(folder)).replace("STEPS", str(steps))
         (folder / "train.py").write_text(code.replace("\\\\n", "\\n"))
         request = self.program.home / f"{name}.toml"
         lines = {"name": name, "command": command or f"python3 {folder}/train.py", "share": priority, "slots": slots}
-        lines |= {"slots_per_node": slots}
+        lines |= {"slots_per_node": slots, **more}
         request.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items()))
         submitted = self.program("submit", str(request), "--yes")
         assert submitted.status == 0, submitted
         return submitted.text.strip()
 
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        answer = self.program("share", "show", "lab", "--format", "json")
-        return {one["name"]: one for one in answer.json["tasks"]} if answer.status == 0 else {}
-
-    def states(self) -> dict[str, str]:
-        return {name: one["state"] for name, one in self.tasks().items()}
-
-    def until_states(self, **wanted: str) -> dict[str, dict[str, Any]]:
-        until(lambda: wanted.items() <= self.states().items(), f"{wanted}, not {self.states()}", 120.0)
-        return self.tasks()
-
-    def steps(self, name: str) -> list[int]:
-        file = self.folder / name / "steps"
-        return [int(line) for line in file.read_text().split()] if file.exists() else []
-
-    def starts(self, name: str) -> int:
-        return len((self.folder / name / "starts").read_text().split())
-
 
 @pytest.fixture
 def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    lab = Lab(tmp_path, getattr(request, "param", 60.0))
+    given = getattr(request, "param", 60.0)
+    lab = Lab(tmp_path, given) if isinstance(given, float) else Lab(tmp_path, 60.0, given)
     try:
         yield lab
     finally:
-        if lab.coordinator is not None and lab.coordinator.poll() is None:
-            lab.kill()
+        lab.kill()
         for row in lab.program.rows("jobs"):
             lab.program("cancel", row["id"], "--yes")
         until(lambda: not lab.program.rows("jobs"), "no job is left")
-        if (supervisor := supervisor_pid(lab.queue)) is not None:
+        if (supervisor := supervisor_pid(lab.queue_folder)) is not None:
             os.kill(supervisor, signal.SIGTERM)
 
 
@@ -156,7 +135,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     lab.submit("deaf", "normal", command="sleep 600")
     lab.submit("large", "high", command="true", slots=2)
     lab.start()
-    lab.until_states(good="running", deaf="running")
+    lab.until(good="running", deaf="running")
     # One at a time: the second says who has the pool.
     assert "this pool has a coordinator: process " in lab.program("share", "run", "lab", "--once").refused(1)
     # More than the quota ever gives is refused, and before it is submitted once the coordinator has said its rules.
@@ -168,20 +147,20 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     )
     # The later of the two gives way: it does not answer, and is ended when its seconds are over.
     lab.submit("hot", "high")
-    tasks = lab.until_states(hot="running", deaf="waiting", good="running")
+    tasks = lab.until(hot="running", deaf="waiting", good="running")
     assert (tasks["deaf"]["suspended"], tasks["good"]["suspended"]) == (1, 0)
     (lab.folder / "hot" / "enough").touch()
-    tasks = lab.until_states(hot="succeeded", deaf="running")
+    tasks = lab.until(hot="succeeded", deaf="running")
     assert [run["how"] for run in tasks["deaf"]["runs"]] == ["ignored", ""]
     assert all(run["started_at"] for run in tasks["deaf"]["runs"])
     # A person's stop is for good.
     assert lab.program("cancel", tasks["deaf"]["id"], "--yes").status == 0
     (lab.folder / "good" / "enough").touch()
-    lab.until_states(deaf="stopped", good="succeeded")
+    lab.until(deaf="stopped", good="succeeded")
 
 
 @pytest.mark.system
-def test_a_model_that_saves_when_it_is_asked_goes_on_where_it_was(lab: Lab) -> None:
+def test_a_model_that_saves_goes_on_where_it_was_though_its_coordinator_is_killed(lab: Lab) -> None:
     program = lab.folder / "model.py"
     program.write_text(MODEL.replace("FOLDER", str(lab.folder / "model")))
     lab.submit("model", "normal", command=f"python3 -m hpcdash.job.hfai {program}", slots=2)
@@ -190,11 +169,66 @@ def test_a_model_that_saves_when_it_is_asked_goes_on_where_it_was(lab: Lab) -> N
         known = len(lab.steps("model"))
         until(lambda known=known: len(lab.steps("model")) > known, "the model trains", 120.0)
         lab.submit(f"hot{turn}", "high", steps=5)
-        lab.until_states(**{f"hot{turn}": "succeeded", "model": "running"})
+        said = "asked to suspend" if turn == 1 else "is suspended"
+        until(lambda said=said: said in lab.log.read_text().rpartition("waits at HIGH")[2], said, 120.0)
+        lab.kill()
+        lab.start()
+        lab.until(**{f"hot{turn}": "succeeded", "model": "running"})
     (lab.folder / "model" / "enough").touch()
-    tasks = lab.until_states(model="succeeded")
+    tasks = lab.until(model="succeeded")
     assert tasks["model"]["suspended"] == 2
-    assert lab.steps("model") == list(range(1, len(lab.steps("model")) + 1))
+    steps = list(range(1, len(lab.steps("model")) + 1))
+    assert lab.steps("model") == steps
+    # All runs are one curve.
+    _, *rows = lab.program("metrics", tasks["model"]["id"], "--format", "csv").text.splitlines()
+    assert [int(row.partition(",")[0]) for row in rows] == steps
+
+
+OF_GPUS = """
+[embedded]
+cpus = 4
+gpus = 2
+[share.lab]
+nodes = 2
+gpus_per_node = 1
+least_gpus = 1
+no_log_seconds = 3
+poll_seconds = 0.1
+[[share.lab.quotas]]
+priority = "NORMAL"
+nodes = 2
+"""
+# Gives up its node once, without being asked.
+GIVES_WAY = """
+import os, sys, time
+from hpcdash.job.suspend import go_suspend
+again = os.path.exists("FOLDER/again")
+open("FOLDER/again", "w").close()
+if not again: go_suspend()
+while not os.path.exists("FOLDER/enough"): print("on", flush=True); time.sleep(0.2)
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("lab", [pytest.param(OF_GPUS, id="of-gpus")], indirect=True)
+def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_again(lab: Lab) -> None:
+    lab.submit("silent", "normal", command="sleep 600", slot_type="cuda")
+    program = lab.folder / "gives.py"
+    program.write_text(GIVES_WAY.replace("FOLDER", str(lab.work("gives"))))
+    lab.submit("gives", "normal", command=f"python3 {program}", slot_type="cuda", labels=["nlp", "7B, run 2"])
+    lab.submit("slight", "normal", command="true", slot_type="cpu")
+    lab.start()
+    tasks = lab.until(silent="failed", gives="running", slight="refused")
+    assert tasks["slight"]["why"] == "it asks for 0 GPUs, and a task of this pool has at least 1"
+    assert tasks["silent"]["why"] == "it wrote no log for 3 s"
+    # Nobody was interrupted for another.
+    gives = tasks["gives"]
+    assert ([run["how"] for run in gives["runs"]], gives["suspended"]) == (["yielded", ""], 1)
+    shown = lab.program("share", "show", "--filter", 'labels:"7B, run 2"').text
+    assert ("gives" in shown, "silent" in shown, "INTERRUPTED" in shown) == (True, False, False)
+    assert lab.program("share", "show", "--filter", "label~nlp").refused(2).startswith("hpcdash: ")
+    lab.enough("gives")
+    lab.until(gives="succeeded")
 
 
 @pytest.mark.system
@@ -202,7 +236,7 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     lab.submit("one", "normal", slots=2)
     lab.submit("two", "normal", steps=20)
     lab.start()
-    tasks = lab.until_states(one="running", two="waiting")
+    tasks = lab.until(one="running", two="waiting")
     first, second = tasks["one"]["id"], tasks["two"]["id"]
     assert "needs confirmation, but there is no terminal" in lab.program("share", "suspend", first).refused(2)
     assert "root's quota" in lab.program("share", "raise", first, "--to", "high", "--yes").refused(1).replace(
@@ -212,50 +246,81 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     # Raised, the second takes its node from the first, which is named before it is done.
     raised = lab.program("share", "raise", second, "--yes")
     assert (raised.status, f"job {first} (one)" in raised.stderr) == (0, True), raised
-    lab.until_states(two="succeeded", one="running")
+    lab.until(two="succeeded", one="running")
     assert lab.program("share", "suspend", first, "--yes").status == 0
-    tasks = lab.until_states(one="paused")
+    tasks = lab.until(one="paused")
     assert [run["how"] for run in tasks["one"]["runs"]] == ["suspended", "paused"]
     assert lab.program("share", "resume", first, "--yes").status == 0
-    lab.until_states(one="running")
+    lab.until(one="running")
     assert lab.program("share", "stop", first, "--yes").status == 0
-    lab.until_states(one="stopped")
-
-
-def kill_often(lab: Lab, kills: int) -> None:
-    """A coordinator that is killed again and again, while a task of higher priority comes and goes."""
-    chance = random.Random(kills)
-    names = ["one", "two", "three"]
-    for name in names:
-        lab.submit(name, "normal")
-    lab.start()
-    lab.until_states(one="running", two="running", three="waiting")
-    hot = 0
-    for number in range(kills):
-        if number % 2 == 0:
-            hot += 1
-            lab.submit(f"hot{hot}", "high", steps=15)
-        time.sleep(chance.uniform(0.2, 1.5))
-        lab.kill()
-        lab.start()
-    lab.until_states(**{f"hot{number}": "succeeded" for number in range(1, hot + 1)})
-    for name in names:
-        (lab.folder / name / "enough").touch()
-    tasks = lab.until_states(**dict.fromkeys(names, "succeeded"))
-    for name, task in tasks.items():
-        # Each step was taken once, however often the task was interrupted, and each run was noted.
-        assert lab.steps(name) == list(range(1, len(lab.steps(name)) + 1)), name
-        assert len(task["runs"]) == lab.starts(name) == task["suspended"] + 1, task
-        assert [run["how"] for run in task["runs"]] == [*["suspended"] * task["suspended"], "succeeded"]
-    assert sum(task["suspended"] for task in tasks.values()) >= 1
-
-
-@pytest.mark.system
-def test_a_coordinator_that_is_killed_goes_on(lab: Lab) -> None:
-    kill_often(lab, 4)
+    lab.until(one="stopped")
 
 
 @pytest.mark.system
 @pytest.mark.long
 def test_a_coordinator_that_is_killed_at_fifty_moments_loses_nothing_and_does_nothing_twice(lab: Lab) -> None:
-    kill_often(lab, 50)
+    lab.kill_often(50, (0.2, 1.5))
+
+
+DAY = """
+[embedded]
+cpus = 4
+grace_seconds = 0.5
+[share.lab]
+nodes = 4
+poll_seconds = 0.1
+grace_seconds = 20
+demote_after_seconds = 4
+choosers = ["*"]
+[[share.lab.quotas]]
+priority = "LOW"
+nodes = 4
+[[share.lab.quotas]]
+priority = "NORMAL"
+nodes = 3
+[[share.lab.quotas]]
+priority = "ABOVE_NORMAL"
+nodes = 2
+[[share.lab.quotas]]
+priority = "HIGH"
+nodes = 1
+"""
+
+
+@pytest.mark.system
+@pytest.mark.long
+@pytest.mark.parametrize("lab", [pytest.param(DAY, id="a-day")], indirect=True)
+def test_a_day_in_fast_motion_keeps_quotas_and_loses_no_step(lab: Lab) -> None:
+    chance = random.Random(1)
+    quotas = {"LOW": 4, "NORMAL": 3, "ABOVE_NORMAL": 2, "HIGH": 1}
+    lab.start()
+    names = [f"task{number}" for number in range(24)]
+    seen: set[str] = set()
+
+    def look() -> dict[str, str]:
+        """The states; at every moment each priority has at most its quota, and all together the pool."""
+        tasks = lab.tasks().values()
+        used = Counter[str]()
+        for task in tasks:
+            if task["state"] in ("starting", "running", "suspending"):
+                used[task["level"]] += task["nodes"]
+                seen.add(task["level"])
+        assert all(count <= quotas[level] for level, count in used.items()), used
+        assert used.total() <= 4
+        return {task["name"]: task["state"] for task in tasks}
+
+    for number, name in enumerate(names):
+        priority = chance.choice(["LOW", "NORMAL", "ABOVE_NORMAL", "HIGH", "AUTO"])
+        slots = 1 if priority == "HIGH" else chance.choice([1, 1, 2])
+        lab.submit(name, priority, steps=chance.choice([20, 100, 400]), slots=slots)
+        if number == 12:
+            lab.kill()
+            lab.start()
+        until(lambda name=name: name in look(), f"{name} is known", 120.0)
+    wanted = dict.fromkeys(names, "succeeded")
+    until(lambda: look() == wanted, f"{wanted}", 240.0)
+    lab.assert_nothing_lost(*names)
+    tasks = lab.tasks()
+    assert seen == set(quotas)
+    assert sum(task["suspended"] for task in tasks.values()) >= 3
+    assert any(task["is_demoted"] for task in tasks.values())

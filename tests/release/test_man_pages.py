@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -14,6 +17,32 @@ from hpcdash.cli.main import cli
 from release.man_pages import man_pages
 
 PAGES = man_pages("2026-11-26")
+_ROOT = Path(__file__).parents[2]
+# Imports none of the packages that it is given, as if they were not installed.
+_WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in sys.argv[1:]:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from release.man_pages import man_pages
+man_pages("2026-11-26")
+"""
+
+
+@pytest.mark.system
+def test_they_are_made_of_what_the_build_has() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    installed, built_with = (
+        set(re.findall(r"^\w+", "\n".join(requires), re.MULTILINE))
+        for requires in (project["project"]["dependencies"], project["build-system"]["requires"])
+    )
+    missing = sorted(installed - built_with)
+    assert "textual" in missing
+    words = [sys.executable, "-c", _WITHOUT, *missing]
+    done = subprocess.run(words, cwd=_ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_each_command_has_a_page_which_the_main_page_lists() -> None:

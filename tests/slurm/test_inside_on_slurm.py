@@ -36,7 +36,7 @@ def job(clean_slurm: SlurmLab) -> Iterator[str]:
     folder = lab.work_dir("alice") / f"inside-{uuid4().hex[:8]}"
     lab.as_user("alice", "mkdir", "-p", folder)
     out = folder / "out"
-    job = lab.submit("alice", "-p", "gpu", "-N2", "--gres=gpu:2", "--exclusive", f"-o{out}", script=_JOB)
+    job = lab.submit("alice", "-p", "gpu", "-N2", "--gres=gpu:2", "-c8", f"-o{out}", script=_JOB)
     wait_until("both tasks", lambda: out.exists() and out.read_text().count("up") == 2, 60)
     yield job
     lab.as_user("alice", "scancel", job, check=False)
@@ -76,11 +76,25 @@ def test_a_command_runs_in_the_job_on_each_node_and_what_fails_is_told(
     assert clean_slurm.job_states(job) == {"RUNNING"}
 
 
+def test_each_node_has_all_gpus_of_the_job_however_they_were_asked_for(clean_slurm: SlurmLab, program: Program) -> None:
+    # A step by itself would get one of two on each node here, and none at all there.
+    asked = {
+        "g[1-2] (2)\n0,1\n": ("--ntasks-per-node=2", "--gpus-per-task=1"),
+        "g1\n0,1\ng2\n0\n": ("--gpus=3",),
+    }
+    for shown, options in asked.items():
+        job = clean_slurm.submit("alice", "-p", "gpu", "-N2", *options, "-o/dev/null", script="#!/bin/sh\nsleep 300\n")
+        clean_slurm.wait_state(job, "RUNNING", seconds=60)
+        answer = program("exec", job, "--", "printenv", "CUDA_VISIBLE_DEVICES")
+        assert (answer.status, answer.text.replace("-" * 15 + "\n", "")) == (0, shown), answer
+        clean_slurm.reset()
+
+
 def test_a_job_of_another_s_is_refused(clean_slurm: SlurmLab, program: Program) -> None:
     job = clean_slurm.submit("bob", "-o", "/dev/null", script="#!/bin/sh\nsleep 300\n")
     clean_slurm.wait_state(job, "RUNNING")
     for words in (("exec", job, "--", "id"), ("top", job, "--once")):
-        assert f"Job {job} is {clean_slurm.bob}'s" in program(*words).refused(1)
+        assert f"job {job} is {clean_slurm.bob}'s" in program(*words).refused(2)
     clean_slurm.as_user("bob", "scancel", job)
 
 
@@ -112,7 +126,7 @@ def test_what_a_job_uses_is_sampled_by_one_step_which_ends_with_its_reader(
 def test_a_step_ends_when_nobody_reads_it_any_more(clean_slurm: SlurmLab, job: str) -> None:
     """As where hpcdash runs on the login node itself and is killed: nothing signals srun."""
     before = steps(clean_slurm, job)
-    row = {"id": job, "nodes": 2, "node_list": "g[1-2]", "work_dir": "/"}
+    row = {"id": job, "nodes": 2, "gpus": 4, "node_list": "g[1-2]", "work_dir": "/"}
     step = inside_step(row, sampler())
     reader = subprocess.Popen(
         clean_slurm.user_argv("alice", *step.argv),

@@ -11,10 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP, Place
+from hpcdash.backends.script.body import CONTAINER_UP, Place, secrets_file
 from hpcdash.backends.slurm.lint import refusal_hint
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from tests.support.process_lists import seen_command_lines
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import LabError, SlurmLab
 from tests.support.slurm.daemons import wait_until
@@ -57,6 +58,17 @@ if words[1] not in ("list", "import", "create"):
     print(json.dumps([os.environ["SLURM_NODEID"], words[:at], seen]), flush=True)
     os.execvp("sh", words[at:])
 """
+# Stands for an srun that has the plugin.
+_PYXIS_SRUN = """#!/bin/bash
+for word; do
+  shift
+  [[ "$word" == --container-* ]] || set -- "$@" "$word"
+done
+exec /usr/bin/srun "$@"
+"""
+SECRET = "hunter2 'quoted'"
+# What waits is seen in lists of processes.
+TELLS_ITS_SECRET = 'echo "${#API_TOKEN} $V"; sleep 2.25'
 
 
 @dataclass(frozen=True)
@@ -99,9 +111,10 @@ ROWS = [
     Row("srun cuda gres S=4 P=2", [(2, 2), (2, 2)], gpus(4, 2, GRES, **SRUN)),
     Row("srun cpu S=4 P=2", [(2, 0), (2, 0)], cpus(4, 2, **SRUN)),
 ]
-# pyxis is a plugin of srun's, which Debian does not have.
+# pyxis is a plugin of srun's, which Debian does not have: a stand-in takes its options.
 RUNTIMES = [runtime for runtime in list(Runtime)[1:] if runtime is not Runtime.PYXIS]
 CONTAINERS = {runtime: Container(runtime, "lab/net:1", ("/data:/d:ro",)) for runtime in RUNTIMES}
+SECRETIVE = (Runtime.NONE, Runtime.PODMAN, Runtime.PYXIS)
 
 
 class Ran:
@@ -115,15 +128,21 @@ class Ran:
         for name, text in self.programs.items():
             (self.folder / "bin" / name).write_text(text)
             (self.folder / "bin" / name).chmod(0o755)
+        (self.folder / "pyxis").mkdir()
+        (self.folder / "pyxis" / "srun").write_text(_PYXIS_SRUN)
+        (self.folder / "pyxis" / "srun").chmod(0o755)
         (self.folder / "train.py").write_text(_TRAIN)
         self.path = f"--export=ALL,PATH={self.folder}/bin:/usr/bin:/bin"
         self.ids: dict[str, str] = {}
+        self.seen: set[str] = set()
 
     def submit(self, known_as: str, command: str = _ROW, **fields: Any) -> None:
         known: dict[str, Any] = {"limit_seconds": 60, "memory_bytes": 64 << 20, "work_dir": str(self.folder)}
         request = Request(command=command, **(known | fields))
         script = batch_script(Scheduler.SLURM, request, Place("test", str(self.folder)), queue_has_gpus=True)
-        self.ids[known_as] = self.lab.submit("alice", self.path, script=script.text)
+        has_pyxis = request.container is not None and request.container.runtime is Runtime.PYXIS
+        path = self.path.replace("PATH=", f"PATH={self.folder}/pyxis:") if has_pyxis else self.path
+        self.ids[known_as] = self.lab.submit("alice", path, script=script.text)
 
     def wait(self) -> None:
         def left() -> list[str]:
@@ -173,9 +192,16 @@ def ran(slurm_lab: SlurmLab) -> Iterator[Ran]:
         for runtime, container in CONTAINERS.items():
             environment = {"V": HOSTILE.replace("\n", " ")}
             jobs.submit(runtime, "echo inside", container=container, environment=environment, **gpus(2, 1))
+        secret = {"API_TOKEN": SECRET, "V": "plain"}
+        (jobs.folder / "secrets.sh").write_bytes(secrets_file(Request(command="a", environment=secret)))
+        (jobs.folder / "secrets.sh").chmod(0o644)
+        for runtime in SECRETIVE:
+            container = None if runtime is Runtime.NONE else Container(runtime, "lab/net:1")
+            jobs.submit(f"secret {runtime}", TELLS_ITS_SECRET, container=container, environment=secret, **cpus(2))
         for row in ROWS:
             jobs.submit(row.name, **row.fields)
-        jobs.wait()
+        with seen_command_lines("hunter2", "sleep 2.25", "--container-image=lab/net:1") as jobs.seen:
+            jobs.wait()
         yield jobs
     finally:
         jobs.end()
@@ -265,6 +291,18 @@ def test_one_container_a_node_is_started_with_its_words_and_variables(ran: Ran, 
         assert value not in words
     assert ran.lines(runtime).count("inside") == 2
     assert ran.text(runtime, "err").count(CONTAINER_UP) == 2
+
+
+@pytest.mark.parametrize("runtime", SECRETIVE)
+def test_a_secret_reaches_the_command_and_nothing_that_others_or_logs_show(ran: Ran, runtime: Runtime) -> None:
+    name = f"secret {runtime}"
+    assert ran.lines(name).count(f"{len(SECRET)} plain") == 2, ran.text(name, "err")
+    assert [line for line in ran.seen if "sleep 2.25" in line]
+    assert [line for line in ran.seen if "hunter2" in line] == []
+    shown = ran.lab.admin("scontrol", "show", "job", "-dd", ran.ids[name]).stdout
+    script = ran.lab.admin("scontrol", "write", "batch_script", ran.ids[name], "-").stdout
+    logs = b"".join(path.read_bytes() for path in (ran.lab.run_dir / "log").rglob("*.log"))
+    assert not [part for part in (shown, script, logs, ran.text(name, "err").encode()) if b"hunter2" in part]
 
 
 def test_each_field_is_what_slurm_shows_of_the_job(slurm_lab: SlurmLab) -> None:

@@ -135,7 +135,7 @@ def draw(cast: str) -> str:
         f".f{{visibility:hidden;animation:a {whole:g}s step-end infinite}}",
         f"@keyframes a{{0%{{visibility:visible}}{share:.4g}%,100%{{visibility:hidden}}}}",
         # Where nothing moves, the first moment is seen.
-        "@media (prefers-reduced-motion:reduce){.f{animation:none}.f0{visibility:visible}}",
+        ".f0{visibility:visible}@media (prefers-reduced-motion:reduce){.f{animation:none}}",
         *(f".f{n}{{animation-delay:{n * SECONDS_A_MOMENT:g}s}}" for n in range(1, len(frames))),
         *(f".{name}{{{rule}}}" for rule, name in classes.items()),
     ]

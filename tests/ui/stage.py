@@ -63,12 +63,15 @@ def answering(transport: ScriptedTransport, *, name: str = "big", ages: bool = F
 async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "", seconds: float = 60.0) -> None:
     """Wait until something holds, for at most `seconds`."""
     deadline = time.monotonic() + seconds
+    rest = 0.005
     while True:
         await pilot.pause()
         if holds():
             return
         assert time.monotonic() < deadline, f"still not: {what or holds}\n{screen_text(pilot.app)}"
-        await asyncio.sleep(0.01)
+        # A pause draws the screen, and asks every widget on it whether it has done its work.
+        await asyncio.sleep(rest)
+        rest = min(1.5 * rest, 0.08)
 
 
 async def settled(pilot: Pilot[Any]) -> None:

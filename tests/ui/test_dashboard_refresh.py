@@ -270,6 +270,15 @@ async def test_a_view_is_left_at_any_moment_of_its_opening(tmp_path: Path, view:
         assert len(app.main.stack) == 1
 
 
+async def test_a_view_is_opened_as_the_app_is_left(tmp_path: Path) -> None:
+    app = chart_dashboard(tmp_path)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        app.exit()
+        await app.main.push("journal")
+    assert app.crash is None
+
+
 @pytest.mark.parametrize("view", _OF_A_JOB)
 async def test_the_app_is_left_at_any_moment_of_a_view_s_opening(tmp_path: Path, view: str) -> None:
     (tmp_path / "job.out").write_bytes(training_log(range(1, 60)))

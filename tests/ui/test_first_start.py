@@ -13,12 +13,12 @@ from textual.widgets import Input
 
 from hpcdash.domain.checks import Check
 from hpcdash.transport.base import Health
-from hpcdash.ui.cluster.first_start import DEMO, THIS_MACHINE, FirstStartApp, Place, PlaceChoice
+from hpcdash.ui.cluster.first_start import DEMO, THIS_MACHINE, FirstStartApp, JobsPlace, PlaceChoice
 from tests.ui.stage import screen_text, type_text, until
 from tests.ui.test_dashboard_hostile import hidden_letters
 
 HOSTS = {"juno": "login.juno.example.org", "attic": "", "gate": "10.0.0.1\x1b[31m"}
-WHY = ["No cluster is configured yet, and neither Slurm nor PBS is here."]
+WHY = ["No cluster is configured yet: neither Slurm nor PBS is installed here."]
 CONNECTED = Check("connection", True, "me@login.juno.example.org, 140 ms")
 FOUND = [
     CONNECTED,
@@ -83,11 +83,11 @@ async def test_hosts_of_the_ssh_configuration_are_offered_with_this_machine_and_
         (("down",) * 3 + ("enter",), THIS_MACHINE),
         (("down",) * 9 + ("enter",), DEMO),
         ((*"demo", "enter"), DEMO),
-        ((*"demo", "down", "enter", "enter"), PlaceChoice(Place.HOST, "demo")),
+        ((*"demo", "down", "enter", "enter"), PlaceChoice(JobsPlace.HOST, "demo")),
         (("escape",), None),
-        (("enter", "enter"), PlaceChoice(Place.HOST, "juno")),
-        ((*"att", "ctrl+j", "enter"), PlaceChoice(Place.HOST, "attic")),
-        ((*"me@there:2222", "enter", "enter"), PlaceChoice(Place.HOST, "me@there:2222")),
+        (("enter", "enter"), PlaceChoice(JobsPlace.HOST, "juno")),
+        ((*"att", "ctrl+j", "enter"), PlaceChoice(JobsPlace.HOST, "attic")),
+        ((*"me@there:2222", "enter", "enter"), PlaceChoice(JobsPlace.HOST, "me@there:2222")),
     ],
 )
 async def test_what_is_chosen_is_what_was_pointed_at(keys: tuple[str, ...], choice: PlaceChoice | None) -> None:
@@ -155,7 +155,7 @@ async def test_a_host_that_does_not_work_is_tried_again_and_not_kept_before_it_d
         assert app.chosen is None
         await pilot.press("enter")
         await pilot.pause()
-    assert app.chosen == PlaceChoice(Place.HOST, "juno")
+    assert app.chosen == PlaceChoice(JobsPlace.HOST, "juno")
 
 
 @pytest.mark.parametrize("scene", ["places", "findings"])

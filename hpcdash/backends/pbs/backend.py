@@ -74,6 +74,7 @@ _CAPABILITIES = {
         Capability.LIVE_USE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
+        Capability.NODE_CHECKS,
         Capability.RESERVATIONS,
         Capability.SIGNAL,
         Capability.SUSPEND,
@@ -151,7 +152,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             whole_array_verbs=actions.whole_array_verbs(one),
         ),
         submit=SubmitPart(
-            program="qsub",
+            program="" if one is Dialect.SLURM_WRAPPERS else "qsub",
             submission=partial(submit.submission, one),
             resubmission=partial(submit.resubmission, one),
             new_limits=frozenset({"time_seconds", "memory_bytes"}),

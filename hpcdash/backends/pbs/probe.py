@@ -163,5 +163,5 @@ LOCAL_CONFIGURATION = LocalConfiguration(
         ),
     ),
     command="qstat",
-    unconfigured="there is a qstat here, but no /etc/pbs.conf that names a server; --backend pbs asks it",
+    unconfigured="qstat is installed here, but no /etc/pbs.conf names a server; --backend pbs uses it anyway",
 )

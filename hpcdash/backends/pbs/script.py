@@ -82,10 +82,10 @@ def batch_script(
 ) -> BatchScript:
     """The script, with the scheduler's options as `#PBS` lines."""
     # A task that no coordinator resumes would wait for ever once it has saved.
-    shared, request = request.share, replace(in_code_folder(request, place), share="")
+    is_shared, request = request.is_task, replace(in_code_folder(request, place), share="", pool="")
     slot_type = slot_type_of(request, queue_has_gpus=queue_has_gpus)
     name, warnings = name_of(request, place.uid, PBS_NAME_LETTERS)
-    if shared:
+    if is_shared:
         warnings = ("share: PBS has no shared pools yet: this is a job like any other", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
     project = accounted_to(
@@ -94,7 +94,7 @@ def batch_script(
     generated = [
         f"-N {name}",
         *_files(request, place),
-        *([f"-q {directive_word('queue', request.queue)}"] if request.queue else []),
+        *([f"-q {directive_word('queue', queue)}"] if (queue := request.reservation or request.queue) else []),
         *([f"-A {directive_word('account', request.account)}"] if request.account else []),
         *project_options(project),
         *([f"-J {range_of_tasks(request.array)}"] if request.array else []),

@@ -31,7 +31,7 @@ from hpcdash.domain.request import (
     format_slots,
     slots_of,
 )
-from hpcdash.domain.share import SUSPEND_NAME, TaskMark, parse_priority
+from hpcdash.domain.share import LONGEST_LABEL, MOST_LABELS, SUSPEND_NAME, Priority, TaskMark, parse_priority
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.suspend import READY_SUFFIX, SUSPEND, SUSPEND_READY
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
@@ -417,12 +417,15 @@ def share_mark(request: Request, place: Place) -> TaskMark:
     """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
     if request.array is not None or place.waiting is not None:
         raise UsageError("share: an array and an allocation are no tasks of a shared pool", "Submit one job a task.")
-    return TaskMark(parse_priority(request.share), place.folder)
+    if len(request.labels) > MOST_LABELS or any(len(label) > LONGEST_LABEL for label in request.labels):
+        raise UsageError(f"labels: a task has at most {MOST_LABELS}, of {LONGEST_LABEL} characters each")
+    priority = parse_priority(request.share) if request.share else Priority.AUTO
+    return TaskMark(priority, place.folder, pool=request.pool, labels=request.labels)
 
 
 def _share_lines(request: Request, place: Place) -> str:
     """The shell's lines by which a task of a shared pool hears that it is to suspend: on its first node alone."""
-    if not request.share or not place.folder:
+    if not request.is_task or not place.folder:
         return ""
     file = f"{place.folder}/{SUSPEND_NAME}"
     return (

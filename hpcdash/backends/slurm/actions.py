@@ -9,7 +9,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ALTERABLE, COMMENT, ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ALTERABLE, COMMENT, NODES, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
@@ -266,7 +266,7 @@ class Alteration(Struct, frozen=True):
 
 def alteration(changes: Mapping[str, str]) -> Alteration:
     """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it takes."""
-    unknown = [name for name in changes if name not in (*ALTERABLE, COMMENT)]
+    unknown = [name for name in changes if name not in (*ALTERABLE, COMMENT, NODES)]
     if unknown:
         raise UsageError(f"{unknown[0]!r} cannot be changed", f"You can change: {', '.join(ALTERABLE)}.")
     if not changes:
@@ -289,6 +289,8 @@ def alteration(changes: Mapping[str, str]) -> Alteration:
                 fields.append(f"nice={_integer('nice', value)}")
             case "comment":
                 fields.append(f"comment={value}")
+            case "nodes":
+                fields.append("reqnodelist=" + ",".join(_name("nodes", one) for one in value.split(",")))
             case _:
                 throttle = _integer("throttle", value)
                 if not 0 <= throttle <= _MOST_TASKS:

@@ -13,12 +13,30 @@ from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.domain.nodelist import expand
 from hpcdash.errors import CommandError, SchedulerRefused
 
+# A line `COUNT NODE` for each node of job $1: its GPUs there. A job's name has no part in these lines.
+GPUS_BY_NODE = r"""
+gpus_by_node() {
+  scontrol show job -d "$1" 2>/dev/null | sed -n 's/^ *Nodes=\([^ ]*\) CPU_IDs=.* GRES=\([^ ]*\)$/\1 \2/p' |
+    while read -r list gres; do
+      count=0
+      for one in $(printf '%s\n' "$gres" | sed 's/([^)]*)//g; s/,/ /g'); do
+        case $one in gpu:*[!0-9]) ;; gpu:*) count=$((count + ${one##*:})) ;; esac
+      done
+      scontrol show hostnames "$list" | sed "s/^/$count /"
+    done
+}
+"""
 # srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of its own.
-# Measured on 22.05: with --overlap and --mem=0 the step starts at once while others have all there is, and has the
-# job's GPUs. srun that is killed takes the step with it; one whose stdin ends tells the tasks.
-_STEP = """
-id=$1 nodes=$2 seconds=$3
-shift 3
+# Measured on 22.05: with --overlap and --mem=0 the step starts at once while others have all there is. srun that is
+# killed takes the step with it; one whose stdin ends tells the tasks.
+# What a step is not told of GPUs it has from what the job asked for: of --gpus-per-task=1 one GPU on each node, of
+# --gpus=4 on one node none at all ("Invalid generic resource"). On nodes that have as many --gres=gpu:N gives each node
+# all its own; where they have not, --gpus=N on each node alone does.
+_STEP = (
+    GPUS_BY_NODE
+    + """
+id=$1 nodes=$2 seconds=$3 has_gpus=$4
+shift 4
 case $id in *[!0-9]*)
   known=$(squeue -h -o "%i %A" -j "$id") || exit
   number=
@@ -35,10 +53,33 @@ export HPCDASH_JOB_CGROUP="job_$id" HPCDASH_JOB_PATTERNS="^SLURM_JOB_ID=$id\\$" 
 export HPCDASH_RANK_VARIABLE=SLURM_PROCID HPCDASH_INSIDE=1 HPCDASH_JOB_SUFFIX=
 export HPCDASH_JOB_SAME=SLURM_CONF
 export HPCDASH_JOB_VARIABLES="SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_HET_JOB_ID SLURM_PACK_JOB_ID"
-exec timeout -k 5 "$seconds" srun --jobid="$id" --overlap --immediate=30 --nodes="$nodes" --ntasks="$nodes" \\
-  --ntasks-per-node=1 --mem=0 --mpi=none --kill-on-bad-exit=0 --input=all --export=ALL --chdir=/ \\
+set -- --mem=0 --mpi=none --kill-on-bad-exit=0 --input=all --export=ALL --chdir=/ \\
   sh -c 'HPCDASH_NODE=$SLURMD_NODENAME; export HPCDASH_NODE; exec sh -c "$@"' sh "$@"
+step() {
+  exec timeout -k 5 "$seconds" srun --jobid="$id" --overlap --immediate=30 --ntasks-per-node=1 "$@"
+}
+known=
+[ -z "$has_gpus" ] || known=$(gpus_by_node "$id")
+counts=$(printf '%s\\n' "$known" | cut -d ' ' -f 1 | sort -u)
+case $counts in
+  '' | 0) step --nodes="$nodes" --ntasks="$nodes" "$@" ;;
+  *[!0-9]*) ;;
+  *) step --nodes="$nodes" --ntasks="$nodes" --gres="gpu:$counts" "$@" ;;
+esac
+exec 3<&0
+running=
+while read -r count node; do
+  [ "$count" -gt 0 ] && gpus=--gpus=$count || gpus=--gres=none
+  ( step --nodes=1 --ntasks=1 --nodelist="$node" "$gpus" "$@" <&3 3<&- ) &
+  running="$running $!"
+done <<known
+$known
+known
+status=0
+for one in $running; do wait "$one" || status=$?; done
+exit "$status"
 """
+)
 
 
 def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
@@ -46,7 +87,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
     words = command.words(token, str(row["work_dir"] or ""), as_job=False)
-    job = (queue_id(str(row["id"])), str(row["nodes"] or 1), str(seconds))
+    job = (queue_id(str(row["id"])), str(row["nodes"] or 1), str(seconds), "" if row["gpus"] == 0 else "gpus")
     try:
         nodes = tuple(expand(row["node_list"] or ""))
     except ValueError:

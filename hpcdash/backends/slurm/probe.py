@@ -131,6 +131,8 @@ LOCAL_CONFIGURATION = LocalConfiguration(
         ),
     ),
     command="squeue",
-    unconfigured="Slurm's commands are here, but no slurm.conf that names a controller; --backend slurm asks them",
+    unconfigured=(
+        "Slurm's commands are installed here, but no slurm.conf names a controller; --backend slurm uses them anyway"
+    ),
     is_file_alone=True,
 )

@@ -118,18 +118,19 @@ def batch_script(
         *_amounts(request),
         *([f"--account={directive_word('account', request.account)}"] if request.account else []),
         *([f"--qos={directive_word('qos', request.qos)}"] if request.qos else []),
+        *([f"--reservation={directive_word('reservation', request.reservation)}"] if request.reservation else []),
         *project_options(_accounted(request)),
         *([f"--chdir={directive_word('work_dir', request.work_dir)}"] if request.work_dir else []),
         *([f"--array={request.array}"] if request.array else []),
         *([f"--dependency={format_after(request.after)}"] if request.after else []),
-        *(["--hold"] if request.hold or request.share else []),
-        *([f"--comment={share_mark(request, place)}"] if request.share else []),
+        *(["--hold"] if request.hold or request.is_task else []),
+        *([f"--comment={share_mark(request, place)}"] if request.is_task else []),
         *([f"--begin={_begin(request.begin)}"] if request.begin else []),
         *(early.options if early else ()),
-        "--requeue" if request.requeue or request.share else "--no-requeue",
+        "--requeue" if request.requeue or request.is_task else "--no-requeue",
     ]
     extra = extra_options(request.extra_args)
-    if (request.requeue or request.share) and "open-mode" not in _given(extra):
+    if (request.requeue or request.is_task) and "open-mode" not in _given(extra):
         # Slurm empties a requeued job's logs, and a training's curve would begin anew.
         generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)

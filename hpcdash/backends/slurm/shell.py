@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdash.backends.shell import ShellCommand, ShellRequest, in_job
+from hpcdash.backends.slurm.inside import GPUS_BY_NODE
 from hpcdash.backends.slurm.jobs import queue_id
 
 # srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of its own.
 # --overlap shares all that the job has with its other steps; with --cpu-bind=none the step has every core of the job,
 # and not one for its one task. What the person's own environment says of steps is not for this one.
-_STEP = """
-id=$1 node=$2; shift 2
+_STEP = (
+    GPUS_BY_NODE
+    + """
+id=$1 node=$2 has_gpus=$3; shift 3
 case $id in *[!0-9]*)
   known=$(SLURM_BITSTR_LEN=0 LC_ALL=C squeue -h -o "%i %A" -j "$id") || exit
   known=$(printf "%s\\n" "$known" | sed -n "s/^$id //p")
@@ -22,12 +25,20 @@ esac
 for name in $(env | sed -n "s/^\\(SLURM_[A-Z_0-9]*\\)=.*/\\1/p"); do
   case $name in SLURM_CONF) ;; *) unset "$name" ;; esac
 done
+gpus=
+[ -z "$has_gpus" ] || gpus=$(gpus_by_node "$id" | while read -r count on; do
+  [ "$on" = "${node:-$on}" ] || continue
+  [ "$count" -gt 0 ] && echo "--gpus=$count" || echo --gres=none
+  break
+done)
 exec srun --quiet --jobid="$id" --overlap --pty --immediate=30 --nodes=1 --ntasks=1 ${node:+"--nodelist=$node"} \\
-  --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
+  ${gpus:+"$gpus"} --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
 """
+)
 
 
 def shell_command(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
     """srun within the job, which has its GPUs and its cgroup."""
     inside = in_job(str(row["work_dir"] or ""), request)
-    return ShellCommand(("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, *inside))
+    has_gpus = "" if row["gpus"] == 0 else "gpus"
+    return ShellCommand(("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, has_gpus, *inside))

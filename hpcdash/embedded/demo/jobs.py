@@ -133,15 +133,19 @@ class Demonstration:
         if not self.queue_folder.exists():
             return
         over = time.monotonic() + _END_SECONDS
-        status, said, _ = self._command("jobs")
-        if status == 0 and (ids := json.loads(said)["columns"].get("id")):
-            self._command("cancel", *sorted({one.partition("_")[0] for one in ids}))
-        while any((self.queue_folder / "attempts").glob("*")) and time.monotonic() < over:
-            time.sleep(0.02)
-        if (pid := supervisor_pid(self.queue_folder)) is not None:
-            os.kill(pid, signal.SIGTERM)
-            while supervisor_pid(self.queue_folder) is not None and time.monotonic() < over:
-                time.sleep(0.01)
+        try:
+            status, said, _ = self._command("jobs")
+            if status == 0 and (ids := json.loads(said)["columns"].get("id")):
+                self._command("cancel", *sorted({one.partition("_")[0] for one in ids}))
+            while any((self.queue_folder / "attempts").glob("*")) and time.monotonic() < over:
+                time.sleep(0.02)
+            if (pid := supervisor_pid(self.queue_folder)) is not None:
+                os.kill(pid, signal.SIGTERM)
+                while supervisor_pid(self.queue_folder) is not None and time.monotonic() < over:
+                    time.sleep(0.01)
+        finally:
+            # A supervisor that the last poll has started may not have its lock yet.
+            processes.send(processes.marked(f"{processes.APART}={self.queue_folder}"), signal.SIGKILL)
 
 
 def remove_left_behind(beside: Path) -> None:
@@ -160,10 +164,8 @@ def remove_left_behind(beside: Path) -> None:
             facts = os.fstat(lock)
             if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == stat.S_IRWXU:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left = Demonstration(folder)
                 with contextlib.suppress(HpcdashError):
-                    left.end()
-                processes.send(processes.marked(f"{processes.APART}={left.queue_folder}"), signal.SIGKILL)
+                    Demonstration(folder).end()
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue

@@ -16,9 +16,9 @@ from hpcdash.backends.inside import CAP_BYTES, Frames, InsideCommand, InsideStep
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.nodelist import compress, natural_order
-from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import counted, visible
-from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError, excerpt, readable_command
+from hpcdash.errors import SchedulerRefused, UsageError, excerpt, readable_command
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.state.journal import Journal, JournalUnwritable
@@ -89,19 +89,21 @@ def format_ending(output: NodeOutput, seconds: int) -> str:
 
 
 async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The row of a running job of one's own; raises UsageError or HpcdashError, in clear words, for any other."""
+    """The row of a running job of one's own; raises UsageError, in clear words, for any other."""
     shown = visible(job_id)
     if holds_many(job_id):
         raise UsageError(f"{shown} is many jobs", "Name one task, such as 88_3.")
     if row is None or row.get("node_list") is None or row["state"] not in ACTIVE:
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
+    owner, me = str(row["user"] or ""), store.probe.user if store.probe is not None else ""
+    if owner and me and owner != me:
+        raise UsageError(f"job {shown} is {visible(owner)}'s: only its owner gets inside (you are {me})")
     if (row["_tasks"] or 1) > 1:
         raise UsageError(f"{shown} is an array", f"Name one of its tasks: {shown}_1")
+    if row["state"] in WAITING:
+        raise UsageError(f"job {shown} is not running yet ({row['state']})", f"hpcdash show {shown} says why it waits.")
     if row["state"] not in ACTIVE:
-        raise UsageError(f"Job {shown} is not running ({row['state']})", "`hpcdash log` shows its log.")
-    me = store.probe.user if store.probe is not None else ""
-    if me and me != "root" and row["user"] and row["user"] != me:
-        raise HpcdashError(f"Job {shown} is {visible(row['user'])}'s: only its owner can run something in it")
+        raise UsageError(f"job {shown} has ended ({row['state']})", f"hpcdash log {shown} shows its log.")
     return row
 
 

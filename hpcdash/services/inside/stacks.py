@@ -56,14 +56,14 @@ _MAIN_THREAD = re.compile(r'Thread \S+ \([^)]*\): "?MainThread"?')
 _FRAME = re.compile(r"^\s+(\S.* \(.+:\d+\))$")
 
 
-class Standing(Struct, frozen=True):
+class StackPlace(Struct, frozen=True):
     """A place in the code, innermost first, and who stands there: ranks where they have such, else processes."""
 
     frame: str
     who: tuple[str, ...]
 
 
-def read_standings(outputs: Iterable[NodeOutput]) -> list[Standing]:
+def read_stack_places(outputs: Iterable[NodeOutput]) -> list[StackPlace]:
     """The innermost frame of each main thread that py-spy showed; the place where most stand first."""
     places: dict[str, list[str]] = {}
     for output in outputs:
@@ -77,18 +77,18 @@ def read_standings(outputs: Iterable[NodeOutput]) -> list[Standing]:
             elif who and is_main and (frame := _FRAME.match(line)):
                 places.setdefault(frame[1], []).append(who)
                 who = ""
-    found = [Standing(frame, tuple(who)) for frame, who in places.items()]
+    found = [StackPlace(frame, tuple(who)) for frame, who in places.items()]
     return sorted(found, key=lambda one: -len(one.who))
 
 
-def format_standings(standings: Sequence[Standing]) -> list[str]:
+def format_stack_places(places: Sequence[StackPlace]) -> list[str]:
     """A line a place, where there are several processes: `7 of 8 stand in all_reduce (…): ranks 0-6`."""
-    total = sum(len(one.who) for one in standings)
+    total = sum(len(one.who) for one in places)
     if total < 2:
         return []
-    lines = [f"{len(one.who)} of {total} in {visible(one.frame)}: {_format_who(one.who)}" for one in standings]
-    if len(standings) > 1:
-        few = standings[-1].who
+    lines = [f"{len(one.who)} of {total} in {visible(one.frame)}: {_format_who(one.who)}" for one in places]
+    if len(places) > 1:
+        few = places[-1].who
         lines.append(f"not all stand alike: look at {_format_who(few)} first")
     return lines
 

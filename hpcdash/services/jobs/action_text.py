@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import COMMENT, ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.domain import impact
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
@@ -184,7 +184,9 @@ def format_impact(
             if part
         )
     if request.verb is Verb.ALTER:
-        return tuple(_format_change(name, value, plan.rows) for name, value in request.changes.items())
+        # What a pool's task has in its comment its question says.
+        changes = ((name, value) for name, value in request.changes.items() if name != COMMENT)
+        return tuple(_format_change(name, value, plan.rows) for name, value in changes)
     shown = {row_id: visible(folder) for row_id, folder in checkpoints.items()}
     return impact.describe_impact(request.verb, plan.rows, shown)
 

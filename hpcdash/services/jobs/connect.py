@@ -10,13 +10,13 @@ from typing import Any
 from msgspec import Struct
 
 from hpcdash.backends.shell import ShellRequest
-from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.nodelist import compress, expand
 from hpcdash.domain.request import Runtime
-from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.inside.run import fetch_inside_row
 from hpcdash.services.submit.launched_job import record_of_job, request_of
 from hpcdash.transport.base import Transport
 from hpcdash.transport.node import ThroughNode
@@ -35,36 +35,27 @@ class ShellPlan(Struct, frozen=True):
 
 
 async def plan_shell(
-    store: ClusterStore, job_id: str, node: str = "", command: tuple[str, ...] = (), *, state_folder: Path | None = None
+    store: ClusterStore,
+    job_id: str,
+    node: str = "",
+    command: tuple[str, ...] = (),
+    *,
+    state_folder: Path | None = None,
+    is_outside: bool = False,
 ) -> ShellPlan:
     """A shell, or a command, on a node of a job, by its name or its number in the job's list from 0.
 
-    It is inside of the container where the launch, as `state_folder` remembers it, has one. Runs nothing in the job.
-    Raises UsageError for another's job, one that does not run, and a node it does not have.
+    It is inside of the container where the launch, as `state_folder` remembers it, has one, unless it `is_outside`.
+    Runs nothing in the job. Raises UsageError for another's job, one that does not run, and a node it does not have.
     """
-    probe = await store.open()
-    shown = visible(job_id)
-    if holds_many(job_id):
-        raise UsageError(f"{shown} is many jobs", "Name one task: hpcdash connect 88_3")
-    row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
-    owner = str(row["user"] or "")
-    if owner and probe.user and owner != probe.user:
-        raise UsageError(f"job {shown} is {visible(owner)}'s: only its owner connects to it (you are {probe.user})")
-    if (row["_tasks"] or 1) > 1:
-        raise UsageError(f"{shown} is an array", f"Name one of its tasks: hpcdash connect {shown}_1")
-    if row["state"] in WAITING:
-        raise UsageError(
-            f"job {shown} is {row['state']}: there is nothing to connect to before it runs",
-            f"hpcdash show {shown} says why it waits.",
-        )
-    if row["state"] not in ACTIVE:
-        raise UsageError(f"job {shown} has ended ({row['state']})", f"hpcdash log {shown} shows its log.")
+    await store.open()
+    row = await fetch_inside_row(store, job_id)
     chosen = _node(row, node)
-    in_container = await asyncio.to_thread(_has_container, state_folder, store.name, row)
+    in_container = not is_outside and await asyncio.to_thread(_has_container, state_folder, store.name, row)
     made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))
     if made is None:
         raise UsageError(
-            f"{store.backend.title} does not say where job {shown} runs, or has no way onto its nodes",
+            f"{store.backend.title} does not say where job {visible(job_id)} runs, or has no way onto its nodes",
             "Where the site lets you onto them: ssh NODE",
         )
     transport = store.transport if not made.host else ThroughNode(store.transport, made.host)

@@ -457,7 +457,7 @@ class JobPicture:
 
     async def _note_node_check(self) -> None:
         """What a ready check of a node found before a job began is remembered of that node."""
-        from hpcdash.services.submit.node_checks import NodeCheckRecords
+        from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         excerpt = None if self.failure is None else self.failure.excerpt
         lines = () if excerpt is None else (*excerpt.lines, *([excerpt.above] if excerpt.above else []))

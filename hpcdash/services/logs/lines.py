@@ -50,7 +50,7 @@ _ATTRIBUTE_ENDS = {
 _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
-class Span(NamedTuple):
+class StyledSpan(NamedTuple):
     """Letters `start` to `end` of a line's text have this style, in rich's words: `bold red on #102030`."""
 
     start: int
@@ -62,7 +62,7 @@ class ShownLine(Struct, frozen=True):
     """One line as a terminal shows it: printable text, and spans in its order that do not overlap."""
 
     text: str
-    spans: tuple[Span, ...] = ()
+    spans: tuple[StyledSpan, ...] = ()
 
 
 class _Pen(NamedTuple):
@@ -175,7 +175,7 @@ def _write(letters: list[str], pens: list[_Pen], here: int, text: str, pen: _Pen
 def _line_of(runs: list[tuple[str, _Pen]]) -> ShownLine:
     """Runs joined, each made visible and its tabs blanks."""
     texts: list[str] = []
-    spans: list[Span] = []
+    spans: list[StyledSpan] = []
     length = column = 0
     for raw, pen in runs:
         text = _visible_with_tabs(raw, column) if "\t" in raw else _visible(raw)
@@ -184,9 +184,9 @@ def _line_of(runs: list[tuple[str, _Pen]]) -> ShownLine:
         style = _style(pen)
         if style:
             if spans and spans[-1].end == length and spans[-1].style == style:
-                spans[-1] = Span(spans[-1].start, end, style)
+                spans[-1] = StyledSpan(spans[-1].start, end, style)
             else:
-                spans.append(Span(length, end, style))
+                spans.append(StyledSpan(length, end, style))
         length = end
         column += width_of(text)
     return ShownLine("".join(texts), tuple(spans))

@@ -9,18 +9,19 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import NODES, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import JobScope
 from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.nodelist import expand
-from hpcdash.domain.share import Priority, TaskMark, parse_mark
+from hpcdash.domain.share import Priority, TaskMark, parse_mark, write_labels
 from hpcdash.domain.states import ENDED, JobState, NodeState
 from hpcdash.domain.text import counted
-from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
+from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, UnreadableOutput
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share.database import (
     UNFINISHED,
@@ -43,6 +44,8 @@ _NODES_EVERY_SECONDS = 15.0
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
 _HISTORY_SECONDS = 30 * 86_400
+# An accounting that is busy, or was down, tells how a job ended later than the queue forgets it.
+_HISTORY_WAIT_SECONDS = 300.0
 
 
 def rules_of(pool: PoolSettings) -> PoolRules:
@@ -85,6 +88,13 @@ class Coordinator:
         self._logs: dict[str, str] = {}
         # When the suspend command that each task has was written.
         self._asked_at: dict[str, float] = {}
+        # The jobs that the scheduler counts to the pool, and the nodes of those that run.
+        self._members: frozenset[str] = frozenset()
+        self._busy: frozenset[str] = frozenset()
+        # The nodes of a pool of named ones that tasks are to start on.
+        self._given: dict[str, tuple[str, ...]] = {}
+        # Since when the history of a job that left the queue does not tell how it ended.
+        self._gone_since: dict[str, float] = {}
 
     async def step(self) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
@@ -92,22 +102,27 @@ class Coordinator:
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
         rows = await self._fetch_rows()
-        tasks = self.database.tasks()
-        for task in tasks:
-            row = rows.get(task.id)
-            if row is None:
-                continue
-            if task.state not in UNFINISHED:
-                await self._begin_again(task, row)
+        known = {one.id: one for one in self.database.tasks_of(rows)}
+        for task in known.values():
+            if task.state in UNFINISHED:
+                await self._follow(task, rows[task.id])
             else:
-                await self._follow(task, row)
-        known = {one.id for one in tasks}
+                await self._begin_again(task, rows[task.id])
         for job_id, row in rows.items():
             if job_id not in known:
                 await self._admit(row)
         await self._watch_running()
         await self._decide(rows)
+        self._forget_ended()
         return bool(self.database.tasks("state IN ('starting', 'suspending')"))
+
+    def _forget_ended(self) -> None:
+        living = {one.id for one in unfinished_tasks(self.database)}
+        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._gone_since)
+        for memory in memories:
+            for job_id in memory.keys() - living:
+                del memory[job_id]
+        self._looked_at = {key: at for key, at in self._looked_at.items() if key[0] in living}
 
     @property
     def _now(self) -> float:
@@ -119,6 +134,13 @@ class Coordinator:
         scope = JobScope(queue=pool.queue, qos=pool.qos, reservation=pool.reservation)
         parsed = await store.ask(store.backend.queue.jobs(scope))
         rows: dict[str, Row] = {str(row["id"]): row for row in parsed.table.to_pylist()}
+        self._members = frozenset(rows)
+        self._busy = frozenset(
+            name
+            for row in rows.values()
+            if row["state"] in (*_RUNS, JobState.COMPLETING)
+            for name in _names(row["node_list"])
+        )
         gone = [one.id for one in unfinished_tasks(self.database) if one.id not in rows]
         if gone:
             found = {str(row["id"]): row for row in await self.actions.rows_of(gone)}
@@ -127,15 +149,24 @@ class Coordinator:
         return rows
 
     async def _past_rows(self, job_ids: list[str]) -> dict[str, Row]:
-        """Rows of jobs that have left the queue for good: from the history, else that say no more than that."""
+        """Rows of jobs that have left the queue for good: from the history, else that say no more than that.
+
+        A history that is behind has none yet.
+        """
         store = self.actions.store
+        waits = _HISTORY_WAIT_SECONDS
         try:
             parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, job_ids))
             past = {str(row["id"]): row for row in parsed.table.to_pylist() if row["state"] in ENDED}
-        except (AccountingUnavailable, NoSuchJob):
+        except NoSuchJob:
             past = {}
-        unknown = {"state": JobState.GONE, "ends_at": None, "started_at": None}
-        return {job_id: past.get(job_id, unknown) for job_id in job_ids}
+        except AccountingUnavailable:
+            past, waits = {}, 0.0
+        for job_id in job_ids:
+            since = self._gone_since.setdefault(job_id, self._now)
+            if job_id not in past and self._now >= since + waits:
+                past[job_id] = {"state": JobState.GONE, "ends_at": None, "started_at": None}
+        return past
 
     def _files(self, task: StoredTask) -> TaskFiles:
         store = self.actions.store
@@ -151,7 +182,7 @@ class Coordinator:
 
     async def _admit(self, row: Row) -> None:
         mark = parse_mark(row["comment"])
-        if mark is None or row["state"] != JobState.HELD:
+        if mark is None or row["state"] not in (JobState.HELD, JobState.PENDING, *_RUNS) or not self._is_meant(mark):
             return
         user, job_id = str(row["user"]), str(row["id"])
         priority = self.rules.allowed_priority(user, mark.priority)
@@ -179,14 +210,21 @@ class Coordinator:
                     0,
                     0,
                     None,
+                    labels=write_labels(mark.labels),
                 )
             )
         waits = f"waits at {priority.name} for {counted(task.nodes, 'node')}"
         self.tell(f"job {job_id} of {user}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, job_id, user)
-        else:
+        elif row["state"] not in _RUNS:
             await self._hold_firmly(job_id, user)
+
+    def _is_meant(self, mark: TaskMark) -> bool:
+        """Whether a marked job is of this pool: one that is a list of nodes alone sees every job of the cluster."""
+        pool = self.pool
+        is_apart = bool(pool.queue or pool.qos or pool.reservation) or self.actions.store.backend.is_embedded
+        return mark.pool == pool.name or (is_apart and not mark.pool)
 
     def _nodes(self, row: Row) -> int:
         """How many nodes a job has or asks for."""
@@ -220,10 +258,17 @@ class Coordinator:
             return detail.task_refusal(await self.actions.store.ask(detail.native(job_id)))
         except NoSuchJob:
             return ""
+        except UnreadableOutput as error:
+            return f"what the scheduler says of it cannot be read: {error.message}"
 
     async def _begin_again(self, task: StoredTask, row: Row) -> None:
-        """Somebody has put a task back into the queue that had ended."""
+        """Somebody has put a task back into the queue that had ended; or another job has its number now."""
         state = row["state"]
+        if state not in ENDED and row["user"] != task.user:
+            with self.database.writing(self._now):
+                self.database.remove(task.id)
+            await self._admit(row)
+            return
         if state in ENDED or state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
             return
         if task.state in ("refused", "stopped"):
@@ -257,7 +302,8 @@ class Coordinator:
                 await self._release(task)
             elif task.state in ("running", "suspending"):
                 await self._hold_firmly(task.id, task.user)
-                rests, how = ("paused", "paused") if is_paused else ("waiting", await self._how_suspended(task))
+                rests = "paused" if is_paused else "waiting"
+                how = "paused" if is_paused else await self._how_suspended(task)
                 with self.database.writing(now):
                     self.database.end_run(task, rests, now, how)
                 after = "" if task.asked_at is None else f", {now - task.asked_at:.1f} s after it was asked to"
@@ -271,7 +317,7 @@ class Coordinator:
         elif state in _RUNS:
             if task.state in ("waiting", "paused"):
                 # Somebody else released it.
-                await self._requeue(task)
+                await self._suspend(self._note_uncalled(task, row))
             elif task.state == "suspending" or is_paused:
                 await self._suspend(task)
 
@@ -286,10 +332,22 @@ class Coordinator:
             self.tell(f"job {task.id}: {words}")
         return replace(task, **changes)
 
+    def _note_uncalled(self, task: StoredTask, row: Row) -> StoredTask:
+        """Note that a task runs though it was not its turn; it may save as any other."""
+        started = row["started_at"].timestamp() if row["started_at"] else self._now
+        level = task.pool_task.level
+        with self.database.writing(self._now):
+            self.database.begin(task.id, Priority.NORMAL if level == Priority.AUTO else level, started)
+        self._note_start(self.database.tasks("id = ?", task.id)[0], row)
+        return self.database.tasks("id = ?", task.id)[0]
+
     async def _how_suspended(self, task: StoredTask) -> str:
-        """Whether a task that has left its nodes had saved, was too slow to, or did not answer."""
+        """Whether a task that has left its nodes had saved, was too slow to, or did not answer; or nobody asked it."""
         files = self._files(task)
-        if await files.is_ready():
+        is_ready = await files.is_ready()
+        if task.asked_at is None:
+            return "yielded" if is_ready else "requeued"
+        if is_ready:
             return "suspended"
         return "slow" if await files.has_seen() else "ignored"
 
@@ -324,12 +382,12 @@ class Coordinator:
         if task.state not in ("waiting", "paused") or row["state"] not in (JobState.HELD, JobState.PENDING):
             return task
         changed = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
-        is_moved = any(
-            wanted and row[column] != wanted for column, wanted in (("queue", self.pool.queue), ("qos", self.pool.qos))
-        )
+        is_moved = task.id not in self._members
         if changed == task and not is_moved:
             return task
         refusal = await self._refusal(changed.pool_task, row, changed.name)
+        if is_moved and not refusal:
+            refusal = "it was moved out of the pool"
         changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
         if refusal:
             changes["state"] = "refused"
@@ -401,12 +459,15 @@ class Coordinator:
         if task.words:
             await self._act(Verb.CANCEL, task.id, task.user)
             return
-        if task.asked_at is None:
-            with self.database.writing(now):
-                self.database.change("UPDATE tasks SET state = 'suspending', asked_at = ? WHERE id = ?", now, task.id)
-            self.tell(f"job {task.id} is asked to suspend")
         files = self._files(task)
-        if not await files.is_ready():
+        is_ready = await files.is_ready()
+        if task.state != "suspending" or (task.asked_at is None and not is_ready):
+            # What is ready without being asked goes by itself.
+            asked = None if is_ready else now
+            with self.database.writing(now):
+                self.database.change("UPDATE tasks SET state = 'suspending', asked_at = ? WHERE id = ?", asked, task.id)
+            self.tell(f"job {task.id} {'suspends itself' if is_ready else 'is asked to suspend'}")
+        if not is_ready:
             asked_at = task.asked_at or now
             # Once it is written it stays, and each write as another account is a sudo.
             if self._asked_at.get(task.id) != asked_at and await files.tell():
@@ -417,7 +478,9 @@ class Coordinator:
 
     async def _withdraw(self, task: StoredTask, reason: str) -> None:
         """Take back a start that did not come about, so that what is behind it has its turn."""
-        await self._act(Verb.HOLD, task.id, task.user)
+        if (await self._act(Verb.HOLD, task.id, task.user)).done is False:
+            # It may have started meanwhile: the next look tells.
+            return
         with self.database.writing(self._now):
             self.database.withdraw(task, f"did not start: {reason}", self._now + self.pool.retry_seconds)
         self.tell(f"job {task.id} did not start: {reason}")
@@ -435,15 +498,12 @@ class Coordinator:
                     )
                 self.tell(f"job {task.id} is NORMAL from now on")
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
-        held = sum(one.nodes for one in tasks.values() if one.state in WITH_NODES)
-        capacity = self.capacity = await self._capacity(tasks, rows)
-        decision = self.decision = decide(
-            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
-            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
-            self.rules.quotas,
-            capacity=capacity,
-            free=capacity - held,
-        )
+        decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
+        if (decision.start or decision.suspend) and self._usable_at < now:
+            # A node may have been drained since: a task that is to start there would only hold up the others.
+            self._usable_at = float("-inf")
+            decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
+        self.decision = decision
         if any(tasks[name].level != level for name, level in decision.levels.items()):
             with self.database.writing(now):
                 for name, level in decision.levels.items():
@@ -457,6 +517,16 @@ class Coordinator:
                 self.database.begin(one.id, level, now)
             self.tell(f"job {one.id} starts at {level.name}")
             await self._release(tasks[one.id])
+
+    def _decision(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row], capacity: int) -> Decision:
+        self.capacity = capacity
+        return decide(
+            [one.running_task for one in tasks.values() if one.state in ("starting", "running")],
+            queue_up(one.pool_task for one in tasks.values() if one.state == "waiting" and self._may_start(one, rows)),
+            self.rules.quotas,
+            capacity=capacity,
+            free=capacity - sum(one.nodes for one in tasks.values() if one.state in WITH_NODES),
+        )
 
     def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:
         row = rows.get(task.id)
@@ -480,10 +550,11 @@ class Coordinator:
     async def _usable_nodes(self) -> frozenset[str] | None:
         """The pool's nodes that take jobs; None where the scheduler does not tell which are the pool's."""
         pool, store = self.pool, self.actions.store
-        if not (pool.queue or pool.reservation):
+        if not (pool.queue or pool.reservation or pool.node_list):
             return None
         if self._now < self._usable_at + _NODES_EVERY_SECONDS and self._usable is not None:
             return self._usable
+        named = frozenset(_names(pool.node_list)) if pool.node_list else None
         reserved: frozenset[str] | None = None
         if pool.reservation:
             parsed = await store.ask(store.backend.policy.reservations(store.user))
@@ -501,18 +572,31 @@ class Coordinator:
             if row["state"] in _TAKES_JOBS
             and (not pool.queue or pool.queue in (row["queues"] or ()))
             and (reserved is None or row["name"] in reserved)
+            and (named is None or row["name"] in named)
         )
         return self._usable
 
     # -- done to the queue
 
     async def _release(self, task: StoredTask) -> None:
-        if await self._files(task).clear():
-            await self._act(Verb.RELEASE, task.id, task.user)
-        else:
+        if not await self._files(task).clear():
             self._tell_once(task.id, f"job {task.id} cannot start: what its last run left in {task.folder} stays there")
+        elif not self.pool.node_list or await self._give_nodes(task):
+            await self._act(Verb.RELEASE, task.id, task.user)
         if self._now > (task.since or self._now) + self.pool.start_seconds:
             await self._withdraw(task, self._told.get(task.id, "it stays held"))
+
+    async def _give_nodes(self, task: StoredTask) -> bool:
+        """Have a task start on nodes of the pool that are free; whether it will."""
+        starting = {one.id for one in self.database.tasks("state = 'starting'")}
+        self._given = {job_id: names for job_id, names in self._given.items() if job_id in starting}
+        taken = {name for job_id, names in self._given.items() if job_id != task.id for name in names}
+        free = sorted((await self._usable_nodes() or frozenset()) - self._busy - taken)[: task.nodes]
+        if len(free) < task.nodes:
+            self._tell_once(task.id, f"job {task.id} cannot start: {counted(len(free), 'node')} of the pool is free")
+            return False
+        self._given[task.id] = tuple(free)
+        return (await self._act(Verb.ALTER, task.id, task.user, {NODES: ",".join(free)})).done is True
 
     async def _hold_firmly(self, job_id: str, user: str) -> None:
         """Have a held job stay so, whatever its owner does: what they hold themselves they may release."""
@@ -525,9 +609,13 @@ class Coordinator:
             self._note_failing(task, why)
             await self._act(Verb.CANCEL, task.id, task.user)
 
-    async def _act(self, verb: Verb, job_id: str, user: str) -> Outcome:
+    async def _act(
+        self, verb: Verb, job_id: str, user: str, changes: Mapping[str, str] = MappingProxyType({})
+    ) -> Outcome:
         own = self.actions.store.user
-        request = ActionRequest(verb, (job_id,), hold=verb is Verb.REQUEUE, at_once=verb is Verb.RELEASE)
+        request = ActionRequest(
+            verb, (job_id,), hold=verb is Verb.REQUEUE, at_once=verb is Verb.RELEASE, changes=dict(changes)
+        )
         plan = self.actions.plan(request, run_as=user if self.pool.as_owners and user != own else "")
         outcome = (await self.actions.run(plan)).outcomes[0]
         if outcome.done:

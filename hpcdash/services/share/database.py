@@ -8,7 +8,7 @@ import secrets
 import socket
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ WITH_NODES = ("starting", "running", "suspending")
 INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
+# Of one query.
+_MOST_VALUES = 500
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,"
     " holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL)",
@@ -35,13 +37,16 @@ _SCHEMA = (
     " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT NULL,"
     " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
     " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
-    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0)",
+    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,"
+    " labels TEXT NOT NULL DEFAULT '')",
     "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
+    "CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, submitted_at, number)",
+    "CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (submitted_at, number)",
 )
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
-    " demoted, suspended, asked_at, retry_at"
+    " demoted, suspended, asked_at, retry_at, labels"
 )
 
 
@@ -58,7 +63,8 @@ class StoredTask(Struct, frozen=True):
 
     `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
     `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
-    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start.
+    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
+    domain/share.py writes them.
     """
 
     id: str
@@ -78,6 +84,7 @@ class StoredTask(Struct, frozen=True):
     suspended: int
     asked_at: float | None
     retry_at: float = 0.0
+    labels: str = ""
 
     @property
     def pool_task(self) -> PoolTask:
@@ -114,6 +121,8 @@ class ShareDatabase:
             self._connection.execute("PRAGMA synchronous = FULL")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
+            if "labels" not in {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}:
+                self._connection.execute("ALTER TABLE tasks ADD COLUMN labels TEXT NOT NULL DEFAULT ''")
         except sqlite3.Error as error:
             raise HpcdashError(f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?") from error
         finally:
@@ -180,6 +189,15 @@ class ShareDatabase:
         )
         return [StoredTask(*row) for row in rows]
 
+    def tasks_of(self, job_ids: Iterable[str]) -> list[StoredTask]:
+        """Those of some jobs, in the order in which they came."""
+        ids = list(job_ids)
+        found = []
+        for start in range(0, len(ids), _MOST_VALUES):
+            some = ids[start : start + _MOST_VALUES]
+            found += self.tasks(f"id IN ({','.join('?' * len(some))})", *some)
+        return sorted(found, key=lambda task: (task.submitted_at, task.number))
+
     def ended_tasks(self, most: int) -> list[StoredTask]:
         """Those that came last."""
         rows = self._connection.execute(
@@ -192,8 +210,8 @@ class ShareDatabase:
     def runs_of(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
         """The last runs of some tasks, at most so many of each."""
         found: dict[str, list[RunRow]] = {}
-        for start in range(0, len(tasks), 500):
-            some = tasks[start : start + 500]
+        for start in range(0, len(tasks), _MOST_VALUES):
+            some = tasks[start : start + _MOST_VALUES]
             rows = self._connection.execute(
                 "SELECT task, run, level, started_at, ended_at, how FROM runs"
                 f" WHERE task IN ({','.join('?' * len(some))}) ORDER BY task, run",
@@ -208,13 +226,6 @@ class ShareDatabase:
         """How many rows this connection has changed."""
         return self._connection.total_changes
 
-    def runs(self, task: str) -> list[RunRow]:
-        """(number, level, start, end, how it ended) of each run of a task."""
-        rows = self._connection.execute(
-            "SELECT run, level, started_at, ended_at, how FROM runs WHERE task = ? ORDER BY run", (task,)
-        )
-        return [(run, Priority(level), start, end, how) for run, level, start, end, how in rows]
-
     # -- inside `writing`
 
     def alter(self, task: str, changes: Mapping[str, object]) -> None:
@@ -226,6 +237,10 @@ class ShareDatabase:
         marks = ",".join("?" * len(StoredTask.__struct_fields__))
         values: Sequence[Any] = [getattr(task, name) for name in StoredTask.__struct_fields__]
         self.change(f"INSERT INTO tasks ({COLUMNS}) VALUES ({marks})", *values)
+
+    def remove(self, task: str) -> None:
+        self.change("DELETE FROM tasks WHERE id = ?", task)
+        self.change("DELETE FROM runs WHERE task = ?", task)
 
     def begin(self, task: str, level: Priority, now: float) -> None:
         """Note that a task is to be started."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,8 +15,8 @@ from typing import Annotated
 import msgspec
 
 from hpcdash.config.settings import PoolSettings
-from hpcdash.domain.share import EVERYONE, LEVELS, Priority
-from hpcdash.domain.text import counted
+from hpcdash.domain.share import EVERYONE, LEVELS, Priority, read_labels
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import atomic_write
 from hpcdash.services.cluster.store import ClusterStore
@@ -43,6 +47,8 @@ MOST_BYTES = 8 << 20
 _MOST_TASKS = 5000
 _MOST_ENDED = 100
 _MOST_RUNS = 50
+_FEW_RUNS = 3
+_LONGEST_NAME = 200
 
 PriorityName = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(Priority.__members__)})\Z")]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -50,7 +56,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of a task. `how` it ended: as INTERRUPTED has it, paused, succeeded, failed, stopped; '' not yet."""
+    """One run of a task. `how` it ended: as INTERRUPTED has it; paused; yielded, when it suspended itself; requeued,
+    when the scheduler put it back, as after a node's failure; succeeded, failed, stopped; '' not yet."""
 
     run: Count
     level: PriorityName
@@ -85,6 +92,7 @@ class Task(msgspec.Struct, frozen=True):
     is_demoted: bool
     suspended: Count
     runs: tuple[Run, ...]
+    labels: tuple[str, ...] = ()
 
     @property
     def is_unfinished(self) -> bool:
@@ -198,7 +206,7 @@ def build_state(
         Task(
             id=one.id,
             user=one.user,
-            name=one.name,
+            name=one.name[:_LONGEST_NAME],
             nodes=one.nodes,
             priority=Priority(one.priority).name,
             level=None if (level := waiting.level(one)) is None else level.name,
@@ -214,6 +222,7 @@ def build_state(
                 Run(number, level.name, _moment_or_none(start), _moment_or_none(end), how)
                 for number, level, start, end, how in runs.get(one.id, ())
             ),
+            labels=read_labels(one.labels),
         )
         for one in sorted(shown, key=lambda one: (one.submitted_at, one.number))
     ]
@@ -236,15 +245,58 @@ def build_state(
 
 
 def publish(state: Pool, file: Path) -> None:
-    """Put a pool's state in the place of the last one, readable by everybody. Raises HpcdashError."""
+    """Put a pool's state in the place of the last one, readable by everybody; of one's own files nothing else is
+    replaced, wherever a folder that others may write to leads. Raises HpcdashError.
+    """
+    content = msgspec.json.encode(state)
+    if len(content) >= MOST_BYTES:
+        short = tuple(msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks)
+        state = msgspec.structs.replace(state, tasks=short)
+        content = msgspec.json.encode(state)
+    while len(content) >= MOST_BYTES:
+        # The newest are the last to have their turn.
+        kept = state.tasks[: len(state.tasks) // 2]
+        left_out = sum(task.is_unfinished for task in state.tasks[len(kept) :])
+        state = msgspec.structs.replace(state, tasks=kept, tasks_left_out=state.tasks_left_out + left_out)
+        content = msgspec.json.encode(state)
     try:
-        # What is lost with the machine is published again a moment later.
-        atomic_write(file, msgspec.json.encode(state) + b"\n", mode=0o644, sync=False)
+        with _folder_of(file) as folder:
+            there = folder / file.name
+            if not _is_published(there, state.pool):
+                raise HpcdashError(
+                    f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is not replaced",
+                    "Move it away, or name another state_file; find out who may write to its folder.",
+                )
+            # What is lost with the machine is published again a moment later.
+            atomic_write(there, content + b"\n", mode=0o644, sync=False)
     except OSError as error:
         raise HpcdashError(
             f"what pool {state.pool} does cannot be published: {file}: {error.strerror}",
             "state_file of the pool needs a folder that the coordinator may write to.",
         ) from error
+
+
+@contextmanager
+def _folder_of(file: Path) -> Iterator[Path]:
+    """The folder of a file, which stays the same inside though its name may come to lead elsewhere."""
+    descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        held = Path(f"/proc/self/fd/{descriptor}")
+        yield held if held.exists() else file.parent
+    finally:
+        os.close(descriptor)
+
+
+def _is_published(file: Path, pool: str) -> bool:
+    """Whether a file may be replaced: it is not there, another account's, or what this one published of the pool."""
+    try:
+        found = os.lstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return True
+        with file.open("rb") as stream:
+            return re.match(rb'{"schema":[0-9]+,"pool":"%b"' % re.escape(pool.encode()), stream.read(200)) is not None
+    except FileNotFoundError:
+        return True
 
 
 class _Waiting:
@@ -404,5 +456,11 @@ class PoolReader:
                 f"pool {name}: {self._file} is not what hpcdash publishes: {error}",
                 "Does the coordinator run another version?",
             ) from None
+        if self.state.pool != name:
+            named, self.state = self.state.pool, None
+            raise HpcdashError(
+                f"pool {name}: its coordinator calls it {visible(named)}",
+                f"Write [share.{visible(named)}] in the configuration.",
+            )
         self._last = chunk
         return self.state

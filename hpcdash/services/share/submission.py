@@ -1,24 +1,63 @@
-"""Whether a pool would ever run a task, asked before it is submitted."""
+"""A task of a shared pool before it is submitted: where it goes, and whether the pool would ever run it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.request import Request, SlotType, slots_of
-from hpcdash.domain.share import parse_priority
+from hpcdash.domain.share import Priority, parse_priority
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.share.scheduling import PoolTask
 from hpcdash.services.share.state import Pool, PoolReader
+
+# What of a request says which pool it is for.
+_PLACES = ("queue", "qos", "reservation")
+
+
+def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
+    """A task in the queue, QoS and reservation of its pool: the one that is named, else the only one that fits.
+
+    Raises UsageError where there is none of that name, or something else is asked for.
+    """
+    if request.pool and all(one.name != request.pool for one in pools):
+        known = ", ".join(one.name for one in pools) or "none"
+        raise UsageError(f"pool: there is no [share.{request.pool}] in the configuration", f"Pools here: {known}.")
+    fitting = _fitting(request, pools)
+    if len(fitting) > 1:
+        raise UsageError("share: several pools fit", f"Name one as pool: {', '.join(one.name for one in fitting)}.")
+    for pool in fitting:
+        for what in _PLACES:
+            asked, has = getattr(request, what), getattr(pool, what)
+            if has and asked not in ("", has):
+                raise UsageError(f"{what}: pool {pool.name} has {has}, not {asked}", f"Leave {what} out.")
+            request = replace(request, **{what: has or asked})
+        if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
+            # Nothing else tells whose task it is.
+            request = replace(request, pool=pool.name)
+    return request
+
+
+def _fitting(request: Request, pools: Sequence[PoolSettings]) -> list[PoolSettings]:
+    """The pool that a task names; else those whose queue, QoS and reservation it leaves open or asks for."""
+    if request.pool:
+        return [one for one in pools if one.name == request.pool]
+    return [
+        one
+        for one in pools
+        if all(getattr(request, what) in ("", has) for what in _PLACES if (has := getattr(one, what)))
+    ]
 
 
 async def require_turn(
     store: ClusterStore, pools: Sequence[PoolSettings], request: Request, slot_type: SlotType
 ) -> None:
     """Raises UsageError for a task that its pool's coordinator would refuse, as far as it has published its rules."""
-    fitting = [one for one in pools if one.queue in ("", request.queue) and one.qos in ("", request.qos)]
-    if not request.share or len(fitting) != 1:
+    fitting = _fitting(request, pools)
+    if len(fitting) != 1:
         return
     try:
         pool = await PoolReader(store, fitting[0]).read()
@@ -41,7 +80,8 @@ def refusal(
     if is_embedded:
         each = (settings.gpus_per_node or 1) if gpus else settings.cpus_per_node
         nodes = -(-total // each)
-    priority = pool.rules.allowed_priority(user, parse_priority(request.share))
+    asked = parse_priority(request.share) if request.share else Priority.AUTO
+    priority = pool.rules.allowed_priority(user, asked)
     task = PoolTask("", user, max(1, nodes), priority, (0.0, 0))
     if words := pool.rules.refusal(task, capacity=pool.nodes, gpus=gpus):
         return words

@@ -16,6 +16,8 @@ HOW = {
     "slow": "too slow to save",
     "ignored": "did not answer",
     "paused": "suspended by its owner",
+    "yielded": "suspended itself",
+    "requeued": "put back by the scheduler",
 }
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import COMMENT, ActionRequest, Verb
-from hpcdash.domain.share import LEVELS, Priority, TaskMark, parse_mark
+from hpcdash.domain.share import LEVELS, Priority, TaskMark, parse_mark, write_labels
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.share.database import StoredTask
@@ -63,6 +63,8 @@ def heeded(
                     changes["since"] = now
         else:
             words = f"{priority.name} is refused: {words}"
+    if (labels := write_labels(mark.labels)) != task.labels:
+        changes["labels"] = labels
     if mark.is_paused and task.state == "waiting":
         changes["state"], words = "paused", "its owner has it wait"
     elif not mark.is_paused and task.state == "paused":
@@ -107,7 +109,7 @@ async def plan_wish(
         interrupted = pool.interrupted_by(job_id, is_paused=mark.is_paused)
         question = f"{wish.capitalize()} job {visible(job_id)}?"
         runs = task.state in ("starting", "running", "suspending")
-        saves = f"It has {pool.grace_seconds:g} s to save, and " if runs else "It "
+        saves = f"It has {pool.grace_seconds:g} s to save, and " if runs else "It waits for its turn now; then it "
         outcome = (
             (f"{saves}does not run until it is resumed.",) if mark.is_paused else ("It runs when it is its turn.",)
         )

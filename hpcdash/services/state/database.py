@@ -51,6 +51,8 @@ _LATER = (
     " PRIMARY KEY (cluster, folder))",
     "CREATE TABLE IF NOT EXISTS node_checks (cluster TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,"
     " state TEXT NOT NULL, words TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, node, name))",
+    "CREATE TABLE IF NOT EXISTS check_jobs (cluster TEXT NOT NULL, job_id TEXT NOT NULL, nodes TEXT NOT NULL,"
+    " names TEXT NOT NULL, PRIMARY KEY (cluster, job_id))",
     "CREATE TABLE IF NOT EXISTS gpus (cluster TEXT NOT NULL, uuid TEXT NOT NULL, node TEXT NOT NULL,"
     " finding TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, uuid))",
     "CREATE TABLE IF NOT EXISTS watched (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, job_id TEXT NOT NULL,"
@@ -177,7 +179,7 @@ class StateDatabase:
         """With this version's tables, and all that files of older versions hold."""
         import sqlite3
 
-        from hpcdash.services.state.migration import old_files
+        from hpcdash.services.state.migration import old_files, scrub_secrets
 
         version = _version(connection)
         if version > SCHEMA_VERSION:
@@ -200,6 +202,13 @@ class StateDatabase:
         if is_write:
             for sql in _LATER:
                 connection.execute(sql)
+        if version <= SCHEMA_VERSION:
+            try:
+                scrub_secrets(connection)
+            except sqlite3.OperationalError:
+                # It is done by whoever can write next.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
@@ -216,6 +225,9 @@ class StateDatabase:
                 _make_tables(connection)
             for sql, values in statements(files):
                 connection.execute(sql, _encodable(values))
+            if files:
+                # What is in them was not.
+                connection.execute("DROP TABLE IF EXISTS scrubbed")
             connection.execute("COMMIT")
             for file in files:
                 renamed(file)

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from hpcdash.config.request import without_secret_lines
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 
@@ -29,9 +30,12 @@ class Drafts:
         self._database = StateDatabase(folder)
 
     def keep(self, cluster: str, draft: KeptDraft) -> None:
-        """In the place of the one before. Raises StateUnusable."""
+        """In the place of the one before, without the secrets of its environment. Raises StateUnusable."""
         # TOML has dates, JSON has not; what is typed may hold bytes that are no UTF-8.
-        content = json.dumps(asdict(draft), default=str)
+        texts = {
+            name: without_secret_lines(text) if name == "environment" else text for name, text in draft.texts.items()
+        }
+        content = json.dumps({**asdict(draft), "texts": texts}, default=str)
         self._database.write(("INSERT OR REPLACE INTO drafts VALUES (?, ?)", (cluster, content)))
 
     def take(self, cluster: str) -> KeptDraft | None:

@@ -1,4 +1,5 @@
-"""Takes the files in which older versions kept their state into state.db; they stay beside it, renamed."""
+"""Takes the files in which older versions kept their state into state.db; they stay beside it, renamed. Takes the
+secrets out of what older versions kept."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,9 +16,18 @@ from hpcdash.private_files import close_to_others
 from hpcdash.services.state.journal import lock, older_file
 from hpcdash.services.state.records import Statement, free_name
 
+if TYPE_CHECKING:
+    import sqlite3
+
 _LAUNCHES, _SWITCHES, _DRAFTS, _RECENTS = "launches.jsonl", "switches.jsonl", "drafts.json", "submitted"
 _SNOOZED_END, _STATE_END = ".snoozed.json", ".json"
 _T = TypeVar("_T")
+# Where requests are kept, and which rows hold one.
+_REQUESTS = (
+    ("launches", "request", ""),
+    ("recents", "text", "WHERE kind = 'request'"),
+    ("served_launches", "request", ""),
+)
 
 
 class _SwitchLine(msgspec.Struct, tag_field="schema", tag=1):
@@ -143,3 +153,44 @@ def _decoded(written: Sequence[bytes], form: Any) -> Iterator[Any]:
     for text in written:
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             yield msgspec.json.decode(text, type=form)
+
+
+def scrub_secrets(connection: sqlite3.Connection) -> None:
+    """Take the secrets of environments out of the file, once: older versions kept them with requests and drafts.
+
+    Raises sqlite3.Error where it cannot be written, or another program writes: then it is done another time.
+    """
+    from hpcdash.config.request import without_secrets
+
+    # What was deleted stays in the file otherwise, until something else is written there.
+    connection.execute("PRAGMA secure_delete = ON")
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "scrubbed" in tables:
+        return
+    columns = [(*one, without_secrets) for one in _REQUESTS] + [("drafts", "content", "", _without_secrets_in_draft)]
+    rows = 0
+    connection.execute("BEGIN IMMEDIATE")
+    for table, column, condition, clean in columns:
+        if table not in tables:
+            continue
+        for row_id, text in connection.execute(f"SELECT rowid, {column} FROM {table} {condition}").fetchall():
+            rows += 1
+            if (cleaned := clean(text)) != text:
+                connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (cleaned, row_id))
+    connection.execute("COMMIT")
+    if rows or connection.execute("PRAGMA freelist_count").fetchone()[0]:
+        connection.execute("VACUUM")
+    connection.execute("CREATE TABLE IF NOT EXISTS scrubbed (at REAL)")
+
+
+def _without_secrets_in_draft(content: str) -> str:
+    """As it is where it has none, or cannot be read."""
+    from hpcdash.config.request import without_secret_lines
+
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        draft = json.loads(content)
+        environment = draft["texts"]["environment"]
+        if (hidden := without_secret_lines(environment)) != environment:
+            draft["texts"]["environment"] = hidden
+            return json.dumps(draft)
+    return content

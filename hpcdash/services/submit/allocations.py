@@ -200,7 +200,7 @@ def title_content(title: str) -> bytes:
 def plan_hand_over(
     allocation: Allocation, staged: Staged, title: str, code: tuple[PackedCode, int | None] | None = None
 ) -> Plan:
-    """What hands a run over; where its answer is lost `was_handed_over` tells. Raises UsageError where it has ended.
+    """What hands a run over; where its answer is lost the list of runs tells. Raises UsageError where it has ended.
 
     `code` is unpacked into the run's folder first: an archive, and how much of it is there as code_files.look_query()
     has it.
@@ -236,14 +236,28 @@ def plan_hand_over(
     return Plan(request, (), (prepare, unpack, command))
 
 
-async def was_handed_over(store: ClusterStore, allocation: Allocation, staged: Staged) -> Run | None:
-    """The run that was handed over, None where it did not arrive; raises what keeps the cluster from answering."""
-    return next((run for run in await fetch_runs(store, allocation) if run.name == staged.name), None)
+def handed_over(runs: Sequence[Run], staged: Staged) -> Run | None:
+    """The run that was handed over, None where it did not arrive."""
+    return next((run for run in runs if run.name == staged.name), None)
 
 
-async def find_run(store: ClusterStore, job_id: str, number: int) -> Run:
+def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
+    """What a run waits for, or that it runs."""
+    if run.started_at is not None:
+        return run.state
+    if allocation.row["state"] in WAITING:
+        return f"waits for job {allocation.job_id} to start ({allocation.row['state']})"
+    before = [one for one in runs if one.number < run.number and one.ended_at is None]
+    if not before:
+        return "starts in a moment"
+    first = f"run {before[0].number} ({before[0].title})"
+    return (
+        f"waits for {first} to end" if len(before) == 1 else f"waits for {len(before)} runs, of which {first} is next"
+    )
+
+
+def find_run(runs: Sequence[Run], job_id: str, number: int) -> Run:
     """Raises UsageError for a run that there is not, naming those there are."""
-    runs = await fetch_runs(store, await find_allocation(store, job_id))
     if not 1 <= number <= len(runs):
         raise UsageError(
             f"job {visible(job_id)} has no run {number}", f"Its runs: 1 to {len(runs)}." if runs else "It has none yet."

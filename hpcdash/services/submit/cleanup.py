@@ -45,7 +45,8 @@ async def tidied(
     """
     waiting = await asyncio.to_thread(records.unsettled)
     alive = _known_alive(store.snapshots[Kind.MINE].table) if _is_live(store) else frozenset()
-    may_have_ended = [record for record in waiting if record.job_id not in alive][:_IDS_A_COMMAND]
+    stay = alive | await asyncio.to_thread(records.unread_checks)
+    may_have_ended = [record for record in waiting if record.job_id not in stay][:_IDS_A_COMMAND]
     if not may_have_ended or not await asyncio.to_thread(records.looks_now, every_seconds):
         return ()
     table = await fetch_ended(store, [record.job_id for record in may_have_ended])
@@ -101,6 +102,9 @@ async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
             return (await store.poll(store.backend.history.jobs(None, 0, job_ids))).table
         except (AccountingUnavailable, CommandMissing):
             pass
+        except NoSuchJob:
+            # PBS hides jobs of others where query_other_jobs is off.
+            return JOBS.empty_table()
     try:
         return (await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))).table
     except NoSuchJob:

@@ -144,7 +144,13 @@ _WHEN = FormGroup(
             example="1-10%1",
             ways=BOTH_WAYS,
         ),
-        FormField("after", "after", "start after these jobs end, however they end", FieldKind.WORDS, ways=BOTH_WAYS),
+        FormField(
+            "after",
+            "after",
+            "start after these jobs end, or afterok:12 for success alone",
+            FieldKind.WORDS,
+            ways=BOTH_WAYS,
+        ),
         FormField(
             "chain",
             "chain length",
@@ -155,11 +161,17 @@ _WHEN = FormGroup(
         ),
         FormField("begin", "begin", "earliest start: 2026-12-01T08:00 in the cluster's time, or +2h", example="+2h"),
         FormField("hold", "held", "submit held; waits for release", FieldKind.FLAG, ways=BOTH_WAYS),
+    ),
+)
+_POOL = FormGroup(
+    "Shared pool",
+    (
+        FormField("pool", "pool", "pool to have turns in; empty: the only one, if share is set", example="lab"),
         FormField(
-            "share",
-            "share",
-            "priority in a shared pool; empty: no task of one",
-            choices=tuple(one.name for one in (Priority.AUTO, *LEVELS)),
+            "share", "share", "priority in the pool; empty: no task of it, or AUTO if pool is set", choices=_PRIORITIES
+        ),
+        FormField(
+            "labels", "labels", "words to find it by; for accounting where the site says so", FieldKind.WORDS, "nlp 7B"
         ),
     ),
 )
@@ -178,6 +190,7 @@ _ACCOUNT = FormGroup(
     (
         FormField("account", "account", "account to charge; empty: your default"),
         FormField("qos", "QoS", "quality of service: limits and priority"),
+        FormField("reservation", "reservation", "reservation to run in"),
         FormField("project", "project", "project for accounting (Slurm: wckey)"),
     ),
 )
@@ -248,7 +261,7 @@ _MORE = FormGroup(
         ),
     ),
 )
-GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
+GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _POOL, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
 # Keys that one scheduler alone has, as its request_fields say.
 _OF_ONE_SCHEDULER = frozenset({field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"})
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}

@@ -80,6 +80,17 @@ class LaunchRecords:
         found = self._read("AND keep IN ('failed', 'nothing') AND job_id != '' AND folder_state = ''")
         return tuple({record.folder: record for record in found}.values())
 
+    def unread_checks(self) -> frozenset[str]:
+        """The jobs that check nodes whose log nobody has read yet."""
+        if self._database is None:
+            return frozenset()
+        sql = "SELECT job_id FROM check_jobs WHERE cluster = ?"
+        try:
+            return frozenset(job_id for (job_id,) in self._database.read(sql, self.cluster))
+        except StateUnusable:
+            # It was written before there were any.
+            return frozenset()
+
     def looks_now(self, every_seconds: float) -> bool:
         """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
         sql = (

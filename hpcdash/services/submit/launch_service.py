@@ -228,11 +228,16 @@ class LaunchService:
         account = asked.site.run_as if is_said else accounts[0]
         if account not in accounts:
             raise NotAllowed(f"this token may not run as {account}", f"It may run as {', '.join(accounts)}.")
-        is_own = account == self.own_account
-        if Capability.OWNERS not in self._store.backend.capabilities:
+        backend, is_own = self._store.backend, account == self.own_account
+        if Capability.OWNERS not in backend.capabilities:
             if is_said:
-                raise UsageError(f"run_as: {self._store.backend.title}'s jobs have no owner", "Leave it out.")
+                raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Leave it out.")
             is_own = True
+        if not is_own and not backend.submit.program:
+            raise NotAllowed(
+                f"this server cannot run as {account}: {backend.title} runs jobs as whoever submits them",
+                f"Its own account is {self.own_account}: name that in accounts of the token.",
+            )
         return account, replace(asked, site=replace(asked.site, run_as="" if is_own else account))
 
     def _begin(
@@ -558,9 +563,10 @@ def _reused() -> KeyReused:
 
 def _refusal(outcome: Outcome, said: str) -> HpcdashError:
     words = "; ".join(filter(None, (outcome.words, said)))
+    message = f"not submitted: {words.removeprefix('not submitted: ')}"
     if outcome.is_unreachable or outcome.words.startswith(NEVER_ARRIVED):
-        return UnreachableError(f"not submitted: {words}", "Send it again; the same Idempotency-Key may be used.")
-    return SchedulerRefused(f"not submitted: {words}", words=outcome.words)
+        return UnreachableError(message, "Send it again; the same Idempotency-Key may be used.")
+    return SchedulerRefused(message, words=outcome.words)
 
 
 def _rows_of(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -16,20 +16,19 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.queries import Answer, JobScope, Query
+from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings, PoolSettings
-from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.request import TASK_KIND, Request
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
-from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, SchedulerRefused, UsageError, excerpt
+from hpcdash.errors import CommandTimedOut, HpcdashError, SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.plan import SubmissionPlan
+from hpcdash.services.submit.plan import SubmissionPlan, submitting_program
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class Launches:
         self._queues: LaunchQueues | None = None
         # The stamp of the records when they were read, and what _accounts() found in it.
         self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
+        # The stamp of the records when no check of nodes was left to be read.
+        self._all_read_at: tuple[int, int] | None = None
         store.reader_of = self._reader_of
 
     async def root(self) -> str:
@@ -168,9 +169,11 @@ class Launches:
         """
         from hpcdash.backends.script.body import with_code_state
         from hpcdash.backends.submissions import Submission
-        from hpcdash.services.submit.plan import refuse_large_array
+        from hpcdash.services.submit.plan import after_in_full, refuse_large_array
 
         await self.store.open(force=True)
+        if asked.site.run_as:
+            submitting_program(self.store)
         if asked.site.run_as and not (asked.site.storage_root or self.settings.site.storage_root):
             raise UsageError(
                 "storage_root is not set; run_as needs a folder that the other account can enter",
@@ -181,7 +184,8 @@ class Launches:
         root = await self._root(asked.site.storage_root or self.settings.site.storage_root, kill_switch_of(asked))
         if asked.site.run_as:
             await self._trust(root.rstrip("/"))
-        request, aside = self._in_its_queue(await self._after_in_full(asked))
+        request = replace(asked, after=await after_in_full(self.store, asked.after))
+        request, aside = self._in_its_queue(request)
         name = asked.script.rpartition("/")[2]
         # A call that is to be found again has it from its content.
         uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
@@ -192,7 +196,7 @@ class Launches:
         if waiting is not None:
             place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
-        if request.share and self.pools:
+        if request.is_task and self.pools:
             from hpcdash.services.share.submission import require_turn
             from hpcdash.services.submit.request_lint import slot_type_in
 
@@ -354,22 +358,49 @@ class Launches:
                 # It is looked at another time.
                 return ()
 
+    async def read_checks(self) -> tuple[str, ...]:
+        """Read what jobs that checked nodes found, once they have ended; a sentence for each. Raises nothing of
+        HpcdashError."""
+        if self.state_folder is None:
+            return ()
+        from hpcdash.services.submit.node_findings import NodeCheckRecords, read_ended_checks
+
+        records = NodeCheckRecords(self.state_folder, self.store.name)
+        async with self._tidying:
+            stamp = records.stamp()
+            if stamp == self._all_read_at:
+                return ()
+            try:
+                read = await read_ended_checks(self.store, records)
+            except HpcdashError:
+                # It is looked at another time.
+                return ()
+            self._all_read_at = None if records.unread() else stamp
+            return read
+
     def follow(self, told: Callable[[str], None]) -> Callable[[], None]:
-        """Tidy once the first list of one's jobs is there, and when jobs have ended; returns how to stop that."""
+        """Read checks of nodes with each list of one's jobs; tidy with the first one, and when jobs have ended.
+
+        Returns how to stop that.
+        """
         has_looked = False
         running: set[asyncio.Task[None]] = set()
 
-        async def tidy() -> None:
-            for words in await self.tidy():
-                told(words)
+        async def look(*, is_to_tidy: bool) -> None:
+            # Before their folders go.
+            said = (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ()))
+            if said:
+                told("\n".join(said))
 
         def heard(changed: Changed) -> None:
             nonlocal has_looked
-            if changed.kind is Kind.MINE and (not has_looked or any(event.after in ENDED for event in changed.events)):
-                has_looked = True
-                task = asyncio.create_task(tidy(), name=f"tidy launches of {self.store.name}")
-                running.add(task)
-                task.add_done_callback(running.discard)
+            if changed.kind is not Kind.MINE:
+                return
+            is_to_tidy = not has_looked or any(event.after in ENDED for event in changed.events)
+            has_looked = True
+            task = asyncio.create_task(look(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}")
+            running.add(task)
+            task.add_done_callback(running.discard)
 
         return self.store.listen(heard)
 
@@ -437,6 +468,10 @@ class Launches:
         """With what the site says of its queue, and what is not known about that."""
         from hpcdash.config.queue_defaults import with_queue_defaults
 
+        if request.is_task:
+            from hpcdash.services.share.submission import with_pool
+
+            request = with_pool(request, self.pools)
         pools = self.queues.pools()
         # The only one need not be named, unless something is said of it.
         named = pools if len(pools) > 1 or self.settings.queues else []
@@ -466,22 +501,6 @@ class Launches:
             cpu_share=self.queues.cpu_share(request.queue, slots.nodes * slots.per_node),
         )
         return replace(made, warnings=(aside, *made.warnings)) if aside else made
-
-    async def _after_in_full(self, request: Request) -> Request:
-        """With the jobs to wait for as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
-        if not request.after or self.store.backend.has_whole_ids:
-            return request
-        from hpcdash.services.jobs.rows import ids_in_full, rows_meant
-
-        conditions = tuple(map(split_after, request.after))
-        ids = tuple(job_id for _, job_id in conditions)
-        try:
-            parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=ids)))
-        except NoSuchJob:
-            return request
-        rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
-        after = dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
-        return replace(request, after=tuple(after))
 
 
 class _Root(Struct, frozen=True):
@@ -553,7 +572,7 @@ def build_launch_plan(
         mark=f"{MARK_START}{secrets.token_hex(5)}",
         file=f"{place.folder}/{SCRIPT_NAME}",
         run_as=run_as,
-        program=_submitting_program(store) if run_as else "",
+        program=submitting_program(store) if run_as else "",
     )
     submit = store.backend.submit.submission(submission)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
@@ -595,7 +614,7 @@ def launch_files(
         own[MARKER_NAME] = b"waits for runs\n"
     elif has_library(request, place):
         own[LIBRARY_NAME] = _library()
-    if request.share:
+    if request.is_task:
         own[SUSPEND_NAME] = b""
     if request.call is not None:
         own |= call_files(request.call)
@@ -641,14 +660,3 @@ def _library() -> bytes:
         raise UsageError(
             f"hpcdash.job cannot be staged: {error}", "Set job_library = false and install hpcdash.job yourself."
         ) from None
-
-
-def _submitting_program(store: ClusterStore) -> str:
-    """The submit command's own path there: sudo looks for commands in places of its own."""
-    path = (store.probe.commands if store.probe else {}).get(store.backend.submit.program, "")
-    if not path.startswith("/"):
-        raise UsageError(
-            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is unknown",
-            "Remove run_as from the configuration.",
-        )
-    return path

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import (
     AS_IT_WAS,
     MARK_START,
@@ -26,6 +27,7 @@ from hpcdash.backends.submissions import (
 )
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.demand import LintFinding, format_finding
+from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import array_of, joined_tasks
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import counted
@@ -33,6 +35,7 @@ from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, 
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
@@ -64,6 +67,37 @@ async def refuse_large_array(store: ClusterStore, wanted: Submission) -> None:
         return
     if why:
         raise UsageError(why, "Submit it in parts, or let each task do more.")
+
+
+def submitting_program(store: ClusterStore) -> str:
+    """The submit command's own path there, by which sudo runs it as another account; raises UsageError for none."""
+    program = store.backend.submit.program
+    if not program:
+        raise UsageError(
+            f"run_as: {store.backend.title} runs jobs as whoever submits them",
+            "Leave run_as out, and remove it from the configuration.",
+        )
+    path = (store.probe.commands if store.probe else {}).get(program, "")
+    if not path.startswith("/"):
+        raise UsageError(
+            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is unknown",
+            "Remove run_as from the configuration.",
+        )
+    return path
+
+
+async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
+    """What a job waits for, with jobs as the scheduler names them: PBS knows no 12 where that is the array 12[]."""
+    if not after or store.backend.has_whole_ids:
+        return after
+    conditions = tuple(map(split_after, after))
+    ids = tuple(job_id for _, job_id in conditions)
+    try:
+        parsed = await store.ask(store.backend.queue.jobs(JobScope(job_ids=ids)))
+    except NoSuchJob:
+        return after
+    rows = await asyncio.to_thread(rows_meant, parsed.table, ids)
+    return tuple(dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions))
 
 
 def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
@@ -99,6 +133,8 @@ async def plan_request(
     request that names none `files` are sent. Raises UsageError for what the scheduler does not have, and what keeps
     the cluster from answering.
     """
+    if request.site.run_as:
+        submitting_program(store)
     notes: tuple[str, ...] = ()
     if request.files:
         from hpcdash.services.submit.code_files import find_code_files, read_code_files

@@ -103,7 +103,7 @@ class RunSelection(Struct, frozen=True):
 EVERY_RUN = RunSelection()
 
 
-class Progress(Struct, frozen=True):
+class ArchiveProgress(Struct, frozen=True):
     """How far a span is: seconds of it that are known, of all; and the runs read so far."""
 
     known_seconds: float
@@ -199,7 +199,7 @@ class RunArchive:
         self,
         span: Span,
         selection: RunSelection = EVERY_RUN,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[ArchiveProgress], None] | None = None,
         *,
         stop: asyncio.Event | None = None,
         with_running: bool = False,
@@ -329,7 +329,7 @@ class _Asking:
         files: RunFiles,
         span: Span,
         user: str | None,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[ArchiveProgress], None] | None,
         stop: asyncio.Event,
         kept_since: int | None,
     ) -> None:
@@ -462,4 +462,4 @@ class _Asking:
         if self.progress is not None:
             gone = sum(gap.seconds for gap in self.missing())
             seconds = max(0, self.span.until - self.kept_since)
-            self.progress(Progress(seconds - gone, seconds, self._rows, wait_seconds))
+            self.progress(ArchiveProgress(seconds - gone, seconds, self._rows, wait_seconds))

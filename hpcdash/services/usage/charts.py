@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.units import format_amount, format_count, format_span
-from hpcdash.services.usage.report import OF_TIME, WAIT_LABELS, WEEKDAYS, Report
+from hpcdash.services.usage.report import OF_TIME, WAIT_LABELS, WEEKDAYS, UsageReport
 
 # A text and its role: what a theme colours. A line is a row of them.
 Piece = tuple[str, str]
@@ -65,7 +65,7 @@ def as_ascii(lines: Iterable[Line]) -> list[Line]:
     return [tuple((text.translate(_ASCII), role) for text, role in line) for line in lines]
 
 
-def draw_report(report: Report, width: int, by: str = "queue", height: int | None = None) -> list[Line]:
+def draw_report(report: UsageReport, width: int, by: str = "queue", height: int | None = None) -> list[Line]:
     """Everything of a report in lines of `width` cells: in two columns where there is room, else one below another.
 
     On a screen of many lines (`height`) bars are longer, and more rows are shown.
@@ -112,7 +112,7 @@ def _beside(left: Sequence[Line], right: Sequence[Line], width: int) -> Line:
 # -- the parts
 
 
-def _figures(report: Report, width: int) -> list[Line]:
+def _figures(report: UsageReport, width: int) -> list[Line]:
     """The totals, each a title over a value."""
     total = report.total
     unit = report.unit.lower()
@@ -156,7 +156,7 @@ def _hours_with_share(seconds: int | None, of: int | None) -> str:
     return f"{format_hours(seconds)} ({share})" if share and seconds else format_hours(seconds)
 
 
-def _over_time(report: Report, width: int, rows: int) -> list[Line]:
+def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
     """Bars of the hours of each day, or week where there are many days; what failed runs had is on top."""
     unit = report.unit.lower()
     grouping = "day" if report.groups["day"].num_rows <= min(_MOST_DAYS, (width - 8) // 2) else "week"
@@ -214,7 +214,7 @@ def _date_ticks(keys: Sequence[str], starts: Sequence[int], margin: int, width: 
     return line
 
 
-def _groups(report: Report, width: int, by: str, most: int) -> list[Line]:
+def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
     """A table with a bar a row: the most hours first, days and weeks the newest first."""
     unit = report.unit.lower()
     table = report.groups[by]
@@ -288,7 +288,7 @@ def draw_bars(values: np.ndarray, cells: int, role: str = "bar") -> list[Line]:
     return draw_plot(build, cells, len(values), {1: role})
 
 
-def _load(report: Report, width: int) -> list[Line]:
+def _load(report: UsageReport, width: int) -> list[Line]:
     """What was held at once, by weekday and hour: a shade for each quarter of the most."""
     most = report.load.largest
     if not most:
@@ -327,7 +327,7 @@ def rounded(value: float) -> str:
     return f"{value:.1f}" if value >= 0.95 else format_amount(value, 1)
 
 
-def _waits(report: Report, width: int) -> list[Line]:
+def _waits(report: UsageReport, width: int) -> list[Line]:
     """How long runs waited: a histogram of all, and by queue and size those with the most runs."""
     table = report.waits
     if not table.num_rows:
@@ -357,7 +357,7 @@ def _waits(report: Report, width: int) -> list[Line]:
     return lines
 
 
-def _waste(report: Report, width: int) -> list[Line]:
+def _waste(report: UsageReport, width: int) -> list[Line]:
     """The names of jobs that held the most for nothing."""
     rows = report.wasteful.to_pylist()[:_SHOWN_WASTE]
     if not rows:
@@ -385,7 +385,7 @@ def _waste(report: Report, width: int) -> list[Line]:
     return lines
 
 
-def _advice(report: Report, width: int) -> list[Line]:
+def _advice(report: UsageReport, width: int) -> list[Line]:
     lines: list[Line] = []
     for advice in report.advice[:_SHOWN_ADVICE]:
         name = clip(visible(f"{advice.name} ({advice.user})" if report.users > 1 else advice.name), width)
@@ -436,7 +436,7 @@ def _line(text: str, roles: dict[int, str]) -> Line:
     return tuple(pieces)
 
 
-def format_span_of(report: Report) -> str:
+def format_span_of(report: UsageReport) -> str:
     """`1 Nov to 20 Nov 2026`, or with times of day where it is short."""
     since, until = (datetime.fromtimestamp(at, report.zone) for at in (report.span.since, report.span.until))
     if report.span.seconds < 2 * 86_400:

@@ -12,7 +12,7 @@ import numpy as np
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_count
 from hpcdash.services.usage.charts import format_hours, format_span_of, format_wait, percent, rounded
-from hpcdash.services.usage.report import GROUPINGS, OF_TIME, WAIT_LABELS, WEEKDAYS, Report
+from hpcdash.services.usage.report import GROUPINGS, OF_TIME, WAIT_LABELS, WEEKDAYS, UsageReport
 
 _SHOWN_ROWS, _MOST_ROWS = 12, 200
 # Of the drawings, in their own units.
@@ -56,7 +56,7 @@ ul { margin: 4px 0 12px; padding-left: 20px; } .who { color: var(--dim); font-we
 """
 
 
-def report_page(report: Report, title: str, subtitle: str = "", written_at: datetime | None = None) -> str:
+def report_page(report: UsageReport, title: str, subtitle: str = "", written_at: datetime | None = None) -> str:
     """The page; whatever it says is escaped, and made visible before."""
     parts = [
         _tiles(report),
@@ -99,7 +99,7 @@ def _card(title: str, inside: str, key: str = "") -> str:
     return f"<section class=card><h2>{_text(title)}{key}</h2>{inside}</section>"
 
 
-def _tiles(report: Report) -> str:
+def _tiles(report: UsageReport) -> str:
     total, unit = report.total, report.unit.lower()
     held, measured = total[f"{unit}_seconds"], total[f"measured_{unit}_seconds"]
     use = percent((measured or 0) - (total[f"unused_{unit}_seconds"] or 0), measured)
@@ -124,7 +124,7 @@ def _tiles(report: Report) -> str:
     return f"<div class=tiles>{''.join(tiles)}</div>"
 
 
-def _over_time(report: Report) -> str:
+def _over_time(report: UsageReport) -> str:
     """Bars of days, or of weeks where there are more than a quarter of a year's."""
     grouping = "day" if report.groups["day"].num_rows <= 100 else "week"
     unit = report.unit.lower()
@@ -167,7 +167,7 @@ def _key(*entries: tuple[str, str]) -> str:
     return f"<span class=key>{''.join(parts)}</span>"
 
 
-def _group(report: Report, name: str) -> str:
+def _group(report: UsageReport, name: str) -> str:
     unit = report.unit.lower()
     rows = [row for row in report.groups[name].to_pylist() if row["jobs"] or row["cpu_seconds"] or row["started"]]
     if name in OF_TIME:
@@ -213,7 +213,7 @@ def _table(texts: Sequence[str], heads: Iterable[str], rows: Iterable[Sequence[A
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _load(report: Report) -> str:
+def _load(report: UsageReport) -> str:
     most = report.load.largest
     if not most:
         return ""
@@ -238,7 +238,7 @@ def _load(report: Report) -> str:
     return _card(f"{report.unit}s held at once, by weekday and hour", drawing, key)
 
 
-def _waits(report: Report) -> str:
+def _waits(report: UsageReport) -> str:
     if not report.waits.num_rows:
         return ""
     counts = [sum(report.waits[f"waits_{number}"].to_pylist()) for number in range(len(WAIT_LABELS))]
@@ -265,7 +265,7 @@ def _waits(report: Report) -> str:
 _QUANTILES = ("median", "p80", "p95", "longest")
 
 
-def _waste(report: Report) -> str:
+def _waste(report: UsageReport) -> str:
     rows = report.wasteful.to_pylist()
     body = [
         [
@@ -288,7 +288,7 @@ def _waste(report: Report) -> str:
     return _card("Most unused, of what was measured", _table(["name", "user"], heads, body))
 
 
-def _advice(report: Report) -> str:
+def _advice(report: UsageReport) -> str:
     items = []
     for advice in report.advice:
         words = "".join(f"<li>{_text(line)}</li>" for line in advice.words)

@@ -106,7 +106,7 @@ class Load(Struct, frozen=True):
         return float(known.max()) if known.size else 0.0
 
 
-class Report(Struct, frozen=True):
+class UsageReport(Struct, frozen=True):
     """Everything that is said of a span. Tables are of GROUPS, WAITS and WASTEFUL; `total` has the names of MEASURES.
 
     `notes` say in words what has to be known to read it. Any grouping's column of MEASURES adds up to `total`.
@@ -133,7 +133,7 @@ class Report(Struct, frozen=True):
         return self.load.unit
 
 
-def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence[str] = ()) -> Report:
+def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence[str] = ()) -> UsageReport:
     """The report of `runs`, rows of domain.schema.RUNS in any order. Days are those of `zone`.
 
     One without an end still runs, and began its `elapsed_seconds` and the time it was suspended ago. A run counts with
@@ -166,7 +166,7 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     more = {name: None if median.empty else round(float(median.quantile(part))) for name, part in _WAITS}
     unknown = int(np.isnan(column_floats(used["cpus"])[held.seconds > 0]).sum())
     said = [f"{unknown} runs do not say how many CPUs they had: their hours are missing"] if unknown else []
-    return Report(
+    return UsageReport(
         span,
         zone,
         len(pc.unique(as_array(used["user"]).cast(TEXT)).drop_null()),

@@ -35,7 +35,7 @@ _OF_ASPECTS = {
 _OF_JOBS = frozenset(
     (
         *("is-hanging", "no-successor", "never-starts", "end-before-save", "no-save", "grace-too-short", "loss"),
-        *("ends-late", "allocation-ends"),
+        *("ends-late", "allocation-ends", "no-turn", "interrupted-unsaved", "slow-save"),
     )
 )
 
@@ -315,6 +315,10 @@ _TITLES = {
     "unreachable": "Cluster not responding",
     "allocation-ends": "Allocation ends soon",
     "cannot-look": "Cannot be checked",
+    "no-turn": "No turn in the pool",
+    "interrupted-unsaved": "Interrupted before it saved",
+    "slow-save": "Too slow to save",
+    "pool-silent": "Pool without a coordinator",
 }
 
 

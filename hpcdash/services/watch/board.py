@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from hpcdash.services.watch.alerts import AlertEvent, Alerts, AlertState
 from hpcdash.services.watch.state import WatchFiles, with_snoozed
 
 if TYPE_CHECKING:
+    from hpcdash.config.settings import PoolSettings
     from hpcdash.services.watch.cluster import Watching
     from hpcdash.services.watch.judge import Judgement
 
@@ -29,11 +30,13 @@ class WatchBoard:
         settings: WatchSettings,
         files: WatchFiles,
         *,
+        shared: Sequence[PoolSettings] = (),
         config_file: str = "",
         reread: Callable[[], WatchSettings | None] = lambda: None,
     ) -> None:
-        """`config_file` is where [watch] is, or would be, written. `reread` gives it once it has changed, else None;
-        raises HpcdashError where it cannot be read; `unread` then says so."""
+        """`shared` are the pools that are shared there. `config_file` is where [watch] is, or would be, written.
+        `reread` gives it once it has changed, else None; raises HpcdashError where it cannot be read, and `unread` says
+        so then."""
         self.settings = settings
         self.alerts = Alerts()
         self.problems: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class WatchBoard:
         self.looked_at: float | None = None
         self._store = store
         self._files = files
+        self._shared = tuple(shared)
         self._watching: Watching | None = None
         self._step = asyncio.Lock()
 
@@ -124,7 +128,7 @@ class WatchBoard:
                 self.alerts = state.read_alerts()
             except HpcdashError:
                 self.alerts = Alerts()
-            self._watching = Watching(self._store, self.settings, state)
+            self._watching = Watching(self._store, self.settings, state, shared=self._shared)
         return self._watching
 
     def _stepped(self, look: Judgement) -> tuple[AlertEvent, ...]:

@@ -20,6 +20,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs
+from hpcdash.services.share.state import PoolReader
 from hpcdash.services.watch.endings import Endings
 from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, DiskQuery, Facts, FactsRequest, TailQuery, facts_query
 from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Judgement
@@ -66,6 +67,7 @@ class Watching(Endings):
         look.problems += await ask_grace(self.store, self.state, rows)
         # The last: what it learns is fresh for a short while.
         await self._ask_facts(jobs, look)
+        await self._read_pools(look)
         judged = await asyncio.to_thread(self.judge)
         judged.problems[:0] = look.problems
         return judged
@@ -217,6 +219,17 @@ class Watching(Endings):
                 look.problems += pattern_problems(patterns)
         self._remember(jobs, self._facts, now)
         self._note_blind(jobs, self._facts, failure)
+
+    async def _read_pools(self, look: Judgement) -> None:
+        """Read what the coordinators of shared pools have published."""
+        found = {}
+        for pool in self.shared if self._here(self.settings.pools) else ():
+            try:
+                found[pool.name] = await PoolReader(self.store, pool).read()
+            except HpcdashError as error:
+                look.problems.append(error.message)
+        assert self._facts is not None
+        self._facts = replace(self._facts, pools=found)
 
     def _forget(self, jobs: pa.Table) -> None:
         """What was known of logs that are watched no more."""

@@ -17,6 +17,7 @@ from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.watch.alerts import Ending
+from hpcdash.services.watch.facts import Facts
 from hpcdash.services.watch.judge import UNREACHABLE, Judge
 from hpcdash.services.watch.rules import (
     allocations,
@@ -25,6 +26,7 @@ from hpcdash.services.watch.rules import (
     hanging,
     losses,
     nodes,
+    pools,
     running,
     storage,
     successors,
@@ -73,6 +75,8 @@ class Endings(Judge):
             return self._of_nodes(finding)
         if finding.rule == failures.RULE and not self._here(self.settings.failures):
             return UNWATCHED
+        if finding.rule in (pools.SILENT, *pools.OF_TASKS):
+            return self._of_pool(finding)
         return Ending()
 
     def _of_running(self, finding: Finding, jobs: pa.Table) -> Ending:
@@ -169,6 +173,23 @@ class Endings(Judge):
         words = f"{format_job(last['id'], last['name'])}: enough successors are queued"
         return Ending(words) if {row["id"] for row in active} & meant else UNWATCHED
 
+    def _of_pool(self, finding: Finding) -> Ending:
+        rules, seen = self._here(self.settings.pools), (self._seen or Facts()).pools
+        if not rules or not self.shared:
+            return UNWATCHED
+        if finding.rule == pools.SILENT:
+            is_shared = any(pool.name == finding.subject for pool in self.shared)
+            return Ending(f"pool {shown(finding.subject)} is coordinated again") if is_shared else UNWATCHED
+        task = next((task for pool in seen.values() if (task := pool.task(finding.subject)) is not None), None)
+        who = format_job(finding.subject, finding.name)
+        if task is None or not task.is_unfinished:
+            return Ending(f"{who} has ended")
+        if not any(rule.meant.name in ("", task.name) and _has(self._users(rule.meant), task.user) for rule in rules):
+            return UNWATCHED
+        if finding.rule != pools.NO_TURN:
+            return Ending(f"{who} saved when it was interrupted")
+        return Ending(f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}")
+
     def _of_disk(self, finding: Finding) -> Ending:
         if all(rule.watch.path != finding.subject for rule in self._here(self.settings.storage)):
             return UNWATCHED
@@ -196,6 +217,10 @@ class Endings(Judge):
         if not any(not rule.watch.queues or queues & set(rule.watch.queues) for rule in rules):
             return UNWATCHED
         return Ending(f"node {shown(finding.subject)} is back: {state_word(str(found[0]['state']))}")
+
+
+def _has(users: tuple[str, ...], user: str) -> bool:
+    return not users or user in users
 
 
 def _row(jobs: pa.Table, job_id: str) -> Row | None:

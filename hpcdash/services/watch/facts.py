@@ -13,6 +13,7 @@ from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput
 from hpcdash.services.files import Chunk, FileStat, parse_stat
+from hpcdash.services.share.state import Pool
 from hpcdash.services.watch.disks import PARSERS, DiskUsage, joined, of_path, parse_df, parse_df_inodes, parse_du
 
 MOST_FILES = 200
@@ -209,7 +210,7 @@ class Facts(Struct, frozen=True):
 
     heads: how logs begin whose tail does not begin there and was not read before. silent: folders, or files, that did
     not answer in time; nothing below them was looked at. names: those of the newest, of a whole checkpoint that is a
-    folder the folder's.
+    folder the folder's. pools: what the coordinators of shared pools have published, by the pools' names.
     """
 
     files: Mapping[str, FileStat] = field(default_factory=dict)
@@ -219,6 +220,7 @@ class Facts(Struct, frozen=True):
     heads: Mapping[str, bytes] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    pools: Mapping[str, Pool] = field(default_factory=dict)
 
     def with_others(self, others: Facts) -> Facts:
         """These, and those of another answer."""
@@ -230,6 +232,7 @@ class Facts(Struct, frozen=True):
             {**self.heads, **others.heads},
             (*self.silent, *others.silent),
             {**self.names, **others.names},
+            {**self.pools, **others.pools},
         )
 
 

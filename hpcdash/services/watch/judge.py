@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 
 from hpcdash.backends.base import ReasonsPart
+from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import (
     ANYONE,
     HangingRule,
@@ -40,6 +41,7 @@ from hpcdash.services.watch.rules import (
     hanging,
     losses,
     nodes,
+    pools,
     running,
     storage,
     successors,
@@ -60,6 +62,7 @@ ALL_RULES = tuple(
         *(running.RULE, hanging.RULE, storage.RULE, nodes.DRAINED, nodes.SPARES, successors.RULE, waiting.RULE),
         allocations.RULE,
         *(deadlines.END, deadlines.NO_SAVE, deadlines.GRACE, failures.RULE, losses.RULE, losses.LATE, unseen.RULE),
+        *(pools.SILENT, *pools.OF_TASKS),
     )
 )
 
@@ -79,10 +82,18 @@ class Judgement(Struct):
 
 
 class Judge:
-    """Judges what a store knows; `state` is what was known before."""
+    """Judges what a store knows; `state` is what was known before, `shared` the pools that are shared there."""
 
-    def __init__(self, store: ClusterStore, settings: WatchSettings, state: WatchState | None = None) -> None:
+    def __init__(
+        self,
+        store: ClusterStore,
+        settings: WatchSettings,
+        state: WatchState | None = None,
+        *,
+        shared: Sequence[PoolSettings] = (),
+    ) -> None:
         self.store = store
+        self.shared = tuple(shared)
         self.settings = settings
         self.state = state or WatchState()
         # What the last look learned beside the snapshots; None: there was none yet.
@@ -214,6 +225,7 @@ class Judge:
         self._judge_disks(look)
         self._judge_nodes(look)
         self._judge_history(look)
+        self._judge_pools(now, look)
         look.findings += [
             unseen.unreachable_place(place or self.store.title, why, rounds)
             for place, (why, rounds) in self.state.blind.items()
@@ -383,6 +395,18 @@ class Judge:
         elif table is not None:
             for rule in rules:
                 look.findings += failures.fails_on_a_node(table, rule.watch)
+
+    def _judge_pools(self, now: float, look: Judgement) -> None:
+        rules = self._here(self.settings.pools)
+        seen = self._seen or Facts()
+        if rules and any(pool.name not in seen.pools for pool in self.shared):
+            look.unknown.update(map(finding_key, (pools.SILENT, *pools.OF_TASKS)))
+        moment = datetime.fromtimestamp(now, UTC)
+        for pool in seen.pools.values() if rules else ():
+            look.findings += pools.silent_pool(pool, moment)
+            for rule in rules:
+                users = self._users(rule.meant)
+                look.findings += pools.unlucky_tasks(pool, rule.watch, users, moment, rule.meant.name)
 
 
 def _place_of(rule: SavesRule, job_id: str) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
@@ -40,11 +41,13 @@ async def watch_round(
     files: WatchFiles,
     notifiers: Sequence[Notifier],
     *,
+    shared: Sequence[PoolSettings] = (),
     dry_run: bool = False,
     sleep: Sleep | None = None,
 ) -> RoundReport:
-    """One round, by itself: all it knows of earlier ones is in `files`. With `dry_run` nobody is told and nothing is
-    written; raises HpcdashError where another looks after the cluster or that cannot be made sure of.
+    """One round, by itself: all it knows of earlier ones is in `files`; `shared` are the pools shared there. With
+    `dry_run` nobody is told and nothing is written; raises HpcdashError where another looks after the cluster or that
+    cannot be made sure of.
 
     Where the state cannot be written all the same is told, for it may be the full disk that is to be told: once, as
     long as the same `files` are given, and that it cannot be written is a problem of the first such round. A run that
@@ -54,7 +57,7 @@ async def watch_round(
     with contextlib.nullcontext() if dry_run else files.alone():
         state, problem = files.read()
         before = state.read_alerts()
-        watching = Watching(store, settings, state)
+        watching = Watching(store, settings, state, shared=shared)
         spent = _Spent(store)
         is_remembered = not files.is_kept
         look = await watching.look()

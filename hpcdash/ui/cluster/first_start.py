@@ -34,7 +34,7 @@ _HOST_CELLS = 36
 _MOST_WORDS = 6
 
 
-class Place(StrEnum):
+class JobsPlace(StrEnum):
     """Where jobs may be."""
 
     HOST = "host"
@@ -45,12 +45,12 @@ class Place(StrEnum):
 class PlaceChoice(Struct, frozen=True):
     """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for the other places."""
 
-    place: Place
+    place: JobsPlace
     host: str = ""
 
 
-THIS_MACHINE = PlaceChoice(Place.THIS_MACHINE)
-DEMO = PlaceChoice(Place.DEMO)
+THIS_MACHINE = PlaceChoice(JobsPlace.THIS_MACHINE)
+DEMO = PlaceChoice(JobsPlace.DEMO)
 _WORDS = {
     THIS_MACHINE: "a queue of its own for this machine's CPUs and GPUs",
     DEMO: "sample jobs on a temporary queue; nothing stays",
@@ -114,7 +114,7 @@ class FirstStartApp(TerminalApp):
         self._own_loop = None
 
     def _choose(self, choice: PlaceChoice | None) -> None:
-        if choice is not None and choice.place is Place.HOST:
+        if choice is not None and choice.place is JobsPlace.HOST:
             checks: list[Check] = []
             trial = self._start_trial(choice.host, checks)
             self.push_screen(TrialDialog(choice.host, trial, checks), lambda agreed: self._tried(choice, trial, agreed))
@@ -173,7 +173,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
     def on_mount(self) -> None:
         self.query_one(OptionList).can_focus = False
         self._list_choices(self._typed)
-        last = PlaceChoice(Place.HOST, self._last)
+        last = PlaceChoice(JobsPlace.HOST, self._last)
         if last in self._choices:
             self.query_one(OptionList).highlighted = self._choices.index(last)
         self.query_one(Input).focus()
@@ -186,13 +186,13 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         self._listed_for = typed
         needle = typed.casefold()
         fitting = [host for host, address in self._hosts.items() if needle in f"{host} {address}".casefold()]
-        self._choices = [PlaceChoice(Place.HOST, host) for host in fitting]
+        self._choices = [PlaceChoice(JobsPlace.HOST, host) for host in fitting]
         self._choices += [one for one in (THIS_MACHINE, DEMO) if needle in one.place]
         complaint = ""
         if typed and typed not in self._hosts:
             try:
                 parse_ssh_destination(typed)
-                self._choices.append(PlaceChoice(Place.HOST, typed))
+                self._choices.append(PlaceChoice(JobsPlace.HOST, typed))
             except ValueError as error:
                 complaint = str(error)
         names = [one.host or str(one.place) for one in self._choices]

@@ -14,7 +14,7 @@ from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.inside.leftovers import LIST_LEFTOVERS, Leftover, end_command, list_command, read_leftovers
 from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, format_answer, run_inside, run_noted, summary
-from hpcdash.services.inside.stacks import STACKS, format_standings, read_standings
+from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.inside.dialog import EndLeftoversDialog
@@ -152,8 +152,9 @@ class StacksView(InsideView):
         return await run_inside(self.session.store, row, self.command)
 
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
-        standings = [ScriptLine(line, kind=LineKind.PLACE) for line in format_standings(read_standings(answer.outputs))]
-        return [*standings, *([ScriptLine("")] if standings else []), *super()._lines(answer)]
+        texts = format_stack_places(read_stack_places(answer.outputs))
+        places = [ScriptLine(text, kind=LineKind.PLACE) for text in texts]
+        return [*places, *([ScriptLine("")] if places else []), *super()._lines(answer)]
 
 
 class LeftoversView(InsideView):

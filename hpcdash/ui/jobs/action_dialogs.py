@@ -44,7 +44,7 @@ class ConfirmDialog(Dialog[None]):
 
     `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes the place of the one
     that the plan makes; where it `is_doubtful` whether it is wanted, or something is warned of, `enter` says no.
-    `checkpoints` are as stakes() has them.
+    `checkpoints` are as stakes() has them; `script` is a label and the text that is submitted.
     """
 
     # The buttons too, with a blank line.
@@ -66,9 +66,11 @@ class ConfirmDialog(Dialog[None]):
         is_doubtful: bool = False,
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
+        script: tuple[str, str] | None = None,
     ) -> None:
         super().__init__(question or action_text.title(plan))
         self.plan = plan
+        self._script = script
         self.warnings = tuple(warnings)
         self._checkpoints = checkpoints or {}
         self._is_doubtful = is_doubtful
@@ -128,6 +130,9 @@ class ConfirmDialog(Dialog[None]):
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
         parts.append(_line("Logged in the journal (J).", "label"))
+        if self._script is not None:
+            label, text = self._script
+            parts += [_line(label, "label"), _line("\n".join(map(visible, text.splitlines())), "under")]
         return parts
 
     def on_mount(self) -> None:

@@ -104,7 +104,7 @@ class ActionRunner:
         dialog = self.ask_first(plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings)
         if dialog is None or not await dialog.answer:
             return None
-        return await self._run_plan(plan, view, session)
+        return await self.run_plan(plan, view, session)
 
     def begin(
         self,
@@ -121,7 +121,7 @@ class ActionRunner:
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
-                self.screen.run_worker(self._run_plan(plan, view, session), group="acting")
+                self.screen.run_worker(self.run_plan(plan, view, session), group="acting")
 
         if dialog is not None:
             dialog.answer.add_done_callback(answered)
@@ -136,8 +136,12 @@ class ActionRunner:
         is_doubtful: bool = False,
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
+        script: tuple[str, str] | None = None,
     ) -> ConfirmDialog | None:
-        """The question, on the screen; None, and a word why, while some of these jobs are being acted on."""
+        """The question, on the screen; None, and a word why, while some of these jobs are being acted on.
+
+        All as ConfirmDialog has it.
+        """
         numbers = _numbers(plan.request.job_ids)
         for other in self._underway:
             if other.cluster == self.screen.session.name and not other.numbers.isdisjoint(numbers):
@@ -155,6 +159,7 @@ class ActionRunner:
             is_doubtful=is_doubtful,
             warnings=warnings,
             checkpoints=checkpoints,
+            script=script,
         )
         self.screen.app.push_screen(dialog)
         return dialog
@@ -168,7 +173,8 @@ class ActionRunner:
         oldest = 4 * max(self.screen.session.poller.pace.seconds.values(), default=0.0)
         return [f"data is {format_age(age)} old"] if age > oldest else []
 
-    async def _run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
+    async def run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
+        """Do what was agreed to, and tell how it went."""
         ids = plan.request.job_ids
         underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
         self._underway.append(underway)

@@ -33,7 +33,7 @@ from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
 
 if TYPE_CHECKING:
-    from hpcdash.services.usage.archive import FetchedRuns, Progress
+    from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
 
 _BAR_CELLS = 24
 # What the picker offers; '' is what is asked for by itself.
@@ -111,7 +111,7 @@ class HistoryView(JobsView):
         self._jobs: pa.Table | None = None
         self._problem: HpcdashError | None = None
         self._stop = asyncio.Event()
-        self._progress: Progress | None = None
+        self._progress: ArchiveProgress | None = None
         # Whether others' jobs are hidden from this account; None: not known.
         self._hides_others: bool | None = None
         super().__init__(session, **rest)
@@ -274,11 +274,11 @@ class HistoryView(JobsView):
         self.run_worker(self._fetch_span(self._parse(*self._span), self._stop), group="span", exclusive=True)
 
     async def _fetch_span(self, span: Span, stop: asyncio.Event) -> None:
-        from hpcdash.services.usage.archive import Progress, RunSelection
+        from hpcdash.services.usage.archive import ArchiveProgress, RunSelection
 
         archive = self.session.store.archive
         selection = RunSelection(everyone=self.everyone)
-        self._show_progress(Progress(0, span.seconds, 0))
+        self._show_progress(ArchiveProgress(0, span.seconds, 0))
         try:
             fetched = await archive.fetch_runs(span, selection, self._show_progress, stop=stop)
             jobs = await asyncio.to_thread(_jobs_with_use, fetched.table)
@@ -298,7 +298,7 @@ class HistoryView(JobsView):
         self.reload()
         self.post_message(self.CrumbsChanged())
 
-    def _show_progress(self, progress: Progress | None) -> None:
+    def _show_progress(self, progress: ArchiveProgress | None) -> None:
         self._progress = progress
         if not self.is_live:
             return

@@ -107,6 +107,10 @@ class JobOverview(Vertical):
 
     def __init__(self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()) -> None:
         super().__init__(classes="panel")
+        # Held, as a view that is left loses its widgets one by one while what was asked for is answered.
+        self._facts, self._log_end = Static("", id="facts", markup=False), Static("", markup=False)
+        self._log_heading = LogHeading()
+        self._scroll = VerticalScroll(self._log_end, id="log")
         self._session = session
         self._now = now
         self._patterns = patterns
@@ -136,10 +140,9 @@ class JobOverview(Vertical):
         return LossTails(self._session.store, loss_among, self._patterns)
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="facts", markup=False)
-        yield LogHeading()
-        with VerticalScroll(id="log"):
-            yield Static("", markup=False)
+        yield self._facts
+        yield self._log_heading
+        yield self._scroll
 
     def on_resize(self) -> None:
         self._draw()
@@ -147,12 +150,12 @@ class JobOverview(Vertical):
     async def on_click(self, event: events.Click) -> None:
         """A double click opens what is clicked on: the log, or the job's page."""
         if event.chain == 2:
-            is_log = self.query_one("#log").region.contains(int(event.screen_x), int(event.screen_y))
+            is_log = self._scroll.region.contains(int(event.screen_x), int(event.screen_y))
             await cast("DashboardScreen", self.screen).act("log" if is_log else "detail")
 
     def take_focus(self) -> None:
         """Keys scroll the log."""
-        self.screen.set_focus(self.query_one("#log", VerticalScroll))
+        self.screen.set_focus(self._scroll)
 
     def point_at(self, row: Row | None) -> None:
         """The cursor is on a row (None: on none) now; drawn once it has rested there."""
@@ -363,8 +366,7 @@ class JobOverview(Vertical):
     def _draw(self) -> None:
         row = self._row
         width = self.size.width
-        # A view that is left has no children when what was asked for is answered.
-        if not width or not self.children:
+        if not width or not self.is_attached:
             return
         if row is None:
             self._show("", Content.styled("No job under the cursor", "$text-muted"), Content())
@@ -413,7 +415,7 @@ class JobOverview(Vertical):
             head, path, files = "", "", ()
         else:
             head = f"Log of {visible(str(task['id']))}" if is_whole else "Log"
-        self.query_one(LogHeading).show(head, files if path else (), path, self.size.width if has_room else 0)
+        self._log_heading.show(head, files if path else (), path, self.size.width if has_room else 0)
 
     def on_log_heading_chosen(self, event: LogHeading.Chosen) -> None:
         event.stop()
@@ -447,19 +449,15 @@ class JobOverview(Vertical):
         return Content("\n").join(Content(clip(line, max(20, width - 2))) for line in lines)
 
     def _show(self, title: str, facts: Content, log: Content) -> None:
-        if not self.children:
-            # The dashboard is being left.
-            return
         if (facts.markup, log.markup) == self._shown and self.border_title == title:
             return
         self._shown = facts.markup, log.markup
         self.border_title = Content(title)
-        self.query_one("#facts", Static).update(facts)
-        scroll = self.query_one("#log", VerticalScroll)
-        is_at_end = scroll.scroll_offset.y >= scroll.max_scroll_y
-        scroll.query_one(Static).update(log)
+        self._facts.update(facts)
+        is_at_end = self._scroll.scroll_offset.y >= self._scroll.max_scroll_y
+        self._log_end.update(log)
         if is_at_end:
-            scroll.scroll_end(animate=False)
+            self._scroll.scroll_end(animate=False)
 
 
 def _is_whole_array(row: Row) -> bool:

@@ -366,13 +366,13 @@ class LogReading(Vertical):
     def _bar(self) -> Text:
         """Which stream, how far, and what is going on."""
         said = self._doing or self._found
-        parts = place_parts(self.window, self.viewport, self._standing(said)) if self.path else []
+        parts = place_parts(self.window, self.viewport, self._log_status(said)) if self.path else []
         name = (self.stream, "bold" if self.is_active else "")
         return bar_text(name, self.window.file.host, parts, said, self.size.width - 2)
 
-    def _standing(self, said: str) -> Standing:
+    def _log_status(self, said: str) -> LogStatus:
         placed = self.viewport.placed()
-        return Standing(
+        return LogStatus(
             growth=self.format_growth() if self.is_beside else "",
             line_number=self._line_number.of_row(placed[0].row) if placed else None,
             searched=self.search_text,
@@ -555,7 +555,7 @@ def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
     return f"+{format_memory(rate)}/s" if rate >= 1 else ""
 
 
-class Standing(Struct, frozen=True):
+class LogStatus(Struct, frozen=True):
     """What is to be said besides what window and viewport know; '' and None for what is not.
 
     `growth` is how the file grows, `line_number` that of the first line on the screen, from 1, `searched` a text,
@@ -569,22 +569,22 @@ class Standing(Struct, frozen=True):
     has_ended: bool = False
 
 
-def place_parts(window: LogWindow, viewport: Viewport, standing: Standing) -> list[Part]:
+def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> list[Part]:
     """Where one is, part by part, the first from the left."""
     look = window.look
     size = look.size if look.is_there else window.end
     placed = viewport.placed()
     end = window.rows[placed[-1].row].end if placed else 0
-    number = standing.line_number
+    number = status.line_number
     return [
         (f"{100 * end // size} % of {format_memory(size)}" if size else "", ""),
-        (standing.growth, ""),
+        (status.growth, ""),
         (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
-        (_format_following(viewport, standing.has_ended) if placed else "", "" if viewport.following else "bold"),
+        (_format_following(viewport, status.has_ended) if placed else "", "" if viewport.following else "bold"),
         ("wrapped" if viewport.wrap else "", ""),
         (f"from column {viewport.left + 1}" if viewport.left else "", ""),
-        (f"/{standing.searched}" if standing.searched else "", ""),
-        (standing.said or ("reading …" if viewport.owed else ""), "bold"),
+        (f"/{status.searched}" if status.searched else "", ""),
+        (status.said or ("reading …" if viewport.owed else ""), "bold"),
     ]
 
 

@@ -13,8 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
-from hpcdash.domain.share import EVERYONE, Priority
+from hpcdash.domain.share import EVERYONE
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
@@ -23,6 +22,7 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.share import text
 from hpcdash.services.share.state import Pool, PoolReader, Task
+from hpcdash.services.share.table import POOL_TASKS, task_table
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.table_view import ReadTableView
 from hpcdash.ui.themes import style_name
@@ -31,22 +31,6 @@ from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.table_rows import Column
 
-POOL_TASKS = pa.schema(
-    [
-        ("id", TEXT),
-        ("name", TEXT),
-        ("user", WORD),
-        ("nodes", COUNT),
-        ("priority", WORD),
-        ("state", WORD),
-        ("turn", TEXT),
-        ("demotion_at", TIME),
-        ("suspended", COUNT),
-        ("since", TIME),
-        ("submitted_at", TIME),
-        ("why", TEXT),
-    ]
-)
 _NO_POOLS = "No pool is shared here. [share.NAME] in the configuration makes one: hpcdash config example"
 _NO_TASKS = "No tasks. A request with a priority under share is one: n submits"
 # The signs and colours of the job states that come nearest.
@@ -76,12 +60,18 @@ def count_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
     return str(value) if value else ""
 
 
+def labels_cell(value: list[str] | None, row: cells.RowContext) -> cells.Cell:
+    return visible(", ".join(value or ()))
+
+
 class ShareView(ReadTableView):
     """One pool of the cluster. Its coordinator's file is read as often as one's own jobs are asked for, while shown."""
 
     NAME = "share"
     IDENTITY = "id"
-    DEFAULT_COLUMNS = ("id", "user", "name", "nodes", "priority", "state", "turn", "demotion", "suspended", "why")
+    DEFAULT_COLUMNS = (
+        *("id", "user", "name", "nodes", "priority", "state", "turn", "demotion", "suspended", "labels", "why"),
+    )
     DEFAULT_CSS = """
     ShareView > .about { height: auto; }
     ShareView > .about > Static { width: 1fr; height: auto; padding: 0 1; }
@@ -192,6 +182,7 @@ class ShareView(ReadTableView):
             "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, state_cell),
             "turn": Column("turn", "TURN", 5, "left", 3, plain),
             "demotion": Column("demotion_at", "NORMAL IN", 9, "right", 4, self._demotion_cell),
+            "labels": Column("labels", "LABELS", 6, "left", 5, labels_cell, longest=20),
             "suspended": Column("suspended", "SUSPENDED", 9, "right", 6, count_cell),
             "since": Column("since", "SINCE", 10, "right", 7, instant),
             "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
@@ -210,24 +201,7 @@ class ShareView(ReadTableView):
         pool = self.pool
         if pool is None:
             return None if self._readers else POOL_TASKS.empty_table()
-        rows = [
-            {
-                "id": task.id,
-                "name": task.name,
-                "user": task.user,
-                "nodes": task.nodes,
-                "priority": text.format_level(task),
-                "state": task.state,
-                "turn": text.format_turn(task),
-                "demotion_at": task.demotion_at,
-                "suspended": task.suspended,
-                "since": task.since,
-                "submitted_at": task.submitted_at,
-                "why": task.why,
-            }
-            for task in in_order(pool.tasks)
-        ]
-        return pa.Table.from_pylist(rows, POOL_TASKS)
+        return task_table(pool.tasks)
 
     def counts(self) -> tuple[str, str]:
         pool = self.pool
@@ -374,21 +348,6 @@ class ShareView(ReadTableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Wanted("job", job_id=row_id))
-
-
-def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Those that have nodes by their level, those that wait by their turn, then what ended, the newest first."""
-
-    def rank(task: Task) -> tuple[float, ...]:
-        if task.state in ("starting", "running", "suspending"):
-            return (0, -Priority[task.level or task.priority], task.submitted_at.timestamp())
-        if task.is_unfinished:
-            place = float("inf") if task.place is None else task.place
-            return (1 + (task.state == "paused"), place, task.submitted_at.timestamp())
-        ended = max((run.ended_at for run in task.runs if run.ended_at), default=task.submitted_at)
-        return (3, 0, -ended.timestamp())
-
-    return sorted(tasks, key=rank)
 
 
 def _bar(fraction: float, size: int) -> Content:

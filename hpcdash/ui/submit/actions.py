@@ -281,8 +281,7 @@ def _planner(
         return planned
 
     async def hand_in(after: tuple[str, ...] | None) -> SubmissionPlan:
-        from hpcdash.services.jobs.rows import ids_in_full
-        from hpcdash.services.submit.plan import plan_submission, refuse_large_array
+        from hpcdash.services.submit.plan import after_in_full, plan_submission, refuse_large_array
         from hpcdash.ui.submit.preview import script_submission
 
         if looked.as_it_is is None or not looked.script:
@@ -291,9 +290,7 @@ def _planner(
         content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
         wanted = script_submission(looked.as_it_is, content, after)
-        if wanted.after and not session.store.backend.has_whole_ids:
-            rows = await session.actions.rows_of(wanted.after)
-            wanted = replace(wanted, after=ids_in_full(wanted.after, rows))
+        wanted = replace(wanted, after=await after_in_full(session.store, wanted.after))
         await refuse_large_array(session.store, wanted)
         return plan_submission(session.store, wanted)
 

@@ -248,6 +248,10 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
     """The request as it will be submitted: in a queue, with what the site says of that."""
     from hpcdash.config.queue_defaults import with_queue_defaults
 
+    if request.is_task:
+        from hpcdash.services.share.submission import with_pool
+
+        request = with_pool(request, launches.pools)
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
 
 

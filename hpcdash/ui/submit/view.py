@@ -18,6 +18,7 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
@@ -54,11 +55,11 @@ class SubmitView(SubmitPage):
     DEFAULT_CSS = """
     SubmitView > #body { height: 1fr; }
     SubmitView #beside { width: 1fr; height: 1fr; }
-    SubmitView.-low .panel, SubmitView.-low .panel:focus-within {
+    SubmitView.-low .panel, SubmitView.-low .panel.-focused {
         border-left: none; border-right: none; border-bottom: none;
     }
     SubmitView > #verdict { height: auto; max-height: 6; width: 1fr; padding: 0 1; background: $boost; }
-    SubmitView.-narrow FormPage, SubmitView.-narrow FormPage:focus-within { border: none; }
+    SubmitView.-narrow FormPage, SubmitView.-narrow FormPage.-focused { border: none; }
     SubmitView.-narrow #beside { display: none; }
     SubmitView.-narrow.-reading #beside { display: block; }
     SubmitView.-narrow.-reading FormPage { display: none; }
@@ -137,6 +138,8 @@ class SubmitView(SubmitPage):
             choices = [Choice(job_id, f"{words}: you pointed at it"), *(c for c in choices if c.value != job_id)]
         if name == "file":
             choices = [Choice(one) for one in self._scripts_here]
+        elif name == "pool":
+            choices = [Choice(one.name, counted(one.nodes, "node")) for one in self.session.pools]
         return choices
 
     def _values(self, name: str) -> Sequence[str]:

@@ -29,9 +29,9 @@ from hpcdash.ui.widgets import cells
 
 # pandas and plotext come with them, when the first report is made.
 if TYPE_CHECKING:
-    from hpcdash.services.usage.archive import FetchedRuns, Progress
+    from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
     from hpcdash.services.usage.charts import Line
-    from hpcdash.services.usage.report import Report
+    from hpcdash.services.usage.report import UsageReport
 
 _GROUPINGS = ("queue", "user", "account", "name", "day", "week")
 _SPANS = {"7d": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
@@ -72,12 +72,12 @@ class UsageView(View):
     ) -> None:
         super().__init__(session)
         self.everyone = everyone
-        self.report: Report | None = None
+        self.report: UsageReport | None = None
         self._span = (since, "")
         self._by = grouping
         self._fetched: FetchedRuns | None = None
         self._problem: HpcdashError | None = None
-        self._progress: Progress | None = None
+        self._progress: ArchiveProgress | None = None
         self._stop = asyncio.Event()
 
     def compose(self) -> ComposeResult:
@@ -192,10 +192,10 @@ class UsageView(View):
         self.run_worker(self._fetch(self._parse(*self._span), self._stop), group="span", exclusive=True)
 
     async def _fetch(self, span: Span, stop: asyncio.Event) -> None:
-        from hpcdash.services.usage.archive import Progress, RunSelection
+        from hpcdash.services.usage.archive import ArchiveProgress, RunSelection
 
         everyone = self.everyone
-        self._show_progress(Progress(0, span.seconds, 0))
+        self._show_progress(ArchiveProgress(0, span.seconds, 0))
         try:
             archive = self.session.store.archive
             fetched = await archive.fetch_runs(
@@ -215,13 +215,13 @@ class UsageView(View):
         self._paint()
         self.post_message(self.CrumbsChanged())
 
-    def _build(self, fetched: FetchedRuns, everyone: bool) -> Report:
+    def _build(self, fetched: FetchedRuns, everyone: bool) -> UsageReport:
         from hpcdash.services.usage.report import build_report, runs_and_notes
 
         runs, notes = runs_and_notes(fetched, everyone=everyone, user=self.session.store.user)
         return build_report(runs, fetched.span, self.session.zone or LOCAL_ZONE, notes)
 
-    def _show_progress(self, progress: Progress | None) -> None:
+    def _show_progress(self, progress: ArchiveProgress | None) -> None:
         self._progress = progress
         if not self.is_live:
             return
@@ -248,7 +248,7 @@ class UsageView(View):
         elif self._problem is not None:
             page.update("Nothing known of this span. ! shows the error, ctrl+r asks again")
 
-    async def _draw(self, report: Report, page: Static) -> None:
+    async def _draw(self, report: UsageReport, page: Static) -> None:
         width, height = self.query_one(VerticalScroll).scrollable_content_region.size
         if width <= 2:
             return
@@ -263,7 +263,7 @@ class UsageView(View):
         page.update(text)
 
     @staticmethod
-    def _lines(report: Report, width: int, height: int, by: str) -> list[Line]:
+    def _lines(report: UsageReport, width: int, height: int, by: str) -> list[Line]:
         from hpcdash.services.usage.charts import draw_report, format_span_of
 
         title = visible(format_span_of(report))

@@ -119,6 +119,8 @@ def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
     if pa.types.is_dictionary(kind):
         values = pc.unique(values)
         values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    elif pa.types.is_list(kind):
+        values = pc.binary_join(values, ", ")
     if not pa.types.is_string(values.type):
         return column
     letters = (pc.max(pc.utf8_length(values)).as_py() or 0) + extra

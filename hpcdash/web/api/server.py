@@ -23,7 +23,7 @@ from hpcdash.config.request import request_of_document
 from hpcdash.domain.request import Request
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, ConfigError, HpcdashError, UsageError
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.jobs.account_jobs import STATES, AccountJobs
 from hpcdash.services.session import ClusterSession
@@ -71,7 +71,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ApiServer:
     """Serves one cluster to the clients of `tokens`.
 
-    `is_read_only`: nothing is launched, ended or deleted. `report` is given what went wrong in hpcdash itself.
+    `is_read_only`: nothing is launched, ended or deleted. `report` is given what went wrong in hpcdash itself, and
+    why the tokens cannot be read.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class ApiServer:
         self._results = asyncio.Semaphore(_MOST_RESULTS)
         self._followers: set[asyncio.Task[Any]] = set()
         self._answered: Counter[tuple[str, str, int]] = Counter()
+        self._tokens_problem = ""
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY_BYTES)
         app.on_response_prepare.append(_add_headers)
         app.on_shutdown.append(self._end_followers)
@@ -162,7 +164,15 @@ class ApiServer:
             return _plain_error(403, why)
         if request.path in _OPEN:
             return await handler(request)
-        client = self._client(request)
+        try:
+            client = self._client(request)
+        except ConfigError as error:
+            # Whoever asks is nobody yet: where the file is and what is wrong with it is told here alone.
+            if error.message != self._tokens_problem:
+                self._report(error)
+            self._tokens_problem = error.message
+            return _plain_error(503, "the server cannot read its tokens", "Its terminal tells why.")
+        self._tokens_problem = ""
         if client is None:
             step = "Send the header: Authorization: Bearer TOKEN"
             return _plain_error(401, "no token that is known", step, headers={"WWW-Authenticate": "Bearer"})
@@ -342,6 +352,11 @@ class ApiServer:
         except ConnectionError:
             # Nobody reads any more.
             pass
+        except Exception as error:
+            if not events.prepared:
+                raise
+            # No other answer can follow what was sent: without `end`, whoever reads comes again.
+            self._report(error)
         return events
 
     # -- the cluster

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, folder_name
+from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, folder_name, secrets_file
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from tests.backends.script.golden_text import PLACE, REQUESTS, assert_golden
+from tests.support.process_lists import seen_command_lines
 from tests.support.scripts import Scheduler, batch_script
 
 # Field → what of it a script shows: a setting of a directive, a line of bash, or words of a warning (W:).
@@ -37,6 +38,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "queue": ("gpu long", "q=gpu long"),
     "account": ("a", "A=a"),
     "qos": ("high", "W:high is not asked for"),
+    "reservation": ("R12", "q=R12"),
     "limit_seconds": (93784, "l.walltime=26:03:04"),
     "memory_bytes": ((1 << 30) + 1, "l.select=8:ngpus=1:mem=1048577kb"),
     "work_dir": ("/home/ann/my work", "\ncd -- '/home/ann/my work' || exit 1\n"),
@@ -47,6 +49,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
     "share": ("HIGH", "W:PBS has no shared pools yet"),
+    "pool": ("lab", "W:PBS has no shared pools yet"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
     "rank_variables": ("nodes", '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n'),
@@ -380,6 +383,27 @@ def test_a_script_runs_its_command_once_on_each_host_in_its_folder_with_its_vari
     assert (ended.returncode, ended.stderr) == (0, "")
     rest = f"n1 $(id) 'x'|{job.work}"
     assert sorted(ended.stdout.splitlines()) == [f"n1 0/3 4/8 {rest}", f"n2 1/3 2/8 {rest}", f"n3 2/3 2/8 {rest}"]
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("container", [None, Container(Runtime.APPTAINER, "img:1")], ids=["plain", "container"])
+def test_a_secret_reaches_the_command_on_each_host_and_no_list_of_processes(
+    job: Job, container: Container | None
+) -> None:
+    secret = "hunter2 'quoted'"
+    environment = {"API_TOKEN": secret, "V": "plain"}
+    (job.folder / "secrets.sh").write_bytes(secrets_file(Request(command="a", environment=environment)))
+    with seen_command_lines("hunter2", "sleep 0.75") as seen:
+        ended = job.run(
+            command='echo "${#API_TOKEN} $V"; sleep 0.75',
+            slots_per_node=2,
+            environment=environment,
+            container=container,
+        )
+    assert ended.stdout.splitlines().count(f"{len(secret)} plain") == 3, ended.stderr
+    assert [line for line in seen if "sleep 0.75" in line]
+    assert not [line for line in seen if "hunter2" in line]
+    assert not [name for name in ("record", "batch.sh") if "hunter2" in (job.folder / name).read_text()]
 
 
 @pytest.mark.system

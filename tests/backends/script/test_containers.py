@@ -23,7 +23,8 @@ pytestmark = pytest.mark.system
 HOSTILE = ["$(rm -rf ~)", "`touch owned`", "it's", 'say "x"', "two\nlines", "a b", "*", "; touch owned", "$HOME\\", "é"]
 STAND_IN = r"""#!/bin/bash
 # Of a container that runs on, and ends with $LEFT; else there is none any more.
-[[ "$1" != wait ]] || { echo "$LEFT"; exit; }
+[[ "$1" != inspect ]] || { [[ -z "$LEFT" ]] || echo true; exit; }
+[[ "$1" != attach ]] || { echo "attached" >>"$RECORD/killed"; exit "$LEFT"; }
 [[ "$1" != kill ]] || { echo "$*" >>"$RECORD/killed"; exit; }
 printf '%s\0' "$0" "$@" >>"$RECORD/argv"; printf '\0' >>"$RECORD/argv"
 env -0 >"$RECORD/env"
@@ -196,12 +197,16 @@ def test_podman_shares_the_network_and_is_given_each_variable_by_name(node: Node
     assert ended.returncode == 4
 
 
-@pytest.mark.parametrize(("left", "status"), [("3", 3), ("", 0), ("-1", 0)])
-def test_a_container_that_outlasts_podman_run_is_waited_for_and_gives_its_status(
+@pytest.mark.parametrize(("left", "status"), [("3", 3), ("", 0)])
+def test_a_container_that_outlasts_podman_run_hears_of_its_end_and_gives_its_status(
     node: Node, left: str, status: int
 ) -> None:
     ended, _ = node.run(made_of("podman"), LEFT=left)
     assert (ended.returncode, ended.stderr) == (status, "")
+    if left:
+        # Read before it is ended: its last words are the log's.
+        told = (node.folder / "record" / "killed").read_text().splitlines()
+        assert (told[0], told[1].split()[:3]) == ("attached", ["kill", "-s", "TERM"])
 
 
 def test_a_container_is_killed_after_the_shell_that_started_it_was(node: Node) -> None:

@@ -141,9 +141,16 @@ def test_a_limit_is_changed_by_an_amount_job_by_job() -> None:
 
 
 def test_a_throttle_is_changed_of_the_array_and_the_rest_of_the_tasks() -> None:
-    changes = {"queue": "main,debug", "qos": "low", "nice": "-5", "comment": "a+b:/c", "throttle": "3"}
+    changes = {
+        "queue": "main,debug",
+        "qos": "low",
+        "nice": "-5",
+        "comment": "a+b:/c",
+        "nodes": "n1,n2",
+        "throttle": "3",
+    }
     assert lines(commands("alter", "88_[3-9%1]", changes=changes)) == [
-        "scontrol update jobid=88_[3-9] partition=main,debug qos=low nice=-5 comment=a+b:/c",
+        "scontrol update jobid=88_[3-9] partition=main,debug qos=low nice=-5 comment=a+b:/c reqnodelist=n1,n2",
         "scontrol update jobid=88 arraytaskthrottle=3",
     ]
 
@@ -167,6 +174,7 @@ def test_a_throttle_is_no_task_s(task: str) -> None:
         ({"qos": "low userid=0"}, "qos"),
         ({"qos": "low\n"}, ""),
         ({"nice": "1.5"}, "nice"),
+        ({"nodes": "n1 userid=0"}, "nodes"),
         ({"throttle": "-1"}, "throttle"),
         ({"priority": "9"}, "priority"),
         ({}, "nothing"),

@@ -33,6 +33,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "queue": ("gpu long", "--partition=gpu long"),
     "account": ("a", "--account=a"),
     "qos": ("high", "--qos=high"),
+    "reservation": ("maint", "--reservation=maint"),
     "limit_seconds": (93784, "--time=1-02:03:04"),
     "memory_bytes": ((1 << 30) + 1, "--mem=1025M"),
     "work_dir": ("/home/ann/my work", "--chdir=/home/ann/my work"),
@@ -43,6 +44,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "requeue": (True, "--requeue"),
     "kill_switch": ("/k k", "\nexport HPCDASH_KILL_SWITCH='/k k'\n"),
     "share": ("HIGH", "--comment=hpcdash-share:HIGH:" + PLACE.folder),
+    "pool": ("lab", "--comment=hpcdash-share:AUTO+pool=lab:" + PLACE.folder),
     "checkpoints": ("/c c/100%%", "\nexport HPCDASH_CHECKPOINTS='/c c/100'% HPCDASH_RESUME_FROM\n"),
     "save_switch": ("/s", "\nexport HPCDASH_SAVE_SWITCH=/s\n"),
     "rank_variables": (

@@ -10,7 +10,7 @@ from hpcdash.backends.inside import InsideCommand, NodeOutput
 from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
 from hpcdash.services.inside.ready import read_command
 from hpcdash.services.inside.run import InsideAnswer, fetch_inside_row, for_json, format_answer, run_inside
-from hpcdash.services.inside.stacks import format_standings, read_standings
+from hpcdash.services.inside.stacks import format_stack_places, read_stack_places
 from tests.support.job_rows import job_row
 from tests.support.scripted_cluster import Cluster
 
@@ -46,7 +46,7 @@ def test_gpus_are_told_with_their_nodes() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (job_row("12", state="running", user="bob", node_list="n1"), "Job 12 is bob's"),
+        (job_row("12", state="running", user="bob", node_list="n1"), "job 12 is bob's"),
         (job_row("12", state="running", user="alice", node_list="n1") | {"_tasks": 3}, "12 is an array"),
     ],
 )
@@ -104,13 +104,13 @@ def test_ranks_that_stand_in_one_place_are_told_together_and_the_odd_ones_first_
         NodeOutput("n1", "", "".join(dumped(rank, reduce, "main (train.py:9)") for rank in range(4)).encode(), 0),
         NodeOutput("n2", "", (dumped(4, reduce) + dumped(5, "read (\x1b[2Jdata.py:3)")).encode(), 0),
     ]
-    lines = format_standings(read_standings(outputs))
+    lines = format_stack_places(read_stack_places(outputs))
     assert lines[0] == f"5 of 6 in {reduce}: ranks 0-4"
     assert lines[1].startswith("1 of 6 in read (")
     assert lines[1].endswith(": rank 5")
     assert lines[2] == "not all stand alike: look at rank 5 first"
     assert "\x1b" not in "".join(lines)
-    assert format_standings(read_standings(outputs[:0])) == []
+    assert format_stack_places(read_stack_places(outputs[:0])) == []
 
 
 def test_a_typed_command_is_split_into_words_and_its_options_taken() -> None:

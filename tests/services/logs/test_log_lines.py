@@ -13,7 +13,7 @@ from rich.style import Style
 
 from hpcdash.domain.text import visible
 from hpcdash.services.logs import lines
-from hpcdash.services.logs.lines import Span, shown_line
+from hpcdash.services.logs.lines import StyledSpan, shown_line
 
 _BITS = (
     *(
@@ -153,7 +153,7 @@ def test_a_colour_set_before_a_carriage_return_lasts() -> None:
 
 
 def test_neighbours_of_one_style_are_one_span() -> None:
-    assert shown_line(b"\x1b[31ma\x1b[31mb\x1b[0mc").spans == (Span(0, 2, "red"),)
+    assert shown_line(b"\x1b[31ma\x1b[31mb\x1b[0mc").spans == (StyledSpan(0, 2, "red"),)
 
 
 def test_backspaces_take_their_colours_with_them() -> None:

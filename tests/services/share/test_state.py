@@ -22,7 +22,7 @@ from hpcdash.services.share import text
 from hpcdash.services.share.coordinator import rules_of
 from hpcdash.services.share.database import ShareDatabase, StoredTask, unfinished_tasks
 from hpcdash.services.share.scheduling import decide, queue_up
-from hpcdash.services.share.state import MOST_BYTES, Pool, PoolReader, build_state, parse_state, publish
+from hpcdash.services.share.state import MOST_BYTES, Pool, PoolReader, Run, build_state, parse_state, publish
 from hpcdash.transport.local import LocalTransport
 
 NOW = 1_795_244_354.0
@@ -151,6 +151,43 @@ def test_the_history_of_interruptions_is_newest_first_and_says_how(database: Sha
         "job 2 (task2) of bob at NORMAL after 8 min: too slow to save",
         "job 1 (task1) of ada at NORMAL after 6 min: saved",
     ]
+
+
+def test_a_folder_that_leads_elsewhere_does_not_cost_the_coordinator_a_file(
+    database: ShareDatabase, tmp_path: Path
+) -> None:
+    state = Tasks(database).state()
+    precious = tmp_path / "mine" / "pool.json"
+    precious.parent.mkdir()
+    precious.write_text('{"schema":1,"pool":"other"}')
+    (tmp_path / "shared").symlink_to(precious.parent)
+    file = tmp_path / "shared" / "pool.json"
+    with pytest.raises(HpcdashError, match=r"mine/pool\.json is not what a pool publishes"):
+        publish(state, file)
+    assert precious.read_text() == '{"schema":1,"pool":"other"}'
+    # A link in its place is replaced, and what it leads to is not.
+    (tmp_path / "shared").unlink()
+    (tmp_path / "shared").mkdir()
+    file.symlink_to(precious)
+    publish(state, file)
+    publish(state, file)
+    assert (file.is_symlink(), precious.read_text()) == (False, '{"schema":1,"pool":"other"}')
+    assert [one.name for one in file.parent.iterdir()] == ["pool.json"]
+
+
+def test_a_pool_that_is_too_large_for_its_readers_is_published_in_part(database: ShareDatabase, tmp_path: Path) -> None:
+    tasks = Tasks(database)
+    tasks.add("ada", name="\x00" * 5000)
+    state = tasks.state()
+    (task,) = state.tasks
+    assert len(task.name) == 200
+    run = Run(1, "NORMAL", None, None, "suspended")
+    many = [msgspec.structs.replace(task, id=str(number), runs=(run,) * 50) for number in range(9000)]
+    publish(msgspec.structs.replace(state, tasks=tuple(many)), tmp_path / "pool.json")
+    assert (tmp_path / "pool.json").stat().st_size <= MOST_BYTES
+    found = parse_state((tmp_path / "pool.json").read_bytes())
+    assert [len(one.runs) for one in found.tasks[:2]] == [3, 3]
+    assert found.tasks_left_out == 9000 - len(found.tasks) > 0
 
 
 def reader(file: Path, coordinator: str = "") -> PoolReader:

@@ -7,8 +7,9 @@ import pytest
 
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.request import Request, SlotType
+from hpcdash.errors import UsageError
 from hpcdash.services.share.state import parse_state
-from hpcdash.services.share.submission import refusal
+from hpcdash.services.share.submission import refusal, with_pool
 from tests.support.play_case import FIXTURES
 
 POOL = parse_state((FIXTURES / "slurm" / "22.05" / "pool" / "files" / "shared" / "lab" / "pool.json").read_bytes())
@@ -40,3 +41,44 @@ def test_a_name_is_taken_until_its_task_has_ended() -> None:
     )
     ended = msgspec.structs.replace(POOL, tasks=())
     assert refusal(ended, SETTINGS, request, "chen", SlotType.CUDA, is_embedded=False) == ""
+
+
+LAB = PoolSettings("lab", 8, queue="gpu", reservation="r1")
+SPARE = PoolSettings("spare", 2, queue="cpu", qos="low")
+
+
+@pytest.mark.parametrize(
+    ("asked", "pools", "places"),
+    [
+        ({"share": "HIGH"}, (LAB,), ("gpu", "", "r1")),
+        ({"pool": "spare"}, (LAB, SPARE), ("cpu", "low", "")),
+        # What it asks for leaves one of them.
+        ({"share": "HIGH", "queue": "cpu"}, (LAB, SPARE), ("cpu", "low", "")),
+        ({"share": "HIGH", "queue": "other"}, (LAB, SPARE), ("other", "", "")),
+        ({"share": "HIGH"}, (), ("", "", "")),
+    ],
+)
+def test_a_task_goes_where_its_pool_is(
+    asked: dict[str, str], pools: tuple[PoolSettings, ...], places: tuple[str, ...]
+) -> None:
+    request = with_pool(Request(command="train", **asked), pools)
+    assert (request.queue, request.qos, request.reservation) == places
+
+
+def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
+    named = PoolSettings("named", 2, node_list="n[1-2]")
+    assert with_pool(Request(command="train", share="HIGH"), (named,)).pool == "named"
+    assert with_pool(Request(command="train", share="HIGH"), (LAB,)).pool == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),
+        ({"share": "HIGH"}, "share: several pools fit"),
+        ({"pool": "lab", "queue": "cpu"}, "queue: pool lab has gpu, not cpu"),
+    ],
+)
+def test_a_task_without_a_place_is_refused(asked: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        with_pool(Request(command="train", **asked), (LAB, SPARE))

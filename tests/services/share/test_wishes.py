@@ -17,7 +17,12 @@ TASK = StoredTask("7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", N
 
 @pytest.mark.parametrize(
     "mark",
-    [TaskMark(HIGH), TaskMark(AUTO, "/home/ada/x", is_paused=True), TaskMark(NORMAL, is_paused=True)],
+    [
+        TaskMark(HIGH),
+        TaskMark(AUTO, "/home/ada/x", is_paused=True),
+        TaskMark(NORMAL, is_paused=True),
+        TaskMark(NORMAL, "/home/ada/x", True, "lab-1", ("nlp", "7B, run #2", "größe%2C")),
+    ],
     ids=str,
 )
 def test_a_mark_reads_back_from_the_comment(mark: TaskMark) -> None:
@@ -27,6 +32,12 @@ def test_a_mark_reads_back_from_the_comment(mark: TaskMark) -> None:
 @pytest.mark.parametrize("comment", ["hpcdash-share:HIGH+", "hpcdash-share:HIGH+paused+paused", "x hpcdash-share:HIGH"])
 def test_a_comment_that_is_nearly_a_mark_is_none(comment: str) -> None:
     assert parse_mark(comment) is None
+
+
+def test_labels_that_anybody_wrote_are_few_and_short() -> None:
+    mark = parse_mark(f"hpcdash-share:HIGH+labels={'x' * 900},%1B%5B31m,%FF,,,b,b" + ",c" * 99)
+    assert mark is not None
+    assert mark.labels == ("x" * 64, "\x1b[31m", "\ufffd", "b", "c")
 
 
 def test_a_priority_that_has_quota_is_taken_up_and_the_time_above_normal_counts() -> None:

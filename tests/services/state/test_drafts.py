@@ -32,6 +32,13 @@ def test_what_json_cannot_say_is_kept_as_text(tmp_path: Path) -> None:
     assert drafts.take("juno") == KeptDraft({"name": "a"}, {"labels": {"day": "2026-11-22"}})
 
 
+def test_a_secret_of_its_environment_is_not_kept(tmp_path: Path) -> None:
+    drafts = Drafts(tmp_path)
+    drafts.keep("juno", KeptDraft({"environment": "WANDB_API_KEY=abc\n\nA=1\nexport TOKEN = x\nTOKEN="}))
+    hidden = "WANDB_API_KEY=(not kept)\n\nA=1\nexport TOKEN =(not kept)\nTOKEN="
+    assert drafts.take("juno") == KeptDraft({"environment": hidden})
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"odd": 1}'])
 def test_one_that_cannot_be_read_is_none_and_is_replaced(tmp_path: Path, content: str) -> None:
     drafts = Drafts(tmp_path)

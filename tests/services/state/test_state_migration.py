@@ -5,15 +5,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
+import sqlite3
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.domain.switches import SwitchKind
+from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.drafts import Drafts, KeptDraft
 from hpcdash.services.state.recents import Recents
+from hpcdash.services.state.records import LaunchRecord, Recent, launched_statement, recent_statement
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launched_job import launched_job, record_of_job
 from hpcdash.services.switches.names import LogMark, SwitchMemory
 from tests.embedded.queue_lab import QueueLab
@@ -78,6 +87,50 @@ def test_named_switches_and_log_marks_are_remembered(state: Path) -> None:
 def test_a_draft_is_there_once(state: Path) -> None:
     assert Drafts(state).take("local") == KeptDraft({"name": "half-done"}, {"call": {"args": [1]}})
     assert Drafts(state).take("local") is None
+
+
+SECRET = "hunter2"
+WITH_SECRET = f'command = "true"\n[environment]\nAPI_TOKEN = "{SECRET}"\nSEED = "1"\n'
+
+
+def test_secrets_that_an_earlier_version_kept_leave_the_file(tmp_path: Path) -> None:
+    database = StateDatabase(tmp_path)
+    record = LaunchRecord("/jobs/1", "", "1", "train", "always", "", 1, 1.0, WITH_SECRET)
+    draft = {"texts": {"name": "a", "environment": f"export TOKEN={SECRET}\nSEED=1"}, "rest": {}, "as_it_is": False}
+    served = ("a", "c", "client", None, "ada", 1.0, "submitted", "{}", WITH_SECRET)
+    database.write(
+        launched_statement("c", record),
+        recent_statement(Recent("c", "train", WITH_SECRET, "request", 1.0)),
+        recent_statement(Recent("c", "x.sh", "#!/bin/sh\n[environment]\n", "script", 2.0)),
+        ("INSERT INTO drafts VALUES (?, ?)", ("c", json.dumps(draft))),
+        ("INSERT INTO served_launches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", served),
+    )
+    with contextlib.closing(sqlite3.connect(database.path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA secure_delete = OFF")
+        connection.execute("DROP TABLE scrubbed")
+        # What was forgotten is in pages that are free.
+        connection.executemany("INSERT INTO drafts VALUES (?, ?)", [(f"d{at}", SECRET * 900) for at in range(9)])
+        connection.execute("DELETE FROM drafts WHERE cluster != 'c'")
+    assert SECRET.encode() in database.path.read_bytes()
+
+    kept = {one.name: one.text for one in Recents(tmp_path).recent("c")}
+    assert SECRET.encode() not in database.path.read_bytes()
+    assert kept["x.sh"] == "#!/bin/sh\n[environment]\n"
+    environment = {"API_TOKEN": "(not kept)", "SEED": "1"}
+    launched = LaunchRecords(tmp_path, "c").of_job("1", "train")
+    assert launched is not None
+    assert tomllib.loads(kept["train"])["environment"] == tomllib.loads(launched.request)["environment"] == environment
+    assert launched == replace(record, request=launched.request)
+    assert Drafts(tmp_path).take("c") == KeptDraft({"name": "a", "environment": "export TOKEN=(not kept)\nSEED=1"})
+
+
+def test_secrets_in_files_of_an_older_version_do_not_come_along(state: Path) -> None:
+    StateDatabase(state).write()
+    (state / "submitted").mkdir()
+    written = msgspec.json.encode(Recent("local", "late", WITH_SECRET, "request", 1795260000.0))
+    (state / "submitted" / "1795260000.json").write_bytes(written)
+    assert "late" in [one.name for one in Recents(state).recent("local")]
+    assert SECRET.encode() not in (state / "state.db").read_bytes()
 
 
 def test_an_announced_alert_and_a_snoozed_one_are_not_announced_again(person: Program) -> None:

@@ -88,12 +88,12 @@ def test_one_number_of_slices_or_those_that_fit_are_typed_in_one_line(typed: str
 
 
 def test_what_has_no_field_is_kept_and_comes_back() -> None:
-    text = 'command = "x"\nlabels = ["a", "b"]\nkind = "cmd"\n[site]\ntres_supported = false\n'
+    text = 'command = "x"\nworkspace = "w"\nkind = "cmd"\n[site]\ntres_supported = false\n'
     draft = draft_of(text)
-    assert set(draft.rest) == {"labels", "kind", "site"}
+    assert set(draft.rest) == {"workspace", "kind", "site"}
     request = read_form(draft).request
     assert request is not None
-    assert (request.labels, request.kind, request.site.tres_supported) == (("a", "b"), "cmd", False)
+    assert (request.workspace, request.kind, request.site.tres_supported) == ("w", "cmd", False)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from hpcdash.cli.build import build_queue_session, pace_of
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.schema import JOBS
-from hpcdash.errors import UnreachableError, UsageError
+from hpcdash.errors import NoSuchJob, UnreachableError, UsageError
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -31,6 +32,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_service, recovery
+from hpcdash.services.submit.cleanup import fetch_ended
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launch_service import KeyReused, LaunchService, NoLog, NoSuchLaunch, NotAllowed
 from hpcdash.services.submit.launches import Launches
@@ -136,6 +138,15 @@ async def test_what_surely_did_not_arrive_may_be_sent_again_with_its_key(
 
 
 # -- launches of other accounts
+
+
+async def test_a_job_that_the_scheduler_hides_is_known_to_nobody_and_no_error() -> None:
+    async def poll(query: object) -> None:
+        # qstat of PBS, where query_other_jobs is off.
+        raise NoSuchJob("this job has ended")
+
+    store = SimpleNamespace(probe=None, backend=SLURM, poll=poll)
+    assert (await fetch_ended(cast("Any", store), ["7"])).num_rows == 0
 
 
 def slurm_session(folder: Path) -> ClusterSession:

@@ -17,7 +17,7 @@ from hpcdash.domain.runs import jobs_of_runs
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.errors import CommandTimedOut, ConnectionFailed
-from hpcdash.services.usage.archive import FetchedRuns, Progress, RunSelection
+from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns, RunSelection
 from tests.support.accounting import RUNS_ASKED, Accounting
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import Command, Reply
@@ -205,7 +205,7 @@ async def test_a_stop_keeps_what_has_come(stage: Stage) -> None:
         return before
 
     stage.accounting.before = hang_at(1)
-    seen: list[Progress] = []
+    seen: list[ArchiveProgress] = []
     span = Span(stage.now - 90 * DAY, stage.now)
     async with asyncio.timeout(60):
         fetching = asyncio.create_task(stage.cluster.store.archive.fetch_runs(span, progress=seen.append, stop=stop))
@@ -253,7 +253,7 @@ async def test_it_waits_where_our_own_ceiling_has_no_room(stage: Stage) -> None:
         budget.spend()
     waits: list[float] = []
 
-    def told(progress: Progress) -> None:
+    def told(progress: ArchiveProgress) -> None:
         if progress.wait_seconds:
             waits.append(progress.wait_seconds)
             stage.cluster.clock.seconds += 120

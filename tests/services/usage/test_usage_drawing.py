@@ -14,7 +14,7 @@ from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.services.usage.charts import Line, as_ascii, draw_report
 from hpcdash.services.usage.html_page import report_page
-from hpcdash.services.usage.report import GROUPINGS, Report, build_report
+from hpcdash.services.usage.report import GROUPINGS, UsageReport, build_report
 from tests.support.job_rows import run_row, table_of
 
 DAY, GIB = 86_400, 1 << 30
@@ -33,7 +33,7 @@ HOSTILE = (
 )
 
 
-def report_of(names: tuple[str, ...] = ("train", "eval"), *, days: int = 14, gpus: int = 2) -> Report:
+def report_of(names: tuple[str, ...] = ("train", "eval"), *, days: int = 14, gpus: int = 2) -> UsageReport:
     """Two runs a day, one of which fails; each name is a user, account and queue too."""
     rows: list[dict[str, Any]] = []
     for number in range(2 * max(days, len(names))):

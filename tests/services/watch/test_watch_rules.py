@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.base import ReasonsPart
 from hpcdash.backends.pbs.backend import BACKEND as PBS
@@ -19,11 +20,13 @@ from hpcdash.config.watch_settings import (
     HangingWatch,
     LossWatch,
     NodesWatch,
+    PoolsWatch,
     RunningWatch,
 )
 from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.schema import NODES
+from hpcdash.services.share.state import Pool, Run, Task
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
 from hpcdash.services.watch.alerts import title_of
@@ -34,6 +37,7 @@ from hpcdash.services.watch.rules.failures import fails_on_a_node
 from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
 from hpcdash.services.watch.rules.losses import losses
 from hpcdash.services.watch.rules.nodes import drained_nodes, spare_nodes
+from hpcdash.services.watch.rules.pools import silent_pool, unlucky_tasks
 from hpcdash.services.watch.rules.running import is_running, living_rows
 from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
@@ -408,6 +412,51 @@ class TestWaiting:
     def test_time_limits_have_their_own_step(self) -> None:
         assert "--time" in SLURM.reasons.never_starts("pending", "QOSMaxWallDurationPerJobLimit")
         assert "--time" in SLURM.reasons.never_starts("pending", "PartitionTimeLimit")
+
+
+class TestPools:
+    def task(self, *hows: str, state: str = "running", user: str = "ada", name: str = "train") -> Task:
+        runs = tuple(Run(at_run, "NORMAL", at(at_run), at(at_run + 1), how) for at_run, how in enumerate(hows, 1))
+        why = "quota: ada has 2 of 2 nodes at NORMAL"
+        return Task("7", user, name, 1, "NORMAL", None, state, why, None, at(0), None, None, False, len(hows), runs)
+
+    def found(self, *tasks: Task, users: tuple[str, ...] = ("ada",), name: str = "") -> list[str]:
+        rules = {"grace_seconds": 5.0, "demote_after_seconds": 1800.0, "least_gpus": 0, "choosers": (), "quotas": ()}
+        pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
+        assert silent_pool(pool, NOW + timedelta(seconds=10)) == []
+        (silent,) = silent_pool(pool, NOW + timedelta(hours=1))
+        assert silent.words.startswith("pool lab: its coordinator has said nothing for 1 h")
+        watch = PoolsWatch(no_turn_seconds=HOUR, unsaved_in_a_row=2)
+        return [f"{one.rule}: {one.words}" for one in unlucky_tasks(pool, watch, users, NOW, name)]
+
+    def test_a_task_that_gets_no_turn_is_told_with_why(self) -> None:
+        assert self.found(self.task(state="waiting")) == [
+            "no-turn: job 7 (train) of ada has waited 10 h for its turn in pool lab:"
+            " quota: ada has 2 of 2 nodes at NORMAL"
+        ]
+        # It ran a minute ago; its owner has it wait; it runs.
+        just = Run(1, "NORMAL", at(598), at(599), "suspended")
+        assert self.found(replace(self.task(state="waiting"), runs=(just,))) == []
+        assert self.found(self.task(state="paused"), self.task()) == []
+
+    @pytest.mark.parametrize("hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")])
+    def test_one_that_saves_or_was_hardly_interrupted_is_well(self, hows: tuple[str, ...]) -> None:
+        assert self.found(self.task(*hows)) == []
+
+    def test_interruptions_without_a_save_and_slow_saves_are_told(self) -> None:
+        lost, slow = self.found(self.task("suspended", "ignored", "paused", "slow"))
+        assert lost == (
+            "interrupted-unsaved: job 7 (train) of ada lost its work:"
+            " it was interrupted 2 times in a row and did not save"
+        )
+        assert slow == "slow-save: job 7 (train) of ada takes longer to save than the 5 s that pool lab gives"
+
+    def test_only_tasks_that_are_meant_and_have_not_ended_are_told(self) -> None:
+        hows = ("slow", "slow")
+        assert self.found(self.task(*hows, state="failed")) == []
+        assert self.found(self.task(*hows, user="bob")) == []
+        assert len(self.found(self.task(*hows, user="bob"), users=())) == 2
+        assert self.found(self.task(*hows), name="trai") == []
 
 
 class TestFailures:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpcdash.backends.base import LogsPart
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.cli.build import queue_program
 from hpcdash.config.read import settings_from_text
+from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.errors import ConnectionFailed, HpcdashError
@@ -592,6 +594,43 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(queue: QueueLab
             ending = watching.ending_of(finding)
             assert (ending.words, ending.is_watched) == (words or "", words is not None), finding
         assert watching.ending_of(found("drained-nodes", node)).words.startswith(f"node {node} is back: ")
+
+
+async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_published(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    file = tmp_path / "pool.json"
+    run = {"run": 1, "level": "NORMAL", "started_at": "2026-11-21T06:00:00Z", "ended_at": "2026-11-21T07:00:00Z"}
+    task = {"id": "7", "user": "ada", "name": "t", "nodes": 1, "priority": "NORMAL", "level": None, "why": "behind"}
+    task |= {"state": "waiting", "place": 1, "submitted_at": run["started_at"], "since": None, "demotion_at": None}
+    task |= {"is_demoted": False, "suspended": 1, "runs": [{**run, "how": "slow"}]}
+    pool = {"schema": 1, "pool": "lab", "coordinator": "c", "nodes": 1, "nodes_usable": 1, "nodes_used": 0}
+    pool |= {"grace_seconds": 5.0, "demote_after_seconds": 1800.0, "least_gpus": 0, "choosers": [], "quotas": []}
+
+    def published(*tasks: dict[str, Any], taken_at: float) -> None:
+        moment = datetime.fromtimestamp(int(taken_at), UTC).isoformat()
+        file.write_text(json.dumps({**pool, "taken_at": moment, "tasks": tasks, "tasks_left_out": 0}))
+
+    lab = PoolSettings("lab", 1, state_file=str(file))
+    async with watched(queue, '[watch.pools]\nusers = ["ada"]', tmp_path) as here:
+        report = await here.round(shared=(lab,))
+        assert kinds(report) == []
+        assert "pool lab has published nothing" in report.look.problems[0]
+        now = here.store.clock.now()
+        published(task, taken_at=now)
+        assert kinds(await here.round(shared=(lab,))) == [("raised", "no-turn"), ("raised", "slow-save")]
+        # A file that cannot be read ends nothing.
+        file.write_text("{")
+        assert kinds(await here.round(shared=(lab,))) == []
+        published({**task, "state": "running", "runs": [{**run, "how": "suspended"}]}, taken_at=now - 3600)
+        report = await here.round(shared=(lab,))
+        assert kinds(report) == [("raised", "pool-silent"), ("recovered", "no-turn"), ("recovered", "slow-save")]
+        assert [event.words for event in report.told.events[1:]] == [
+            "job 7 (t): it had its turn",
+            "job 7 (t) saved when it was interrupted",
+        ]
+        report = await here.round(shared=(lab,), settings=replace(here.settings, pools=()))
+        assert kinds(report) == [("unwatched", "pool-silent")]
 
 
 async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(queue: QueueLab, tmp_path: Path) -> None:

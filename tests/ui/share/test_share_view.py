@@ -60,6 +60,7 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         told = screen_text(app)
         assert "Raise job 72 from NORMAL to ABOVE_NORMAL?" in told
         assert "! job 5 (sdxl-lora (rank 64)) of chen, NORMAL, 2 nodes" in told
+        assert "comment: " not in told
         assert "scontrol update jobid=72 comment=hpcdash-share:ABOVE_NORMAL:/home/maya/x" in " ".join(told.split())
         # Somebody else is interrupted: enter alone does not do it.
         await press(pilot, "enter")

@@ -24,7 +24,7 @@ KEPT_BELOW = "/home/maya/hpcdash/launches"
 class PlacedLaunches(Launches):
     """Launches whose folder is known without anyone being asked."""
 
-    async def root(self) -> str:
+    async def _root(self, storage_root: str, switch: str = "") -> str:
         await self.queues.learn()
         return KEPT_BELOW
 

@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_a_launch_from_its_request_to_its_end(api: Api) -> None:
     assert api("GET", path).status == 404
     again = api("POST", "/launches", {**OWN, "command": "true"}, Idempotency_Key="one")
     assert again.status == 409
+
+
+def test_the_example_for_a_shell_follows_its_launch_and_ends_as_it_does(api: Api, tmp_path: Path) -> None:
+    script = tmp_path / "work.sh"
+    script.write_text("#!/bin/sh\necho working\nexit 5\n")
+    rest = Path(__file__).parents[3] / "examples" / "rest.sh"
+    variables = {**os.environ, "HPCDASH_URL": f"http://127.0.0.1:{api.port}", "HPCDASH_TOKEN": TOKEN}
+    for _ in range(2):
+        done = subprocess.run([rest, script], env=variables, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (5, "working\n"), done
+        assert "FAILED (exit status 5)" in done.stderr
+    assert len({one["id"] for one in api("GET", "/launches").json["launches"] if one["name"] == "work"}) == 1
 
 
 def test_what_runs_is_terminated_and_until_then_not_deleted(api: Api) -> None:
@@ -211,6 +224,17 @@ def test_what_is_refused(api: Api) -> None:
         assert words in shown, (method, path, answer)
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert api("GET", "/launches", token="").headers["WWW-Authenticate"] == "Bearer"
+    # A token for an account that no job here can be of.
+    foreign = api("POST", "/launches", launch, OTHER)
+    assert (foreign.status, "runs jobs as whoever submits them" in foreign.message) == (403, True)
+    # Whoever asks is not told what is wrong with the file of tokens.
+    tokens = api.program.config.parent / "api-tokens.toml"
+    tokens.chmod(0o644)
+    unread = api("GET", "/launches")
+    tokens.chmod(0o600)
+    assert (unread.status, unread.message) == (503, "the server cannot read its tokens")
+    assert "tokens.toml" not in unread.text
+    assert api("GET", "/launches").status == 200
 
 
 def test_the_document_has_every_operation_and_says_nothing_of_the_cluster(api: Api) -> None:
@@ -248,9 +272,10 @@ def test_killed_and_started_again_it_knows_its_launches_and_keys(api: Api) -> No
     assert api.ended(launch["id"])["status"] == "TERMINATED"
     said = "".join(api.said)
     assert not [secret for secret in (TOKEN, OTHER, "hunter2") if secret in said]
-    journal = Path(api.program.variables["HPCDASH_STATE"], "journal.jsonl").read_text()
-    assert not [secret for secret in (TOKEN, OTHER, "hunter2") if secret in journal]
-    modes = {path.name: path.stat().st_mode & 0o777 for path in Path(api.program.variables["HPCDASH_STATE"]).iterdir()}
+    state = Path(api.program.variables["HPCDASH_STATE"])
+    for path in (state / "journal.jsonl", state / "state.db"):
+        assert not [secret for secret in (TOKEN, OTHER, "hunter2") if secret.encode() in path.read_bytes()], path
+    modes = {path.name: path.stat().st_mode & 0o777 for path in state.iterdir()}
     assert (modes["state.db"], modes["journal.jsonl"]) == (0o600, 0o600)
 
 

@@ -38,17 +38,19 @@ _NAME_IT = (
     """(setsid sh -c 'trap "" HUP INT TERM; tail -s 2 --pid="$1" -f /dev/null; podman kill -s KILL "$2"' sh \\
   "$$" "$hpcdash_container" < /dev/null > /dev/null 2>&1 &)""",
 )
-# At TERM `podman run` may end before the container does, and with 0.
+# `podman run` ends before its container does where it cannot hand a signal on: scancel sends CONT and TERM to each
+# process of a job, and TERM ends the runtime that is just handing CONT on. Podman then hands on no more, and dies of
+# TERM, of which the container has not heard.
 _WAIT_FOR_IT = """\
 hpcdash_waited() {
   trap "" TERM
   %s
-  local left
-  left=$(podman wait "$hpcdash_container" 2>/dev/null)
-  case $left in
-    "" | *[!0-9]*) exit "$1" ;;
-    *) exit "$left" ;;
-  esac
+  [ "$(podman inspect -f "{{.State.Running}}" "$hpcdash_container" 2>/dev/null)" = true ] || exit "$1"
+  podman attach --no-stdin --sig-proxy=false "$hpcdash_container" &
+  sleep 0.5
+  podman kill -s TERM "$hpcdash_container" >/dev/null 2>&1
+  wait "$!"
+  exit "$?"
 }"""
 
 

@@ -1,0 +1,60 @@
+"""Do tasks of a shared pool get on? Those that get no turn, lose what they did, or are too slow to save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from hpcdash.config.watch_settings import PoolsWatch
+from hpcdash.domain.alerts import Finding, Severity, shown
+from hpcdash.domain.units import format_span
+from hpcdash.services.share.state import Pool, Task
+from hpcdash.services.share.text import format_silence, format_task
+
+SILENT = "pool-silent"
+NO_TURN = "no-turn"
+UNSAVED = "interrupted-unsaved"
+SLOW = "slow-save"
+OF_TASKS = (NO_TURN, UNSAVED, SLOW)
+_SAVED, _SLOW = "suspended", "slow"
+
+
+def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
+    """At most one: nobody coordinates a pool any more."""
+    if not (words := format_silence(pool, now)):
+        return []
+    step = f"hpcdash share run {shown(pool.pool)}, as the account that coordinates it"
+    return [Finding(SILENT, pool.pool, Severity.CRITICAL, f"pool {shown(pool.pool)}: {words}", step)]
+
+
+def unlucky_tasks(
+    pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = ""
+) -> list[Finding]:
+    """What is wrong with the tasks of `users` (none: anyone's) that have not ended, of an exact `name` ('': any)."""
+    return [
+        finding
+        for task in pool.tasks
+        if task.is_unfinished and (not users or task.user in users) and name in ("", task.name)
+        for finding in _of_task(pool, task, watch, now)
+    ]
+
+
+def _of_task(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterator[Finding]:
+    who, job = format_task(task), shown(task.id)
+    ended = [run.ended_at for run in task.runs if run.ended_at is not None]
+    waited = (now - max(ended, default=task.submitted_at)).total_seconds()
+    if task.state == "waiting" and waited >= watch.no_turn_seconds:
+        words = f"{who} has waited {format_span(waited)} for its turn in pool {shown(pool.pool)}: {shown(task.why)}"
+        step = f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
+        yield Finding(NO_TURN, task.id, Severity.WARNING, words, step, name=task.name)
+    hows = [run.how for run in task.runs if run.is_interrupted]
+    unsaved = next((at for at, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
+    if unsaved >= watch.unsaved_in_a_row:
+        times = "" if unsaved == 1 else f" {unsaved} times in a row"
+        words = f"{who} lost its work: it was interrupted{times} and did not save"
+        step = "hpcdash.job.suspend tells the program when to save; checkpoints at an interval lose less"
+        yield Finding(UNSAVED, task.id, Severity.CRITICAL, words, step, name=task.name)
+    if hows[-1:] == [_SLOW]:
+        words = f"{who} takes longer to save than the {pool.grace_seconds:g} s that pool {shown(pool.pool)} gives"
+        step = "Save less, to a faster file system or in all ranks; or have grace_seconds of the pool raised."
+        yield Finding(SLOW, task.id, Severity.WARNING, words, step, name=task.name)
