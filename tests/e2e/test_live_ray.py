@@ -8,7 +8,6 @@ import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -187,23 +186,6 @@ def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, mon
         with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
             long.result(SECONDS)
         assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}
-
-
-def down(nodes: list[dict[str, Any]]) -> int:
-    return sum(node["state"] == "down" for node in nodes)
-
-
-def test_nodes_and_resources_are_shown_and_a_killed_node_is_down(ray: RayCluster, program: Program) -> None:
-    place = ray.add_node(slice_b=2)
-    queues = {queue["name"]: queue["nodes"] for queue in program.rows("queues")}
-    assert {name: queues[name] for name in ("TPU-v4-8-head", "slice-h", "slice_b")} == (
-        {"TPU-v4-8-head": 1, "slice-h": 1, "slice_b": 1}
-    )
-    nodes = program.rows("nodes")
-    assert {1, 2} <= {node["cpus"] for node in nodes}
-    assert len(nodes) == queues["CPU"] + down(nodes)
-    ray.kill_node(place)
-    assert down(program.rows("nodes")) == down(nodes) + 1
 
 
 def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:

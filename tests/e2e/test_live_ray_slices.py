@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import secrets
+import time
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,8 @@ pytestmark = [
     pytest.mark.xdist_group("ray"),
 ]
 SECONDS = 120.0
+# Of 130 MB each, and some seconds of a core to start.
+MOST_DRIVERS = 8
 
 TRAINER = """
 import os, time
@@ -102,25 +105,40 @@ def processes_with(word: str) -> list[int]:
     return found
 
 
-def test_each_worker_of_a_slice_runs_the_command_with_its_rank(
+def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_wait_for_more_slices(
     ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
+    waiting = submit(program, "true", 'num_slices = 2\ngrow_every = "1s"')
+    until_said(ray, waiting, "waiting for 2 slices of v4-16: 1 there; the cluster has 1 in all, after 0 min")
+    # It does not keep the one that there is.
     job_id = submit(
         program,
         f'echo "$WORLD_SIZE $MASTER_PORT $HPCDASH_ATTEMPT" >{tmp_path}/rank-$RANK\n'
-        f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' >>{tmp_path}/rank-$RANK",
+        f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' >>{tmp_path}/rank-$RANK\n"
+        "echo secret is $TOKEN",
+        '[environment]\nTOKEN = "hunter2"\n[container]\nimage = "img:1"\nbinds = ["/data:/data"]\n',
     )
     assert ended(ray, program, job_id) == ("completed", 0)
+    assert program("cancel", "--yes", waiting).status == 0
     assert [(tmp_path / f"rank-{rank}").read_text().split() for rank in (0, 1)] == [
         ["2", "29500", "1", "0"],
         ["2", "29500", "1", "1"],
     ]
-    assert "attempt 1: preempted 0×, failed 0×, on slice-a" in log(program, job_id)
+    said = log(program, job_id)
+    assert "attempt 1: preempted 0×, failed 0×, on slice-a" in said
+    assert "secret is hunter2" in said
     [row] = [row for row in program.rows("history") if row["id"] == job_id]
     assert (row["nodes"], row["queue"]) == (2, "slice-a,TPU-v4-16-head")
     assert row["comment"] == "attempt 1: preempted 0×, failed 0×"
     alive = {node["name"] for node in program.rows("nodes") if "slice-a=1" in node["features"]}
     assert {*row["node_list"].split(",")} <= alive
+    words = Path(ray.variables["DOCKER_WORDS"]).read_text().splitlines()
+    [first] = {line for line in words if line.startswith("run") and "hpcdash-llm-0" in line}
+    assert first.startswith("run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e ")
+    # Its value would stand in the list of processes.
+    assert " -e TOKEN " in first
+    assert "hunter2" not in "\n".join(words)
+    assert words.index("rm -f hpcdash-llm-0") < words.index(first)
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
@@ -168,39 +186,10 @@ def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
     assert pickle.loads(result.read_bytes()) == job_id
 
 
-def test_a_sibling_container_runs_the_command_and_its_variables_are_named_alone(
-    ray: RayCluster, program: Program, slice_a: list[int]
-) -> None:
-    job_id = submit(
-        program,
-        "echo secret is $TOKEN",
-        '[environment]\nTOKEN = "hunter2"\n[container]\nimage = "img:1"\nbinds = ["/data:/data"]\n',
-    )
-    assert ended(ray, program, job_id) == ("completed", 0)
-    words = Path(ray.variables["DOCKER_WORDS"]).read_text().splitlines()
-    [first] = {line for line in words if line.startswith("run") and "hpcdash-llm-0" in line}
-    assert first.startswith("run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e ")
-    assert " -e TOKEN " in first
-    assert "hunter2" not in "\n".join(words)
-    assert words.index("rm -f hpcdash-llm-0") < words.index(first)
-    assert "secret is hunter2" in log(program, job_id)
-
-
-def test_more_slices_than_there_are_is_said_and_waited_for(
-    ray: RayCluster, program: Program, slice_a: list[int]
-) -> None:
-    job_id = submit(program, "true", kind="v4-512")
-    until_said(
-        ray,
-        job_id,
-        "hpcdash: waiting for 1 slice of v4-512: 0 there; the cluster has none, only v4-16, v4-8, after 0 min",
-    )
-    program("cancel", "--yes", job_id)
-
-
-def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
+def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
+    slice_b = ray.add_slice("v4-16", "slice-b")
     job_id = submit(
         program,
         f'echo "$WORLD_SIZE $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n'
@@ -222,17 +211,21 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
         until(f"an attempt of {workers} workers after attempt {after}", lambda: found() > after, SECONDS)
         return found()
 
-    first = begun(2, after=0)
-    slice_b = ray.add_slice("v4-16", "slice-b")
-    grown = begun(4, after=first)
-    assert sorted((tmp_path / f"{grown}-{rank}").read_text().split()[1:] for rank in range(4)) == [
+    first = begun(4, after=0)
+    assert sorted((tmp_path / f"{first}-{rank}").read_text().split()[1:] for rank in range(4)) == [
         ["0", "2"],
         ["0", "2"],
         ["1", "2"],
         ["1", "2"],
     ]
+    down = sum(node["state"] == "down" for node in program.rows("nodes"))
+    queues = {queue["name"]: queue["nodes"] for queue in program.rows("queues")}
+    assert {name: queues[name] for name in ("TPU-v4-8-head", "TPU-v4-16-head", "slice-h", "slice-b")} == (
+        {"TPU-v4-8-head": 1, "TPU-v4-16-head": 2, "slice-h": 1, "slice-b": 2}
+    )
     ray.kill_node(slice_b[1])
-    smaller = begun(2, after=grown)
+    assert sum(node["state"] == "down" for node in program.rows("nodes")) == down + 1
+    smaller = begun(2, after=first)
     [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
     assert (row["nodes"], row["queue"]) == (2, "slice-a,TPU-v4-16-head")
     assert row["reason"].startswith(f"attempt {smaller}: preempted {smaller - 1}×, failed 0×")
@@ -244,11 +237,11 @@ def test_a_run_grows_to_the_slices_that_come_and_goes_on_when_a_node_is_lost(
     assert "preempted: slice-b, it goes on with more slices" in words
     assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
     # What was written on the node that was lost is still there, and each worker's lines can be read alone.
-    assert f"step {grown} loss {100 - grown}\n" in program("log", job_id, "--of", f"attempt{grown}.worker3").text
+    assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", f"attempt{first}.worker3").text
     assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", "worker0").text
     assert "step " not in program("log", job_id, "--of", f"attempt{smaller}.worker3").text
     [series] = program("metrics", job_id, "--format", "json").json["series"]
-    assert {first, grown, smaller, last} <= set(series["x"])
+    assert {first, smaller, last} <= set(series["x"])
     assert series["y"] == [100 - step for step in series["x"]]
     steps = program("show", job_id, "--steps", "--format", "json").json["steps"]
     assert [(step["id"], step["state"]) for step in steps] == [(str(number), "completed") for number in range(4)]
@@ -275,3 +268,80 @@ def test_a_worker_that_ray_kills_for_memory_has_failed_and_is_counted(
     finally:
         ray.kill_node(full)
         slice_a[1] = ray.add_node(**{"slice-a": 1, "TPU": 4})
+
+
+@pytest.mark.long
+def test_a_node_that_is_lost_outranks_a_worker_that_fails_of_it(
+    ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
+) -> None:
+    job_id = submit(
+        program,
+        f"touch {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
+        f'[ "$HPCDASH_ATTEMPT" = 1 ] || exit 0\nuntil [ -e {tmp_path}/lost ]; do sleep 0.1; done\nexit 7',
+        "retries_failure = 0",
+    )
+    until("both workers to begin", lambda: (tmp_path / "1-0").exists() and (tmp_path / "1-1").exists(), SECONDS)
+    (tmp_path / "lost").touch()
+    ray.kill_node(slice_a[1])
+    slice_a[1] = ray.add_node(**{"slice-a": 1, "TPU": 4})
+    assert ended(ray, program, job_id) == ("completed", 0)
+    assert "attempt 2 succeeded; preempted 1×, failed 0×" in log(program, job_id)
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_takes_its_workers_along_and_gives_the_slice_back(
+    ray: RayCluster, program: Program, slice_a: list[int], marker: str
+) -> None:
+    job_id = submit(program, f"exec sleep {marker}")
+    until("the command to run on both workers", lambda: len(processes_with(marker)) >= 2, SECONDS)
+    drivers = [pid for pid in processes_with("slice_driver") if job_id in _environment(pid, "RAY_JOB_CONFIG")]
+    assert drivers
+    for pid in drivers:
+        psutil.Process(pid).kill()
+    assert ended(ray, program, job_id)[0] == "failed"
+    until("the commands to end", lambda: not processes_with(marker), 60)
+    until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray), 60)
+
+
+def _environment(pid: int, start: str) -> str:
+    """The variables of a process whose names begin so."""
+    found = psutil.Process(pid).environ()
+    return " ".join(value for name, value in found.items() if name.startswith(start))
+
+
+@pytest.mark.long
+def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
+    ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path, marker: str
+) -> None:
+    jobs: list[str] = []
+    shares: list[float] = []
+    for number in range(30):
+        until("a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS, 300)
+        jobs.append(submit(program, f"echo $HPCDASH_JOB_ID >>{tmp_path}/rank-$RANK; sleep 0.{marker}"))
+        if number == MOST_DRIVERS:
+            until_said(ray, jobs[-1], "hpcdash: waiting for 1 slice of v4-16: 0 there; 0 of 1 free")
+            shares = _cpu_shares("slice_driver", 10.0)
+    # Those that wait do nothing but wait.
+    assert len(shares) >= MOST_DRIVERS - 2
+    assert sorted(shares)[len(shares) // 2] < 0.1, shares
+    until("all to end", lambda: all(map(ray.has_ended, jobs)), 600)
+    assert {row["state"] for row in program.rows("history") if row["id"] in jobs} == {"completed"}
+    for rank in (0, 1):
+        assert sorted((tmp_path / f"rank-{rank}").read_text().split()) == sorted(jobs)
+    until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray), 60)
+    until("their processes to end", lambda: not processes_with(marker) + processes_with("slice_driver"), 60)
+    for name in ("TPU-v4-16-head", "slice-a"):
+        assert re.search(rf"^{name} .* 0 of \d in use$", program("queues", "--format", "table").text, re.M)
+
+
+def _cpu_shares(word: str, seconds: float) -> list[float]:
+    """How much of a core each process with this word among its own uses."""
+    found = [psutil.Process(pid) for pid in processes_with(word)]
+    before = {process: sum(process.cpu_times()[:2]) for process in found}
+    time.sleep(seconds)
+    return [(sum(one.cpu_times()[:2]) - was) / seconds for one, was in before.items() if one.is_running()]
+
+
+def _alive_actors(ray: RayCluster) -> list[str]:
+    found = ray.get("/api/v0/actors?limit=10000") or {}
+    return [actor["class_name"] for actor in found["data"]["result"]["result"] if actor["state"] != "DEAD"]

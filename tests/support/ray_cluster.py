@@ -103,7 +103,7 @@ class RayCluster:
         for _ in range(_STARTS):
             missing = [at for at in range(len(nodes)) if at not in places]
             for at in missing:
-                words = (f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=1", f"--resources={json.dumps(nodes[at])}")
+                words = (f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=0", f"--resources={json.dumps(nodes[at])}")
                 places[at] = self._ray(*words, variables=variables)
             until("the nodes", self._is_whole, _START_SECONDS)
             places = {at: place for at, place in places.items() if self._nodes[place].poll() is None}
@@ -148,9 +148,10 @@ class RayCluster:
             for node in nodes:
                 if node.poll() is None:
                     os.killpg(node.pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_SECONDS
             for node in nodes:
                 try:
-                    node.wait(_STOP_SECONDS)
+                    node.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     os.killpg(node.pid, signal.SIGKILL)
                     node.wait()
@@ -188,6 +189,8 @@ class RayCluster:
                     **os.environ,
                     "PATH": path,
                     "PYTHONUNBUFFERED": "1",
+                    # Workers that are started before they are needed have no job's environment, and cost a second each.
+                    "RAY_prestart_worker_first_driver": "0",
                     # Ray would let its workers have what other tests leave of the processors.
                     "RAY_worker_niceness": "0",
                     "RAY_agent_register_timeout_ms": str(int(_START_SECONDS * 1000)),

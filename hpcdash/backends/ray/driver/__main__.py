@@ -209,6 +209,9 @@ class SliceRun:
         """
         found = list(kept)
         pending = {} if kept else self._ask_for(max(self.sizes))
+        # Heads of slices that are not whole: while one is held, the next that comes is another.
+        unusable: list[Any] = []
+        problems: dict[str, None] = {}
         began = found_at = time.monotonic()
         pause = _FIRST_LOOK_SECONDS
         # What grows soon need not be waited for.
@@ -216,34 +219,46 @@ class SliceRun:
         while pending:
             limit = gather if found else pause
             ready, _ = ray.wait(list(pending), timeout=limit)
-            unusable = ""
             for reference in ready:
-                held = self._described(pending.pop(reference), reference)
-                if isinstance(held, Slice):
+                head = pending.pop(reference)
+                try:
+                    held = self._described(head, reference)
+                except ray.exceptions.RayError as error:
+                    held = f"a slice cannot be used: {_words(error)}"
+                else:
+                    if isinstance(held, str):
+                        unusable.append(head)
+                        pending |= self._ask_for(1)
+                if isinstance(held, str):
+                    say(held)
+                    problems[held] = None
+                else:
                     found.append(held)
                     found_at = time.monotonic()
-                else:
-                    say(held)
-                    unusable = held
             is_enough = size_to_take(self.sizes, len(found)) is not None
-            if not ready and is_enough:
+            if len(found) >= max(self.sizes) or (is_enough and not (ready and pending)):
                 break
-            if not is_enough and (not ready or not pending or unusable):
-                words = self._waiting(len(found), time.monotonic() - began)
-                self.wait_for(f"{unusable}; {words}" if unusable else words)
-                say(words)
-                pause = min(2 * pause, _WAIT_SECONDS)
-                if found and time.monotonic() - found_at >= gather:
-                    for head in pending.values():
-                        ray.kill(head)
-                    for held in found:
-                        held.let_go()
-                    found, pending = [], {}
-                if not pending:
-                    time.sleep(random.uniform(pause / 2, pause))
-                    pending = self._ask_for(max(self.sizes) - len(found))
+            if ready and pending:
+                continue
+            words = self._waiting(len(found), time.monotonic() - began)
+            self.wait_for("; ".join((*problems, words)))
+            say(words)
+            pause = min(2 * pause, _WAIT_SECONDS)
+            is_held_long = bool(found) and time.monotonic() - found_at >= gather
+            wanted = 0 if is_held_long else max(self.sizes) - len(found)
+            for head in (*unusable, *map(pending.pop, list(pending)[wanted:])):
+                ray.kill(head)
+            unusable.clear()
+            problems.clear()
+            if is_held_long:
+                for held in found:
+                    held.let_go()
+                found = []
+            if not pending:
+                time.sleep(random.uniform(pause / 2, pause))
+                pending = self._ask_for(max(self.sizes) - len(found))
         size = size_to_take(self.sizes, len(found)) or 0
-        for head in pending.values():
+        for head in (*pending.values(), *unusable):
             ray.kill(head)
         for held in found[size:]:
             held.let_go()
@@ -267,20 +282,15 @@ class SliceRun:
         return {head.describe.remote(): head for head in heads}
 
     def _described(self, head: Any, reference: Any) -> Slice | str:
-        """A slice that is whole, or what is wrong with it: then it is let go."""
-        try:
-            told = ray.get(reference)
-        except ray.exceptions.RayError as error:
-            ray.kill(head)
-            return f"a slice cannot be used: {_words(error)}"
+        """A slice that is whole, or what is wrong with it. Raises RayError where its head was lost."""
+        told = ray.get(reference)
         # A node that is gone is listed for a while.
         workers = sum(_takes_connections(*place) for place in told["places"])
         problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
-        if not problem:
-            nodes = [address for address, _ in told["places"]]
-            return Slice(head, told["pod"], told["address"], nodes, head.hold.remote())
-        ray.kill(head)
-        return problem
+        if problem:
+            return problem
+        nodes = [address for address, _ in told["places"]]
+        return Slice(head, told["pod"], told["address"], nodes, head.hold.remote())
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
@@ -397,9 +407,13 @@ class SliceRun:
         while pending and (left := until - time.monotonic()) > 0:
             ready, _ = ray.wait(list(pending), timeout=left)
             for reference in ready:
-                held = self._described(pending.pop(reference), reference)
-                if isinstance(held, Slice):
-                    found.append(held)
+                head = pending.pop(reference)
+                with contextlib.suppress(ray.exceptions.RayError):
+                    held = self._described(head, reference)
+                    if isinstance(held, Slice):
+                        found.append(held)
+                    else:
+                        ray.kill(head)
         self.more = found[: (size_to_take(self.sizes, self.size + len(found)) or self.size) - self.size]
         for head in pending.values():
             ray.kill(head)
