@@ -406,7 +406,7 @@ class Judge:
             look.findings += pools.silent_pool(pool, moment)
             for rule in rules:
                 users = self._users(rule.meant)
-                look.findings += pools.unlucky_tasks(pool, rule.watch, users, moment, rule.meant.name)
+                look.findings += pools.stuck_tasks(pool, rule.watch, users, moment, rule.meant.name)
 
 
 def _place_of(rule: SavesRule, job_id: str) -> str:

@@ -37,7 +37,7 @@ from hpcdash.services.watch.rules.failures import fails_on_a_node
 from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
 from hpcdash.services.watch.rules.losses import losses
 from hpcdash.services.watch.rules.nodes import drained_nodes, spare_nodes
-from hpcdash.services.watch.rules.pools import silent_pool, unlucky_tasks
+from hpcdash.services.watch.rules.pools import silent_pool, stuck_tasks
 from hpcdash.services.watch.rules.running import is_running, living_rows
 from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
@@ -427,7 +427,7 @@ class TestPools:
         (silent,) = silent_pool(pool, NOW + timedelta(hours=1))
         assert silent.words.startswith("pool lab: its coordinator has said nothing for 1 h")
         watch = PoolsWatch(no_turn_seconds=HOUR, unsaved_in_a_row=2)
-        return [f"{one.rule}: {one.words}" for one in unlucky_tasks(pool, watch, users, NOW, name)]
+        return [f"{one.rule}: {one.words}" for one in stuck_tasks(pool, watch, users, NOW, name)]
 
     def test_a_task_that_gets_no_turn_is_told_with_why(self) -> None:
         assert self.found(self.task(state="waiting")) == [

@@ -27,9 +27,7 @@ def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
     return [Finding(SILENT, pool.pool, Severity.CRITICAL, f"pool {shown(pool.pool)}: {words}", step)]
 
 
-def unlucky_tasks(
-    pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = ""
-) -> list[Finding]:
+def stuck_tasks(pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = "") -> list[Finding]:
     """What is wrong with the tasks of `users` (none: anyone's) that have not ended, of an exact `name` ('': any)."""
     return [
         finding
