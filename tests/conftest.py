@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class _ByFile(LoadGroupScheduling):
-    """A worker has a file at a time, or a whole group: what a module sets up is set up once.
+    """A worker has a file at a time, or a whole group, in the order above: what a module sets up is set up once.
 
     By the test, xdist goes through all that a worker has ever had at each of eleven thousand.
     """
