@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
-from hpcdash.domain.job_ids import BadJobId, split_ids
+from hpcdash.domain.job_ids import BadJobId, named_ids
 from hpcdash.errors import UsageError
 
 if TYPE_CHECKING:
@@ -148,6 +148,6 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
 def named_jobs(words: Sequence[str]) -> tuple[str, ...]:
     """The ids that arguments name, each once; raises UsageError."""
     try:
-        return tuple(dict.fromkeys(job_id for word in words for job_id in split_ids(word)))
+        return tuple(dict.fromkeys(job_id for word in words for job_id in named_ids(word)))
     except BadJobId as error:
         raise UsageError(str(error)) from None

@@ -1,7 +1,7 @@
 """Job ids as people and rows write them; read, split and joined.
 
 Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1. PBS's: 12.server, 12[].server (an array), 12[3].server, 12[3-5].server, where the
-server may be left out.
+server may be left out. Ray's: raysubmit_xyz as Ray makes them, or any text that a person chose.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
 _SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?)")
 _SEPARATOR = re.compile(r"[,\s]")
 _MISSING = re.compile(r"(?:^|,)\s*,|,\s*$")
+RAY_START = "raysubmit_"
+_MADE_BY_RAY = re.compile(rf"{RAY_START}[A-Za-z0-9]+")
 _SLURM_TASKS = re.compile(r"([0-9]+)_(.*)", re.DOTALL)
 _PBS_TASKS = re.compile(r"([0-9]+)\[([^\]]*)\](.*)", re.DOTALL)
 
@@ -126,6 +128,29 @@ def split_ids(text: str) -> list[str]:
 
     Raises BadJobId where a comma has no id on one of its sides.
     """
+    if missing := _MISSING.search(text):
+        raise BadJobId(text, missing.start(), "an id is missing beside a comma")
+    return _parts(text)
+
+
+def named_ids(text: str) -> list[str]:
+    """The ids of a list as split_ids has them where a scheduler made each of them; any other text is one id.
+
+    A person may give a job of Ray's an id with blanks and commas. Raises BadJobId as split_ids does.
+    """
+    is_list = all(_MADE_BY_RAY.fullmatch(part) or _is_id(part) for part in _parts(text))
+    return split_ids(text) if is_list else [text]
+
+
+def _is_id(text: str) -> bool:
+    try:
+        parse_job_id(text)
+    except BadJobId:
+        return False
+    return True
+
+
+def _parts(text: str) -> list[str]:
     parts: list[str] = []
     start = depth = 0
     for position, character in enumerate(text):
@@ -136,8 +161,6 @@ def split_ids(text: str) -> list[str]:
         elif depth == 0 and _SEPARATOR.match(character):
             parts.append(text[start:position])
             start = position + 1
-    if missing := _MISSING.search(text):
-        raise BadJobId(text, missing.start(), "an id is missing beside a comma")
     return [part for part in (*parts, text[start:]) if part]
 
 
@@ -235,6 +258,6 @@ def server_of(job_id: str) -> str:
 
 
 def number_of(job_id: str) -> str:
-    """The digits a row's id begins with, '' where there are none."""
-    found = re.match(r"[0-9]+", job_id)
+    """The digits a row's id begins with; '' where there are none, or more than any scheduler counts to."""
+    found = _NUMBER.match(job_id)
     return found[0] if found else ""

@@ -13,6 +13,7 @@ from hpcdash.domain.job_ids import (
     covers,
     holds_many,
     in_full,
+    named_ids,
     number_of,
     parse_job_id,
     server_of,
@@ -98,10 +99,30 @@ def test_a_list_is_split_at_commas_outside_of_brackets() -> None:
     assert split_ids("88_[3,4") == ["88_[3,4"]
 
 
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("12, 13_[1,2]\n14[].srv", ["12", "13_[1,2]", "14[].srv"]),
+        ("raysubmit_a1,raysubmit_b2 01000000", ["raysubmit_a1", "raysubmit_b2", "01000000"]),
+        ("a b c", ["a b c"]),
+        ("lr=0.1,bs=32,", ["lr=0.1,bs=32,"]),
+        ("raysubmit_a1 again", ["raysubmit_a1 again"]),
+        ("12 abc", ["12 abc"]),
+    ],
+)
+def test_a_list_is_of_ids_that_a_scheduler_made_and_any_other_text_is_one_id(text: str, ids: list[str]) -> None:
+    assert named_ids(text) == ids
+
+
+def test_digits_that_no_scheduler_counts_to_are_no_number() -> None:
+    assert [number_of(text) for text in ("12_3", "999999999999.srv", "9" * 5000, "x")] == ["12", "9" * 12, "", ""]
+
+
 @pytest.mark.parametrize("text", [",", " , ", "1,", "1, ", ",2", "1,,2", "1, ,2", "88_[3,4],"])
 def test_a_list_in_which_an_id_is_missing_is_refused(text: str) -> None:
-    with pytest.raises(BadJobId, match="missing"):
-        split_ids(text)
+    for split in (split_ids, named_ids):
+        with pytest.raises(BadJobId, match="missing"):
+            split(text)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import METADATA_KEY
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
+from hpcdash.domain.job_ids import RAY_START
 from hpcdash.errors import HpcdashError, UsageError
 
-_ID_START = "raysubmit_"
 _ID_LETTERS = 16
 _PATH_LETTERS = "/?#%"
 
@@ -108,7 +108,7 @@ def resubmission(
 
 def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:
     """Submit a job, a body of the Jobs API, under an id that the mark gives: sent twice, the second is refused."""
-    job_id = _ID_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
+    job_id = RAY_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
     content = json.dumps({**body, "submission_id": job_id}).encode()
     command = ActionCommand(
         ("POST", JOBS_PATH),

@@ -34,7 +34,7 @@ from hpcdash.backends.script.resume import resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.demand import LintFinding, nearest
 from hpcdash.domain.offers import Offers
-from hpcdash.domain.request import Call, Launcher, Request, SlotType
+from hpcdash.domain.request import Call, Launcher, Request, Runtime, SlotType
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
@@ -224,7 +224,6 @@ def _metadata(request: Request) -> dict[str, str]:
 
 def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     kind = slice_type(request.slice)
-    container = request.container
     environment = _environment(request)
     wanted: dict[str, Any] = {
         "slice": kind.name,
@@ -238,7 +237,7 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
         "grow_every": _or(request.grow_every, _GROW_EVERY_SECONDS),
         "argv": ("bash", "-c", _script(request, mark)),
         "environment": environment,
-        "container": container and {"image": container.image, "binds": container.binds, "name": _container_name(name)},
+        "container": _container(request, name),
     }
     text = json.dumps(wanted, indent=1, sort_keys=True)
     unsaid = {**wanted, "environment": dict.fromkeys(environment, "…")}
@@ -246,14 +245,30 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
-def _container_name(name: str) -> str:
-    """docker takes few characters."""
-    return re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}")
+def _container(request: Request, name: str) -> dict[str, Any] | None:
+    """What the driver is told of a container: docker runs it, podman where that is asked for; raises UsageError."""
+    container = request.container
+    if container is None or container.runtime is Runtime.NONE:
+        return None
+    if container.runtime in (Runtime.ENROOT, Runtime.PYXIS):
+        raise UsageError(
+            f"container.runtime: Ray starts no container by {container.runtime}",
+            'Leave it out for docker, or write "podman".',
+        )
+    return {
+        "program": "podman" if container.runtime is Runtime.PODMAN else "docker",
+        "image": container.image,
+        "pull": container.force_pull,
+        # A path alone would be a volume of docker's own.
+        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in container.binds],
+        # docker takes few characters.
+        "name": re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}"),
+    }
 
 
 def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     """A command on one node, with its slots as resources of the entrypoint."""
-    if request.container is not None:
+    if request.container is not None and request.container.runtime is not Runtime.NONE:
         raise UsageError("container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".')
     if request.num_slices:
         raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')

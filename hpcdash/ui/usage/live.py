@@ -127,6 +127,6 @@ class LiveUseView(View):
         if self._has_ended:
             return "the job's step ended; ctrl+r looks again"
         if self._live is None or not self._live.nodes:
-            return "starting a step on the job's nodes …"
+            return "asking the job's nodes …"
         nodes = counted(len(self._live.nodes), "node")
         return f"{nodes}, sampled every {EVERY_SECONDS} s while this is shown; leaving ends it"

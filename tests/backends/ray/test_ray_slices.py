@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
+from hpcdash.backends.ray.driver import command
 from hpcdash.backends.ray.driver.outcomes import (
     Attempts,
     Outcome,
@@ -177,7 +178,7 @@ def test_a_request_with_slices_is_written_as_it_was_read() -> None:
 def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     files, body, shown = submitted(
         'name = "llm"\ncommand = "python train.py"\nslice = "v4-16"\nnum_slices = [2, 4]\nwork_dir = "/data/a b"\n'
-        '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "img:1"\nbinds = ["/data"]\n'
+        '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "img:1"\nbinds = ["/data", "/a:/b:ro"]\n'
     )
     asked = json.loads(files["request.json"])
     assert asked["argv"] == ["bash", "-c", "cd -- '/data/a b' || exit 1\npython train.py\n"]
@@ -188,13 +189,28 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
         "retries_preemption": 10_000,
         "retries_failure": 10,
     }
-    assert asked["container"] == {"image": "img:1", "binds": ["/data"], "name": "hpcdash-llm"}
+    assert asked["container"] == {
+        "program": "docker",
+        "image": "img:1",
+        "pull": False,
+        "binds": ["/data:/data", "/a:/b:ro"],
+        "name": "hpcdash-llm",
+    }
     assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
     assert body["entrypoint"].endswith(" python -m slice_driver")
     assert body["metadata"] == {"job_name": "llm", "slice": "v4-16"}
     # The dashboard shows a job's body to everyone.
     assert "s3cret" not in json.dumps(body)
     assert "s3cret" not in shown
+
+
+def test_podman_runs_the_container_where_it_is_asked_for_and_pulls_the_image_anew() -> None:
+    text = 'command = "true"\nslice = "v4-16"\n[container]\n'
+    files, _, _ = submitted(f'{text}runtime = "podman"\nimage = "img:1"\nforce_pull = true\n')
+    argv = command.container_argv(json.loads(files["request.json"])["container"], {})
+    assert (argv[:2], "--pull=always" in argv, argv[-1]) == (["podman", "run"], True, "img:1")
+    files, _, _ = submitted(f'{text}runtime = "none"\n')
+    assert json.loads(files["request.json"])["container"] is None
 
 
 def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
@@ -263,6 +279,7 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices: of which type"),
         ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
+        ('slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"', "starts no container by enroot"),
     ],
 )
 def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str) -> None:

@@ -118,7 +118,7 @@ def run_worker(argv: list[str], environment: dict[str, str], container: dict[str
     environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
     name = container["name"] if container else ""
     if container:
-        argv = [*command.container_argv(container["image"], name, container["binds"], environment), *argv]
+        argv = [*command.container_argv(container, environment), *argv]
     code = command.run(argv, environment, node=ray.get_runtime_context().get_node_id(), container=name)
     return code, code != 0 and command.is_preempted(), ray.util.get_node_ip_address()
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 LOCKFILE = "/tmp/libtpu_lockfile"
 _PREEMPTED = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"
@@ -42,22 +43,35 @@ def is_preempted() -> bool:
         return False
 
 
-def container_argv(image: str, name: str, binds: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """docker's words before the command: a sibling of the container that Ray itself may run in.
+def container_argv(wanted: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+    """The words of docker (or podman) before the command: a sibling of the container that Ray itself may run in.
 
-    Variables are named alone: docker takes their values from its own environment, so none stands in the process list.
+    `wanted` has its program, name, image, binds and whether to pull. Variables are named alone: the program takes their
+    values from its own environment, so none stands in the process list.
     """
-    words = ["docker", "run", "--rm", "--privileged", "--shm-size=32gb", "--net=host", "--init", "-v", "/tmp:/tmp"]
-    for bind in binds:
+    words = [
+        wanted["program"],
+        "run",
+        "--rm",
+        "--privileged",
+        "--shm-size=32gb",
+        "--net=host",
+        "--init",
+        "-v",
+        "/tmp:/tmp",
+    ]
+    if wanted["pull"]:
+        words.append("--pull=always")
+    for bind in wanted["binds"]:
         words += ["-v", bind]
     for variable in sorted(environment):
         words += ["-e", variable]
-    return [*words, "--name", name, image]
+    return [*words, "--name", wanted["name"], wanted["image"]]
 
 
-def remove_container(name: str) -> None:
+def remove_container(program: str, name: str) -> None:
     """Of this attempt, or one that an earlier one left."""
-    subprocess.run(["docker", "rm", "-f", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run([program, "rm", "-f", name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, container: str = "") -> int:
@@ -91,7 +105,7 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     remove_lockfile()
     if container:
-        remove_container(container)
+        remove_container(argv[0], container)
     command = subprocess.Popen(list(argv), start_new_session=True)
     try:
         code = command.wait()
@@ -104,7 +118,7 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(grace_seconds)
         if container:
-            remove_container(container)
+            remove_container(argv[0], container)
         remove_lockfile()
 
 
