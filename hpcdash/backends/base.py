@@ -65,6 +65,8 @@ class Capability(StrEnum):
     LIVE_LOGS = "live_logs"
     # Parts of a job have logs besides its own output.
     OTHER_LOGS = "other_logs"
+    # They may each end by themselves.
+    WORKERS = "workers"
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
@@ -441,8 +443,8 @@ class LogsPart(Struct, frozen=True, kw_only=True):
     needs_script: Callable[[JobDetail], bool] = _never
     """Whether only the batch script's own directives can tell the paths."""
 
-    others: Callable[[JobDetail], Query[tuple[OtherLog, ...]] | None] = _none
-    """The logs that parts of a job have besides its own output; None where there are none."""
+    others: Callable[[JobDetail, LogFiles], Query[tuple[OtherLog, ...]] | None] = _none
+    """The logs that parts of a job have besides its own output, by where that is; None where there are none."""
 
     request: Callable[[str], str] = _empty_text
     """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""

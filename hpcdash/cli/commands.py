@@ -107,8 +107,8 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
 @click.option(
     "--run", type=click.IntRange(min=1), metavar="N", help="The log of run N in an allocation (hpcdash alloc)."
 )
-@click.option("--logs", "lists_logs", is_flag=True, help="List the logs of its parts, such as workers (Ray).")
-@click.option("--of", metavar="NAME", help="The log of a part: a name that --logs lists, or that of a task or actor.")
+@click.option("--logs", "lists_logs", is_flag=True, help="List the logs of its parts: ranks, workers (Ray).")
+@click.option("--of", metavar="NAME", help="The log of a part: its name as --logs lists it, a task or actor.")
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
     """Print the last lines of a job's log, unchanged."""

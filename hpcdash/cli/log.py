@@ -347,7 +347,7 @@ def run_log(
             say(f"of array {job} this is task {place.row['id']}")
         other = None
         if lists_logs or of is not None:
-            others = await fetch_other_logs(store, place.detail)
+            others = await fetch_other_logs(store, place)
             if lists_logs:
                 print_text("".join(f"{visible(log.name)}  {visible(log.title)}\n" for log in others))
                 return

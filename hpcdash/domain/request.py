@@ -162,6 +162,7 @@ class Request(Struct, frozen=True, eq=False):
     `share` makes it a task of a shared pool, by the name of the priority it asks for (domain/share.py), `pool` of the
     one of that name; its `labels` are the task's.
     `rank_variables` says what RANK and WORLD_SIZE count: "processes", as the launcher sets them, or "nodes".
+    `rank_logs` writes what each rank writes to a log of its own too, beside the job's.
     `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
     `begin` is when it may start at the earliest: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after it was
     submitted. `startup_hook` is bash that each node runs once before the command starts anywhere.
@@ -201,6 +202,7 @@ class Request(Struct, frozen=True, eq=False):
     share: str = ""
     pool: str = ""
     rank_variables: str = "processes"
+    rank_logs: bool = False
     job_library: bool = True
     exclude_nodes: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()

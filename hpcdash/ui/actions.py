@@ -327,7 +327,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "other_logs",
         "o",
-        "logs of workers and tasks",
+        "logs of workers, tasks and ranks",
         LOG,
         Capability.OTHER_LOGS,
         shown=3,

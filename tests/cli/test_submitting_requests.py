@@ -96,14 +96,18 @@ def ended(program: Program, job: str) -> dict[str, Any]:
 
 
 def test_a_request_is_staged_submitted_and_found_by_its_job(program: Program) -> None:
-    done = program("submit", request(program))
+    written = 'command = "echo ran"\nrank_logs = true'
+    done = program("submit", request(program, written))
     assert (done.status, done.text) == (0, "1\n"), done
     job = ended(program, "1")
     (folder,) = launches(program)
     assert (job["state"], job["name"], job["stdout_path"]) == ("completed", "try", f"{folder}/1.out")
     assert program("log", "1").text == "ran\n"
+    assert program("log", "1", "--logs").text == "rank-0  rank 0\n"
+    assert program("log", "1", "--of", "0").text == "ran\n"
+    assert program("log", "1", "--of", "0", "--path").text == f"{folder}/1.rank-0.out\n"
     assert program("script", "1").stdout == (folder / "batch.sh").read_bytes()
-    assert (folder / "request.toml").read_text() == f'command = "echo ran"\n{REQUEST}'
+    assert (folder / "request.toml").read_text() == f"{written}\n{REQUEST}"
     (noted,) = LaunchRecords(program.home.parent / "state", "local").all()
     assert (noted.job_id, noted.folder, noted.keep) == ("1", str(folder), "always")
     actions = program("journal", "--format", "json").json["actions"]

@@ -203,6 +203,7 @@ _FEATURES: dict[str, tuple[str, ...]] = {
     "signal-batch": ('signal = "B:USR1@120"', 'time = "2h"', "requeue = true"),
     "switches": ('kill_switch = "/work/ada/stop"', 'save_switch = "/work/ada/save"'),
     "checkpoints": ('checkpoints = "/work/ada/run-%a"', 'array = "1-3"'),
+    "rank-logs": (*_NODES, "rank_logs = true"),
     "no-job-library": ("job_library = false",),
     "work-dir": ('work_dir = "/work/ada/a folder"',),
     "exclude-nodes": ('exclude_nodes = ["n01", "n[03-05]"]',),

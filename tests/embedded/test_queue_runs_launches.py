@@ -117,6 +117,23 @@ def test_an_early_signal_reaches_each_rank_of_srun(launches: QueueLab, signal: s
     assert said(launches, number) == ["0 warned", "1 warned"]
 
 
+def test_each_rank_has_a_log_of_its_own_beside_the_job_s_and_the_job_its_status(launches: QueueLab) -> None:
+    fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU, "rank_logs": True}
+    says = 'echo "rank $SLURM_PROCID"; echo "ill $SLURM_PROCID" >&2; printf end; exit "$((7 * SLURM_PROCID))"'
+    command = f"[ $SLURM_PROCID = 0 ] || sleep 0.5\n{says}"
+    number = submit(launches, command, launcher=Launcher.SRUN, **fields)
+    assert launches.ended(number).exit_code == 7
+    logs = {file.name.removeprefix(f"{number}.rank-"): file for file in launches.work.glob(f"{number}.rank-*")}
+    assert {name: (file.read_text(), file.stat().st_mode & 0o777) for name, file in logs.items()} == {
+        "0.out": ("rank 0\nend", 0o600),
+        "0.err": ("ill 0\n", 0o600),
+        "1.out": ("rank 1\nend", 0o600),
+        "1.err": ("ill 1\n", 0o600),
+    }
+    assert (launches.work / f"{number}.out").read_text() == "rank 0\nendrank 1\nend"
+    assert {"ill 0", "ill 1"} <= set(errors(launches, number).splitlines())
+
+
 def test_one_rank_that_fails_ends_the_others_and_the_job_with_its_status(launches: QueueLab) -> None:
     fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU, "limit_seconds": 60}
     number = submit(launches, '[ "$SLURM_PROCID" = 1 ] || exec sleep 300; exit 7', launcher=Launcher.SRUN, **fields)

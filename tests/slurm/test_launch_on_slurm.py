@@ -178,7 +178,7 @@ def ran(slurm_lab: SlurmLab) -> Iterator[Ran]:
         jobs.submit("warned by Slurm", signal=USR1, **torchrun)
         jobs.submit("warned by the script", signal=BATCH_USR1, **torchrun)
         several = "echo begun\n/usr/bin/python3 train.py\necho went on"
-        jobs.submit("warned in several lines", several, signal=USR1, **cpus(2))
+        jobs.submit("warned in several lines", several, signal=USR1, rank_logs=True, **cpus(2))
         jobs.submit(
             "warned in a container", several, signal=BATCH_USR1, container=CONTAINERS[Runtime.APPTAINER], slots=0
         )
@@ -249,6 +249,10 @@ def test_a_command_of_several_lines_goes_on_after_an_early_signal(ran: Ran) -> N
     assert Counter(ran.lines("warned in several lines")) == Counter(
         ["0 None warned", "1 None warned", *["begun", "saved", "went on"] * 2]
     ), ran.text("warned in several lines", "err")
+    for rank in (0, 1):
+        own = ran.folder / f"{ran.ids['warned in several lines']}.rank-{rank}.out"
+        assert own.read_text() == f"begun\n{rank} None warned\nsaved\nwent on\n"
+        assert own.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_early_signal_reaches_a_command_in_a_container(ran: Ran) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.ray.responses import read_responses
@@ -82,7 +82,7 @@ async def record(url: str, folder: Path, about: str, renames: dict[str, str]) ->
         await recorder.log(BACKEND.logs.files(detail, None).stdout)
         if (activity := BACKEND.detail.activity(jobs.slice(at, 1).to_pylist()[0], native)) is not None:
             await recorder.ask(f"activity/{name}.out", activity)
-        if (others := BACKEND.logs.others(detail)) is not None:
+        if (others := BACKEND.logs.others(detail, LogFiles(None, None))) is not None:
             for log in await recorder.ask(f"logs/{name}.out", others) or ():
                 await recorder.log(log.files.stdout)
                 await recorder.log(log.files.stderr)

@@ -16,6 +16,7 @@ from hpcdash.backends.base import (
     DetailPart,
     HistoryPart,
     InsidePart,
+    LogsPart,
     PolicyPart,
     PolicyReason,
     Probe,
@@ -38,6 +39,7 @@ from hpcdash.backends.embedded.answers import (
 )
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.rank_logs import rank_logs_query
 from hpcdash.backends.submissions import NewLimits, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -76,7 +78,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         title="embedded queue",
         capabilities=frozenset(Capability)
         - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
-        - {Capability.DELETE, Capability.OTHER_LOGS},
+        - {Capability.DELETE, Capability.WORKERS},
         is_embedded=True,
         probe=ProbePart(query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))),
         queue=QueuePart(
@@ -95,6 +97,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             variables=_variables,
         ),
         inside=InsidePart(step=partial(_inside_step, words)),
+        logs=LogsPart(others=rank_logs_query),
         scripts=ScriptsPart(
             writer=_writer,
             reader=_reader,

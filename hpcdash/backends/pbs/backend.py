@@ -57,6 +57,7 @@ _ALL = frozenset(Capability) - {
     Capability.SHARES,
     Capability.DELETE,
     Capability.OTHER_LOGS,
+    Capability.WORKERS,
 }
 _CAPABILITIES = {
     Dialect.OPENPBS: _ALL,

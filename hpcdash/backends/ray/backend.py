@@ -28,6 +28,7 @@ _CAPABILITIES = frozenset(
         Capability.LOGS,
         Capability.LIVE_LOGS,
         Capability.OTHER_LOGS,
+        Capability.WORKERS,
         Capability.SCRIPT,
         Capability.KEEPS_SCRIPTS,
         Capability.CANCEL,

@@ -36,7 +36,7 @@ class _Worker(Struct):
     states: dict[str, int] = field(default_factory=dict)
 
 
-def other_logs_query(detail: JobDetail) -> Query[tuple[OtherLog, ...]] | None:
+def other_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
     """The logs of a job's workers; None for a program that has not connected to Ray.
 
     On slices these are the parts of the driver's log, which has what was written on nodes that are gone.

@@ -72,7 +72,7 @@ _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 pytho
 _REFUSED = (
     *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
     *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
-    *("begin", "project", "cpus_per_gpu", "rank_variables", "reservation", "share", "pool"),
+    *("begin", "project", "cpus_per_gpu", "rank_variables", "rank_logs", "reservation", "share", "pool"),
 )
 WITHOUT_FIELDS = frozenset({"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"})
 _USUAL = Request()

@@ -24,6 +24,7 @@ from hpcdash.backends.base import (
     SubmitPart,
 )
 from hpcdash.backends.queries import ParsedTable, Query
+from hpcdash.backends.rank_logs import rank_logs_query
 from hpcdash.backends.slurm import (
     accounts,
     actions,
@@ -122,7 +123,7 @@ def _cron_parts(job: CronJob) -> CronParts:
 BACKEND = Backend(
     name="slurm",
     title="Slurm",
-    capabilities=frozenset(Capability) - {Capability.DELETE, Capability.OTHER_LOGS},
+    capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
     probe=ProbePart(
         query=probe.probe_query,
         usual_folder="/usr/bin",
@@ -152,7 +153,7 @@ BACKEND = Backend(
         variables=detail.job_variables,
     ),
     inside=InsidePart(step=_inside_step),
-    logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script),
+    logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script, others=rank_logs_query),
     scripts=ScriptsPart(
         writer=_writer,
         reader=_reader,

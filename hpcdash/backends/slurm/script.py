@@ -164,8 +164,10 @@ def batch_script(
     ]
     parts += before
     words = body.words
-    if request.launcher not in LONE_LAUNCHERS and (slots_of(request).nodes > 1 or tasks != 1):
-        around, words = status_kept(words, early_name)
+    is_alone = slots_of(request).nodes == 1 and tasks == 1
+    log = _rank_log(request, place)
+    if request.launcher not in LONE_LAUNCHERS and (log or not is_alone):
+        around, words = status_kept(words, early_name, log=log, is_alone=is_alone)
         parts.append(around)
     if request.signal and request.signal.batch_only:
         parts += [
@@ -398,14 +400,36 @@ unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
 
 # srun answers 143 where it had to end any, and else the highest status: one that it ended is to have the lowest.
 _ON_NODE = """\
-# srun's status is to be that of what failed, not 143 of those that it ends for it.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
-trap : SIGNALS
+@BEFOREtrap : @SIGNALS
 "$@"
 status=$?
-[ "$status" -ne 143 ] || status=1
-exit "$status"
+@AFTERexit "$status"
 END_OF_ON_NODE
+"""
+_STATUS_SAID = "# srun's status is to be that of what failed, not 143 of those that it ends for it.\n"
+_STATUS_AFTER = '[ "$status" -ne 143 ] || status=1\n'
+_RANK_LOGS_SAID = "# What each rank writes is copied to a log of its own; what runs before its command is not in it.\n"
+# A signal to a step goes to each of its processes, and what copies is to go on to the end of what is written.
+_RANK_LOGS_BEFORE = """\
+log=@LOG.rank-$SLURM_PROCID
+copies=()
+trap '' HUP INT QUIT TERM USR1 USR2 CONT
+if (umask 077 && : >> "$log.out" && : >> "$log.err" && type -P tee > /dev/null); then
+  exec > >(exec tee -a -- "$log.out")
+  copies+=("$!")
+  exec 2> >(exec tee -a -- "$log.err" >&2)
+  copies+=("$!")
+else
+  echo "hpcdash: rank $SLURM_PROCID has no log of its own: $log.out cannot be written" >&2
+fi
+trap - HUP INT QUIT TERM USR1 USR2 CONT
+"""
+# What the command left running may keep them open.
+_RANK_LOGS_AFTER = """\
+exec > /dev/null 2>&1
+tries=0
+while ((tries++ < 50)) && kill -0 "${copies[@]}"; do sleep 0.1; done
 """
 
 
@@ -442,13 +466,40 @@ signal_nodes() {
 """
 
 
-def status_kept(words: Sequence[Word], signal: str = "") -> tuple[str, tuple[Word, ...]]:
-    """Bash and words for several tasks of an srun, so that its status is that of the task that failed.
+def status_kept(
+    words: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
+) -> tuple[str, tuple[Word, ...]]:
+    """Bash and words for the tasks of an srun, so that its status is that of the task that failed.
 
-    `signal` is for the words' own processes: what is around them goes on.
+    `signal` is for the words' own processes: what is around them goes on. With `log`, bash for a path without its
+    ending, each task's output is in `LOG.rank-N.out` and `.err` too. `is_alone`: there is but one task.
     """
     around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
-    return _ON_NODE.replace("SIGNALS", f"TERM {signal}".strip()), (*around, *words)
+    said, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
+    if log:
+        said, before, after = (
+            f"{_RANK_LOGS_SAID}{said}",
+            _RANK_LOGS_BEFORE.replace("@LOG", log),
+            _RANK_LOGS_AFTER + after,
+        )
+    text = _ON_NODE.replace("@BEFORE", before).replace("@AFTER", after)
+    return said + text.replace("@SIGNALS", f"TERM {signal}".strip()), (*around, *words)
+
+
+def _rank_log(request: Request, place: Place) -> str:
+    """Bash for the name of the logs of ranks without their endings; '' where none is asked for. Raises UsageError."""
+    if not request.rank_logs:
+        return ""
+    if request.launcher in LONE_LAUNCHERS:
+        raise UsageError(f"rank_logs: {request.launcher} starts the ranks itself", 'Write launcher = "srun".')
+    if place.is_run or place.waiting is not None:
+        raise UsageError("rank_logs: an allocation and its runs have one log each", "Leave rank_logs out.")
+    if not place.folder:
+        raise UsageError(
+            "rank_logs: the launch's folder is not known, where they are to be",
+            "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
+        )
+    return f"{shlex.quote(place.folder)}/{ENVIRONMENT.array_log_name if request.array else ENVIRONMENT.log_name}"
 
 
 def srun_line(

@@ -42,11 +42,11 @@ async def locate_logs(store: ClusterStore, job_id: str, known: pa.Table | None =
     return LogPlace(job_id, detail, detail.job.to_pylist()[0], await files_of(store, job_id, detail))
 
 
-async def fetch_other_logs(store: ClusterStore, detail: JobDetail) -> tuple[OtherLog, ...]:
+async def fetch_other_logs(store: ClusterStore, place: LogPlace) -> tuple[OtherLog, ...]:
     """The logs of a job besides its own output; raises UsageError where its scheduler has none of the kind."""
     if Capability.OTHER_LOGS not in store.backend.capabilities:
         raise UsageError(f"a job of {store.backend.title} has no logs besides its stdout and stderr")
-    query = store.backend.logs.others(detail)
+    query = store.backend.logs.others(place.detail, place.files)
     return () if query is None else await store.ask(query)
 
 

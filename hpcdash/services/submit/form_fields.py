@@ -245,6 +245,7 @@ _MORE = FormGroup(
             "what RANK and WORLD_SIZE count: processes, as the launcher sets them, or nodes",
             choices=("processes", "nodes"),
         ),
+        FormField("rank_logs", "rank logs", "also write a log for each rank", FieldKind.FLAG),
         FormField(
             "job_library",
             "job library",

@@ -90,8 +90,7 @@ class JobActions:
     async def do_triage(self) -> None:
         job_id = self.screen.view.pointed_job()
         row = None if job_id is None else known_row(self.screen.session.store, job_id)
-        # The parts of a job may each have ended by themselves.
-        has_parts = Capability.OTHER_LOGS in self.screen.session.store.backend.capabilities
+        has_parts = Capability.WORKERS in self.screen.session.store.backend.capabilities
         if row is not None and row["array_id"] is None and not has_parts:
             self.screen.notify(
                 f"job {visible(str(job_id))} is not an array; l shows its log", severity="warning", markup=False

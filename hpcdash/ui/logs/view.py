@@ -373,7 +373,7 @@ class LogView(View):
         if self.place is None:
             return ()
         try:
-            logs = await fetch_other_logs(self.session.store, self.place.detail)
+            logs = await fetch_other_logs(self.session.store, self.place)
         except HpcdashError as error:
             self._say(format_error(error))
             return ()
@@ -390,6 +390,8 @@ class LogView(View):
         """To the log of another part of the job; before the first is the job's own."""
         logs = await self._fetch_others()
         if not logs:
+            if Capability.WORKERS not in self.session.store.backend.capabilities:
+                await self._go_run(step)
             return
         names = [log.name for log in logs]
         at = names.index(self.other.name) + 1 if self.other is not None and self.other.name in names else 0
@@ -423,8 +425,8 @@ class LogView(View):
         if row is None or array_id is None:
             if Capability.OTHER_LOGS in self.session.store.backend.capabilities:
                 self.run_worker(self._step_other(step), exclusive=True, group="others")
-                return
-            await self._go_run(step)
+            else:
+                await self._go_run(step)
             return
         tasks = await asyncio.to_thread(known_tasks, self.session.store, str(array_id))
         tasks.setdefault(row["_task"] or 0, self.job_id)

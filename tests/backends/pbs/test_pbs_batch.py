@@ -53,6 +53,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
     "rank_variables": ("nodes", '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n'),
+    "rank_logs": (True, "W:rank_logs: PBS has none"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
     "extra_args": (("-m n", " -m n", "-l place=excl"), "m=n"),

@@ -13,7 +13,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.registry import load_backend
@@ -68,7 +68,7 @@ def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_
     transport = ReplayTransport(FIXTURES / "ray" / version / "tasks")
     native = play(transport, BACKEND.detail.native("raysubmit_sweep"))
     detail = JobDetail(schema.JOBS.empty_table(), native)
-    activity, logs = BACKEND.detail.activity({}, native), BACKEND.logs.others(detail)
+    activity, logs = BACKEND.detail.activity({}, native), BACKEND.logs.others(detail, LogFiles(None, None))
     assert activity is not None
     assert logs is not None
     assert BACKEND.inside.use_nodes is not None
@@ -334,7 +334,7 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
         {"name": "waits", "state": "PENDING_NODE_ASSIGNMENT"},
     ]
     detail = JobDetail(schema.JOBS.empty_table(), {"job_id": "02", "driver_node_id": "n1", "runtime_env": "{}"})
-    query = BACKEND.logs.others(detail)
+    query = BACKEND.logs.others(detail, LogFiles(None, None))
     assert query is not None
     logs = query.parse(told({"data": {"result": {"result": listed}}}))
     assert [(log.name, log.title, log.files.stdout, log.files.stderr) for log in logs] == [
@@ -355,7 +355,9 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
     assert find_other_log(logs, "ps").name == "cdcdcdcd"
     with pytest.raises(UsageError, match="no other log of this job is named evil: cdcdcdcd, abababab, setup"):
         find_other_log(logs, "evil")
-    assert BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"})) is None
+    assert (
+        BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"}), LogFiles(None, None)) is None
+    )
 
 
 def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:

@@ -72,6 +72,7 @@ def scripts(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
         yield name, batch_script(scheduler, request, PLACE).text
     for launcher in NODE_LAUNCHERS:
         fields = {**CALLS["source"], "launcher": launcher, "startup_hook": "module load 'a b'", "files": (".",)}
+        fields["rank_logs"] = launcher is Launcher.TORCHRUN
         yield f"call-{launcher}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
     for name, fields in CALLS.items():
         yield f"call-{name}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text

@@ -51,6 +51,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
         "nodes",
         '\nexport RANK="$SLURM_PROCID" WORLD_SIZE="$SLURM_JOB_NUM_NODES" MASTER_PORT=2222 MASTER_IP\n',
     ),
+    "rank_logs": (True, f"\nlog={PLACE.folder}/$SLURM_JOB_ID.rank-$SLURM_PROCID\n"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "exclude_nodes": (("n1", "n[3-4]", "n1"), "--exclude=n1,n[3-4]"),
     "extra_args": (("--nice=3", " --nice=3", "--comment 'a b'"), "--comment=a b"),

@@ -37,6 +37,7 @@ ALL = {
     "kill_switch": "/scratch/KILL",
     "save_switch": "/scratch/SAVE",
     "checkpoints": "/scratch/run",
+    "rank_logs": "yes",
     "job_library": "no",
     "rank_variables": "nodes",
     "launcher": "torchrun",
@@ -68,7 +69,7 @@ def test_every_field_of_the_form_reaches_the_request() -> None:
     assert request.exclude_nodes == ("n[01-03]", "n17")
     assert (request.launcher, request.requeue) == (Launcher.TORCHRUN, True)
     assert (request.checkpoints, request.job_library) == ("/scratch/run", False)
-    assert request.rank_variables == "nodes"
+    assert (request.rank_variables, request.rank_logs) == ("nodes", True)
 
 
 def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
