@@ -428,8 +428,10 @@ trap - HUP INT QUIT TERM USR1 USR2 CONT
 # What the command left running may keep them open.
 _RANK_LOGS_AFTER = """\
 exec > /dev/null 2>&1
-tries=0
-while ((tries++ < 50)) && kill -0 "${copies[@]}"; do sleep 0.1; done
+for _ in {1..50}; do
+  kill -0 "${copies[@]}" || break
+  sleep 0.1
+done
 """
 
 
