@@ -330,7 +330,6 @@ ACTIONS: tuple[Action, ...] = (
         "logs of workers, tasks and ranks",
         LOG,
         Capability.OTHER_LOGS,
-        shown=3,
         short="other logs",
     ),
     Action("side_by_side", "s", "stdout and stderr side by side", LOG),

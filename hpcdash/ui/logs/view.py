@@ -41,6 +41,7 @@ SIDE_BY_SIDE_COLUMNS = 140
 _SAID_SECONDS = 5.0
 _TITLE_CELLS = 60
 _ASKED_AGAIN_SECONDS = 60.0
+_OTHERS_RANK = 3
 _PERCENTAGE = "a percentage: 0 to 100"
 STREAMS = ("stdout", "stderr")
 
@@ -226,7 +227,9 @@ class LogView(View):
         return self.job_id
 
     def key_ranks(self) -> Mapping[str, int]:
-        return {"chart": CHART_RANK} if "chart" in row_ranks(self._row()) else {}
+        ranks = {"chart": CHART_RANK} if "chart" in row_ranks(self._row()) else {}
+        has_others = Capability.WORKERS in self.session.store.backend.capabilities or self.other is not None
+        return {**ranks, "other_logs": _OTHERS_RANK} if has_others else ranks
 
     def targets(self) -> Targets:
         row = self._row()
