@@ -481,9 +481,11 @@ class Coordinator:
         if not is_ready:
             asked_at = task.asked_at or now
             # Once it is written it stays, and each write as another account is a sudo.
-            if self._asked_at.get(task.id) != asked_at and await files.tell():
+            told: bool | None = self._asked_at.get(task.id) == asked_at
+            if not told and (told := await files.tell()):
                 self._asked_at[task.id] = asked_at
-            if self._asked_at.get(task.id) == asked_at and now < asked_at + self.pool.grace_seconds:
+            # A write that failed is tried again at each look.
+            if told is not None and now < asked_at + self.pool.grace_seconds:
                 return
         await self._requeue(task)
 

@@ -1,0 +1,191 @@
+"""One coordinator on a Slurm in this process: what it does with tasks, their files and its database, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from hpcdash.config.settings import LaunchSettings, PoolSettings, QuotaSettings, Site
+from hpcdash.domain.share import Priority
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.share.coordinator import Coordinator
+from hpcdash.services.share.database import ShareDatabase, StoredTask
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.sudoers import NOTHING_THERE
+from tests.support.scripted_cluster import Cluster
+from tests.support.scripted_transport import ACT, Command
+from tests.support.slurm_text import shown_job
+
+NORMAL, HIGH = Priority.NORMAL, Priority.HIGH
+POOL = PoolSettings(
+    "lab",
+    2,
+    queue="gpu",
+    choosers=("*",),
+    quotas=(QuotaSettings(NORMAL, 2), QuotaSettings(HIGH, 2)),
+    grace_seconds=5.0,
+)
+KEEPER = "keeper"
+
+
+class Lab:
+    """The pool `lab` of two nodes, whose jobs hold, run and are requeued as Slurm is told."""
+
+    def __init__(self, folder: Path, pool: PoolSettings = POOL) -> None:
+        self.folder = folder
+        self.cluster = Cluster(folder, user=KEEPER)
+        self.transport = self.cluster.transport
+        self.transport.user = KEEPER
+        self.transport.answers[ACT] = self._act
+        nodes = [f"g{number}" for number in range(1, pool.nodes + 1)]
+        self.transport.nodes = [{"nodelist": name, "statecomplete": "idle"} for name in nodes]
+        self.free = [*nodes]
+        self.jobs: dict[str, dict[str, str]] = {}
+        self.said: list[str] = []
+        self.transport.answers["sudo"] = self._as_owner
+        # What root's program cannot do now.
+        self.fails: set[str] = set()
+        self.pool = pool
+        self.begin()
+
+    def begin(self) -> None:
+        """Another coordinator goes on, as after the first was killed."""
+        self.database = ShareDatabase(self.folder / "lab")
+        self.database.acquire(self.now)
+        actions = Actions(self.cluster.store, Journal(self.folder / "journal.jsonl"))
+        launch = LaunchSettings(site=Site(storage_root=str(self.folder)))
+        self.coordinator = Coordinator(self.pool, self.database, actions, self.said.append, launch=launch)
+
+    def kill(self) -> None:
+        # The lock goes with the process.
+        self.database.close()
+
+    @property
+    def now(self) -> float:
+        return self.cluster.clock.seconds
+
+    def work(self, job_id: str) -> Path:
+        return self.folder / f"launch-{job_id}"
+
+    def submit(self, priority: str = "NORMAL", nodes: int = 1, user: str = KEEPER, **fields: str) -> str:
+        """A held job that is marked as a task, with the files that a submission makes."""
+        job_id = str(len(self.jobs) + 1)
+        self.work(job_id).mkdir()
+        (self.work(job_id) / "suspend").touch()
+        self.jobs[job_id] = {
+            "jobarrayid": job_id,
+            "arrayjobid": job_id,
+            "username": user,
+            "name": f"task{job_id}",
+            "numnodes": str(nodes),
+            "submittime": str(int(self.now)),
+            "comment": f"hpcdash-share:{priority}:{self.work(job_id)}",
+            **HELD,
+            **fields,
+        }
+        self.transport.native[job_id] = shown_job(job_id, NumNodes=nodes, Requeue=1)
+        return job_id
+
+    def run(self, job_id: str) -> None:
+        """The scheduler starts a job."""
+        job = self.jobs[job_id]
+        taken, self.free = self.free[: int(job["numnodes"])], self.free[int(job["numnodes"]) :]
+        job |= {"state": "RUNNING", "reason": "None", "nodelist": ",".join(taken), "starttime": str(int(self.now))}
+
+    def end(self, job_id: str) -> None:
+        """A job has gone from the queue."""
+        self._free_nodes(job_id)
+        del self.jobs[job_id]
+
+    def _free_nodes(self, job_id: str) -> None:
+        self.free = sorted({*self.free, *filter(None, self.jobs[job_id]["nodelist"].split(","))})
+
+    def _act(self, command: Command) -> None:
+        program, *words = command.words
+        job_id = words[-1]
+        if program == "scontrol" and words[0] == "release":
+            self.run(job_id)
+        elif program == "scontrol" and words[0] in ("hold", "requeuehold"):
+            self._free_nodes(job_id)
+            self.jobs[job_id] |= HELD
+        elif program == "scancel":
+            self.end(job_id)
+
+    def _as_owner(self, command: Command) -> str | tuple[int, bytes, bytes]:
+        """Root's program: `sudo -n -u ACCOUNT PROGRAM VERB LAUNCH FILE …`."""
+        verb, launch, name = command.words[5:8]
+        file = self.folder / launch / name
+        if verb in self.fails:
+            return 1, b"", b"I/O error"
+        if verb == "write":
+            file.write_bytes(command.limits["stdin"])
+            return ""
+        if not file.exists():
+            return NOTHING_THERE, b"", b""
+        return f"1:1 {file.stat().st_size} {file.stat().st_mtime:.0f} 0\n"
+
+    async def run_all(self) -> None:
+        """Until all that fits runs."""
+        while await self.step():
+            assert self.now < 1_795_250_000
+        await self.step()
+
+    async def step(self, seconds: float = 1.0) -> bool:
+        self.cluster.clock.seconds += seconds
+        self.transport.everyone = self.transport.recent = [*self.jobs.values()]
+        return await self.coordinator.step()
+
+    def task(self, job_id: str) -> StoredTask:
+        (found,) = self.database.tasks("id = ?", job_id)
+        return found
+
+    def states(self) -> dict[str, str]:
+        return {one.id: one.state for one in self.database.tasks()}
+
+    def hows(self, job_id: str) -> list[str]:
+        """How each of a task's runs ended."""
+        return [run[-1] for run in self.database.runs_of([job_id], 99).get(job_id, [])]
+
+    def sent(self, *words: str) -> int:
+        """How often Slurm was told something."""
+        return self.transport.acted.count(words)
+
+
+HELD = {"state": "PENDING", "reason": "JobHeldUser", "nodelist": "", "starttime": "N/A", "endtime": "N/A"}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    changes: dict[str, Any] = getattr(request, "param", {})
+    lab = Lab(tmp_path, replace(POOL, **changes))
+    yield lab
+    lab.kill()
+
+
+async def test_a_command_that_cannot_be_written_now_is_tried_again_until_the_grace_is_over(lab: Lab) -> None:
+    task = lab.submit(nodes=2, user="bob")
+    await lab.run_all()
+    lab.fails.add("write")
+    lab.submit("HIGH", 2)
+    for _ in range(4):
+        assert await lab.step()
+    assert (lab.states()[task], lab.sent("scontrol", "requeuehold", "incomplete", task)) == ("suspending", 0)
+    lab.fails.clear()
+    await lab.step(0.5)
+    assert (lab.work(task) / "suspend").read_text() == "suspend\n"
+    assert lab.sent("scontrol", "requeuehold", "incomplete", task) == 0
+    await lab.step(2.0)
+    assert lab.sent("scontrol", "requeuehold", "incomplete", task) == 1
+
+
+async def test_what_can_never_be_told_is_not_waited_for(lab: Lab) -> None:
+    task = lab.submit(nodes=2)
+    await lab.run_all()
+    (lab.work(task) / "suspend").unlink()
+    lab.submit("HIGH", 2)
+    await lab.step()
+    assert lab.sent("scontrol", "requeuehold", "incomplete", task) == 1
