@@ -85,7 +85,7 @@ class Coordinator:
         self._told: dict[str, str] = {}
         # When each task's files were last looked at.
         self._looked_at: dict[tuple[str, str], float] = {}
-        self._logs: dict[str, str] = {}
+        self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
         # When the suspend command that each task has was written.
         self._asked_at: dict[str, float] = {}
         # The jobs that the scheduler counts to the pool, and the nodes of those that run.
@@ -424,7 +424,7 @@ class Coordinator:
         for task, written in zip(logging, await asyncio.gather(*map(self._written_at, logging)), strict=True):
             since = max(written or 0.0, task.since or 0.0)
             if written is not None and self._now - since > self.pool.no_log_seconds:
-                words = f"it wrote no log for {self.pool.no_log_seconds:g} s"
+                words = f"no log output for {self.pool.no_log_seconds:g} s"
                 self._note_failing(task, words)
                 await self._act(Verb.CANCEL, task.id, task.user)
 
@@ -436,14 +436,19 @@ class Coordinator:
         return True
 
     async def _written_at(self, task: StoredTask) -> float | None:
-        """When a task last wrote to its log, in epoch seconds; None where that cannot be seen."""
+        """When a task last wrote to its output or its errors, in epoch seconds; None where either cannot be seen."""
         if task.id not in self._logs:
             try:
-                detail = await self.actions.store.fetch_detail(task.id)
+                [row] = (await self.actions.store.fetch_detail(task.id)).job.to_pylist()
             except HpcdashError:
                 return None
-            self._logs[task.id] = detail.job["stdout_path"][0].as_py() or ""
-        path = PurePosixPath(self._logs[task.id])
+            paths = [row[column] for column in ("stdout_path", "stderr_path")]
+            self._logs[task.id] = tuple(PurePosixPath(path) for path in dict.fromkeys(paths) if path)
+        times = [await self._modified_at(task, path) for path in self._logs[task.id]]
+        seen = [time for time in times if time is not None]
+        return max(seen) if seen and len(seen) == len(times) else None
+
+    async def _modified_at(self, task: StoredTask, path: PurePosixPath) -> float | None:
         if task.folder and str(path.parent) == task.folder:
             seen = await self._files(task).look(path.name)
             return None if seen is None else float(seen[1])
@@ -462,7 +467,7 @@ class Coordinator:
                 self._now,
                 task.id,
             )
-        self.tell(f"job {task.id} is ended: {words}")
+        self.tell(f"job {task.id} cancelled: {words}")
 
     async def _suspend(self, task: StoredTask) -> None:
         """Ask a task to suspend; end it once it has saved, or its time is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ class Lab:
             **HELD,
             **fields,
         }
-        self.transport.native[job_id] = shown_job(job_id, NumNodes=nodes, Requeue=1)
+        logs = {"StdErr": self.work(job_id) / "log.err", "StdOut": self.work(job_id) / "log.out"}
+        self.transport.native[job_id] = shown_job(job_id, NumNodes=nodes, Requeue=1, **logs)
         return job_id
 
     def run(self, job_id: str) -> None:
@@ -114,6 +116,7 @@ class Lab:
             self.jobs[job_id] |= HELD
         elif program == "scancel":
             self.end(job_id)
+            self.transport.history.append({"jobid": job_id, "state": "CANCELLED by 0"})
 
     def _as_owner(self, command: Command) -> str | tuple[int, bytes, bytes]:
         """Root's program: `sudo -n -u ACCOUNT PROGRAM VERB LAUNCH FILE …`."""
@@ -189,3 +192,28 @@ async def test_what_can_never_be_told_is_not_waited_for(lab: Lab) -> None:
     lab.submit("HIGH", 2)
     await lab.step()
     assert lab.sent("scontrol", "requeuehold", "incomplete", task) == 1
+
+
+async def test_a_task_is_silent_once_neither_its_output_nor_its_errors_grow(lab: Lab) -> None:
+    tasks = [lab.submit(user=user) for user in (KEEPER, "bob")]
+    await lab.run_all()
+    for task in tasks:
+        (lab.work(task) / "log.out").touch()
+        (lab.work(task) / "log.err").touch()
+        os.utime(lab.work(task) / "log.out", (lab.now, lab.now))
+        os.utime(lab.work(task) / "log.err", (lab.now + 1000, lab.now + 1000))
+    await lab.step(1900.0)
+    assert set(lab.states().values()) == {"running"}
+    await lab.step(1000.0)
+    await lab.step()
+    assert set(lab.states().values()) == {"failed"}
+    assert {one.words for one in lab.database.tasks()} == {"no log output for 1800 s"}
+
+
+async def test_a_task_whose_errors_cannot_be_seen_is_not_judged_by_its_output(lab: Lab) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    (lab.work(task) / "log.out").touch()
+    os.utime(lab.work(task) / "log.out", (lab.now, lab.now))
+    await lab.step(4000.0)
+    assert lab.states() == {task: "running"}
