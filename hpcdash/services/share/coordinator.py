@@ -544,6 +544,7 @@ class Coordinator:
             self.rules.quotas,
             capacity=capacity,
             free=capacity - sum(one.nodes for one in tasks.values() if one.state in WITH_NODES),
+            leaving=[one.running_task for one in tasks.values() if one.state == "suspending"],
         )
 
     def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:

@@ -81,8 +81,9 @@ class Decision(Struct, frozen=True):
     """What to do now.
 
     `suspend` has to give up its nodes. `start` may begin at once, each at its level; `next` begins, in this order, when
-    nodes that are being freed are free. `levels` are those of the running tasks that go on. `blocker` is the first task
-    that waits for nodes nobody behind it could free; those in `out_of_quota` wait for nodes of the same user and level.
+    the nodes and the quota that are being freed are free. `levels` are those of the running tasks that go on. `blocker`
+    is the first task that waits for nodes nobody behind it could free; those in `out_of_quota` wait for nodes of the
+    same user and level.
     """
 
     suspend: tuple[PoolTask, ...] = ()
@@ -101,11 +102,19 @@ def queue_up(tasks: Iterable[PoolTask]) -> dict[tuple[str, Priority], list[PoolT
     return dict(lines)
 
 
-def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, capacity: int, free: int) -> Decision:
+def decide(
+    running: Sequence[RunningTask],
+    waiting: Waiting,
+    quotas: Quotas,
+    *,
+    capacity: int,
+    free: int,
+    leaving: Sequence[RunningTask] = (),
+) -> Decision:
     """What to suspend and to start.
 
     `capacity` counts every node of the pool that can be used, those being freed among them; `free` are idle now. Tasks
-    being suspended are in neither `running` nor `waiting`.
+    being suspended are `leaving`, in neither `running` nor `waiting`: their quota is given again once they have left.
     """
     lines = _lines(running, waiting, quotas)
     heap = [(first, number) for number, line in enumerate(lines) if (first := next(line, None)) is not None]
@@ -141,11 +150,25 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
             heappop(heap)
         else:
             heapreplace(heap, (following, number))
+    # What each has at once by now: nothing starts or moves up on quota that is still being freed.
+    held: dict[tuple[str, Priority], int] = defaultdict(int)
+    for one in chain(running, leaving):
+        held[one.task.user, one.level] += one.task.nodes
+    moving = [one for one in running if levels.get(one.task.id, one.level) != one.level]
+    for one in sorted(moving, key=lambda one: levels[one.task.id] - one.level):
+        key = (one.task.user, levels[one.task.id])
+        if key[1] > one.level and held[key] + one.task.nodes > quotas.of(*key):
+            levels[one.task.id] = one.level
+            continue
+        held[key] += one.task.nodes
+        held[one.task.user, one.level] -= one.task.nodes
     ready = 0
-    for task, _ in chosen:
-        if task.nodes > free:
+    for task, level in chosen:
+        key = (task.user, level)
+        if task.nodes > free or held[key] + task.nodes > quotas.of(*key):
             break
         free -= task.nodes
+        held[key] += task.nodes
         ready += 1
     return Decision(
         tuple(suspend), tuple(chosen[:ready]), tuple(chosen[ready:]), levels, blocker, frozenset(out_of_quota)

@@ -99,6 +99,7 @@ class _Simulation:
         self.outcome = outcome
         self.free = model.nodes
         self.running: dict[str, RunningTask] = {}
+        self.leaving: dict[str, RunningTask] = {}
         self.waiting: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
         self.tasks: dict[str, _Progress] = {}
         self.events: list[tuple[float, int, int, str, int]] = []
@@ -126,6 +127,7 @@ class _Simulation:
             self.wait(now, one)
         elif kind == _FREED:
             self.free += one.task.nodes
+            del self.leaving[name]
             self.wait(now, one)
         elif not one.runs or one.run != run:
             return
@@ -152,6 +154,7 @@ class _Simulation:
             self.model.quotas,
             capacity=self.model.nodes,
             free=self.free,
+            leaving=list(self.leaving.values()),
         )
         for name, level in decision.levels.items():
             if level != self.running[name].level:
@@ -185,7 +188,7 @@ class _Simulation:
             self.at(demoted, _DEMOTED, one.task.id, one.run)
 
     def suspend(self, now: float, one: _Progress) -> None:
-        stopped = self.running.pop(one.task.id)
+        self.leaving[one.task.id] = stopped = self.running.pop(one.task.id)
         load = self.model.load_seconds if one.run > 1 else 0.0
         worked = max(0.0, now - one.since - load)
         in_time = one.traced.save_seconds <= self.model.grace_seconds

@@ -217,3 +217,16 @@ async def test_a_task_whose_errors_cannot_be_seen_is_not_judged_by_its_output(la
     os.utime(lab.work(task) / "log.out", (lab.now, lab.now))
     await lab.step(4000.0)
     assert lab.states() == {task: "running"}
+
+
+@pytest.mark.parametrize("lab", [{"quotas": (QuotaSettings(NORMAL, 1),)}], indirect=True)
+async def test_the_next_task_starts_once_the_one_whose_quota_it_needs_has_left(lab: Lab) -> None:
+    first, second = lab.submit(), lab.submit()
+    await lab.run_all()
+    lab.jobs[first]["comment"] = lab.jobs[first]["comment"].replace("NORMAL", "NORMAL+paused")
+    for _ in range(3):
+        await lab.step()
+    # A node is free all the while.
+    assert lab.states() == {first: "suspending", second: "waiting"}
+    await lab.run_all()
+    assert lab.states() == {first: "paused", second: "running"}
