@@ -101,6 +101,7 @@ class Coordinator:
 
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
+        self.database.keep_lease(self._now)
         rows = await self._fetch_rows()
         known = {one.id: one for one in self.database.tasks_of(rows)}
         for task in known.values():
@@ -511,9 +512,8 @@ class Coordinator:
             due = task.running_task.demotion_at(self.rules.demote_after_seconds)
             if due is not None and due <= now:
                 with self.database.writing(now):
-                    self.database.change(
-                        "UPDATE tasks SET demoted = 1, level = ?, since = ? WHERE id = ?", Priority.NORMAL, now, task.id
-                    )
+                    self.database.move(task.running_task.moved(Priority.NORMAL, now, since=now))
+                    self.database.alter(task.id, {"demoted": 1})
                 self.tell(f"job {task.id} is NORMAL from now on")
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
         decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
@@ -522,19 +522,20 @@ class Coordinator:
             self._usable_at = float("-inf")
             decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         self.decision = decision
-        if any(tasks[name].level != level for name, level in decision.levels.items()):
+        moved = [(tasks[name].running_task, level) for name, level in decision.levels.items()]
+        if moved := [(one, level) for one, level in moved if one.level != level]:
             with self.database.writing(now):
-                for name, level in decision.levels.items():
-                    self.database.change("UPDATE tasks SET level = ? WHERE id = ?", level, name)
-        for one in decision.suspend:
+                for one, level in moved:
+                    self.database.move(one.moved(level, now, since=one.since))
+        for task in (tasks[one.id] for one in decision.suspend):
             # One that only starts is asked once it runs.
-            if tasks[one.id].state == "running":
-                await self._suspend(tasks[one.id])
-        for one, level in decision.start:
+            if task.state == "running":
+                await self._suspend(task)
+        for task, level in ((tasks[one.id], level) for one, level in decision.start):
             with self.database.writing(now):
-                self.database.begin(one.id, level, now)
-            self.tell(f"job {one.id} starts at {level.name}")
-            await self._release(tasks[one.id])
+                self.database.begin(task.id, level, now)
+            self.tell(f"job {task.id} starts at {level.name}")
+            await self._release(task)
 
     def _decision(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row], capacity: int) -> Decision:
         self.capacity = capacity
@@ -631,6 +632,8 @@ class Coordinator:
     async def _act(
         self, verb: Verb, job_id: str, user: str, changes: Mapping[str, str] = MappingProxyType({})
     ) -> Outcome:
+        # Another one may have taken over while this one waited for an answer.
+        self.database.keep_lease(self._now)
         own = self.actions.store.user
         request = ActionRequest(
             verb, (job_id,), hold=verb is Verb.REQUEUE, at_once=verb is Verb.RELEASE, changes=dict(changes)

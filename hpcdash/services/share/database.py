@@ -159,6 +159,13 @@ class ShareDatabase:
         rows = self._connection.execute("SELECT holder, host, expires_at FROM lease").fetchall()
         return rows[0] if rows else None
 
+    def keep_lease(self, now: float) -> None:
+        """Renew the lease where a third of it is over; raises PoolHeld where another coordinator has taken it."""
+        [(token, expires_at)] = self._connection.execute("SELECT token, expires_at FROM lease")
+        if token != self._token or expires_at < now + LEASE_SECONDS * 2 / 3:
+            with self.writing(now):
+                pass
+
     def close(self) -> None:
         if self._token:
             self._connection.execute("UPDATE lease SET expires_at = 0 WHERE token = ?", (self._token,))
@@ -228,6 +235,10 @@ class ShareDatabase:
 
     # -- inside `writing`
 
+    def move(self, running: RunningTask) -> None:
+        """Note that a running task goes on at another level."""
+        self.alter(running.task.id, level_columns(running))
+
     def alter(self, task: str, changes: Mapping[str, object]) -> None:
         """Change columns of a task, by their names."""
         names = ", ".join(f"{name} = ?" for name in changes)
@@ -269,13 +280,12 @@ class ShareDatabase:
 
     def end_run(self, task: StoredTask, state: str, now: float, how: str) -> None:
         """Note that a task has no nodes any more: it waits again, or has ended."""
-        ran = max(0.0, now - (task.since or now)) if task.level == Priority.ABOVE_NORMAL else 0.0
         self.change(
             "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = suspended + ?,"
-            " above_normal_seconds = above_normal_seconds + ? WHERE id = ?",
+            " above_normal_seconds = ? WHERE id = ?",
             state,
             int(state == "waiting"),
-            ran,
+            task.running_task.above_normal_seconds(now),
             task.id,
         )
         self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)
@@ -293,6 +303,15 @@ def _require_plain(file: Path) -> None:
         )
     if found.st_mode & 0o077:
         file.chmod(0o600)
+
+
+def level_columns(running: RunningTask) -> dict[str, Any]:
+    """The columns that a running task's level is kept in."""
+    return {
+        "level": int(running.level),
+        "since": running.since,
+        "above_normal_seconds": running.task.above_normal_seconds,
+    }
 
 
 def in_states(states: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority
 from hpcdash.domain.text import counted
@@ -44,7 +45,10 @@ class PoolTask(Struct, frozen=True):
 
 
 class RunningTask(Struct, frozen=True):
-    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it does."""
+    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it has them.
+
+    One that its owner, or its demotion, gave another level has its place among those of that level since then.
+    """
 
     task: PoolTask
     level: Priority
@@ -55,6 +59,18 @@ class RunningTask(Struct, frozen=True):
         if self.level != Priority.ABOVE_NORMAL:
             return None
         return self.since + after_seconds - self.task.above_normal_seconds
+
+    def above_normal_seconds(self, now: float) -> float:
+        """How long it has run at ABOVE_NORMAL, in all its runs."""
+        is_counting = self.level == Priority.ABOVE_NORMAL
+        return self.task.above_normal_seconds + (max(0.0, now - self.since) if is_counting else 0.0)
+
+    def moved(self, level: Priority, now: float, *, since: float) -> RunningTask:
+        """As it goes on at another level from `now` on; of the time since `since` only that at ABOVE_NORMAL counts."""
+        counted = self.above_normal_seconds(now)
+        if level == Priority.ABOVE_NORMAL:
+            counted -= now - since
+        return RunningTask(replace(self.task, above_normal_seconds=counted), level, since)
 
 
 class Quotas(Struct, frozen=True):

@@ -74,7 +74,8 @@ class Task(msgspec.Struct, frozen=True):
     """One task. `state` is as StoredTask has it, `why` says in words why it waits; `place` 1 is next.
 
     `level` is the priority it runs at, or would: AUTO's is the highest with quota left. `demotion_at`: when it becomes
-    NORMAL. `since`: when its level or its run began. Null is unknown, or does not hold.
+    NORMAL. `since`: when its run began, or its owner or its demotion changed its level. Null is unknown, or does not
+    hold.
     """
 
     id: str

@@ -14,7 +14,7 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings, QuotaSettings,
 from hpcdash.domain.share import Priority
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share.coordinator import Coordinator
-from hpcdash.services.share.database import ShareDatabase, StoredTask
+from hpcdash.services.share.database import PoolHeld, ShareDatabase, StoredTask
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from tests.support.scripted_cluster import Cluster
@@ -230,3 +230,38 @@ async def test_the_next_task_starts_once_the_one_whose_quota_it_needs_has_left(l
     assert lab.states() == {first: "suspending", second: "waiting"}
     await lab.run_all()
     assert lab.states() == {first: "paused", second: "running"}
+
+
+async def test_a_calm_coordinator_keeps_its_lease(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    for _ in range(9):
+        await lab.step(10.0)
+    assert lab.states() == {task: "running"}
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    with pytest.raises(PoolHeld, match="this pool has a coordinator: process "):
+        ShareDatabase(lab.folder / "lab").acquire(lab.now)
+
+
+async def test_one_that_was_taken_over_does_nothing_more(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    # Another host does not see the lock on some file systems, and takes over once the lease has lapsed.
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    successor = ShareDatabase(lab.folder / "lab")
+    lab.submit("HIGH", 2)
+
+    def take_over(command: Command) -> None:
+        lab.transport.answers.pop("squeue")
+        successor.acquire(lab.now + 61)
+
+    # While the first one waits for an answer.
+    lab.transport.answers["squeue"] = take_over
+    acted = len(lab.transport.acted)
+    for _ in range(2):
+        with pytest.raises(PoolHeld, match=r"this pool was taken over: process .* on elsewhere"):
+            await lab.step()
+    assert (len(lab.transport.acted), lab.states()) == (acted, {task: "running"})
+    successor.close()

@@ -71,7 +71,8 @@ class Pool:
             decision = self.decide()
             raised = [name for name, level in decision.levels.items() if level > self.running[name].level]
             for name, level in decision.levels.items():
-                self.running[name] = replace(self.running[name], level=level)
+                one = self.running[name]
+                self.running[name] = one if one.level == level else one.moved(level, self.now, since=one.since)
             for one in map(self.running.__getitem__, raised):
                 assert self.held(one.task.user, one.level) <= self.quotas.of(one.task.user, one.level)
             if decision.suspend or decision.start:
@@ -112,15 +113,14 @@ class Pool:
         return self._counted(self.running.pop(name))
 
     def _counted(self, one: RunningTask) -> PoolTask:
-        if one.level != ABOVE:
-            return one.task
-        return replace(one.task, above_normal_seconds=one.task.above_normal_seconds + self.now - one.since)
+        return replace(one.task, above_normal_seconds=one.above_normal_seconds(self.now))
 
     def demote(self) -> None:
         for name, one in self.running.items():
             due = one.demotion_at(self.demote_after)
             if due is not None and due <= self.now:
-                self.running[name] = RunningTask(replace(one.task, demoted=True), NORMAL, self.now)
+                one = one.moved(NORMAL, self.now, since=self.now)
+                self.running[name] = replace(one, task=replace(one.task, demoted=True))
 
     def runs(self) -> list[str]:
         self.settle()
@@ -218,6 +218,25 @@ def test_above_normal_becomes_normal_after_half_an_hour_of_running_in_all() -> N
     pool.now = 5800.0
     pool.demote()
     assert pool.runs() == [other]
+
+
+def test_only_what_an_auto_task_runs_at_above_normal_counts() -> None:
+    pool = Pool(4, Quotas({("ann", ABOVE): 1, ("ann", NORMAL): 1}))
+    first, task = pool.submit("ann", 1, ABOVE), pool.submit("ann", 1, AUTO)
+    pool.settle()
+    assert pool.running[task].level == NORMAL
+    pool.now = 2400.0
+    pool.stop(first)
+    pool.settle()
+    # It has moved up after 40 minutes, and has half an hour there.
+    assert (pool.running[task].level, pool.running[task].demotion_at(1800.0)) == (ABOVE, 4200.0)
+    pool.now = 3000.0
+    moved = pool.running[task].moved(NORMAL, pool.now, since=pool.running[task].since)
+    pool.now = 9000.0
+    assert moved.above_normal_seconds(pool.now) == 600.0
+    again = moved.moved(ABOVE, pool.now, since=moved.since)
+    assert again.demotion_at(1800.0) == 10_200.0
+    assert again.above_normal_seconds(9100.0) == 700.0
 
 
 @pytest.mark.parametrize(
