@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import NODES, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import JobScope
 from hpcdash.config.settings import LaunchSettings, PoolSettings
+from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.share import Priority, TaskMark, parse_mark, write_labels
 from hpcdash.domain.states import ENDED, JobState, NodeState
@@ -33,6 +34,7 @@ from hpcdash.services.share.database import (
 )
 from hpcdash.services.share.files import TaskFiles
 from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
+from hpcdash.services.share.state import Pool, build_state
 from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
@@ -77,6 +79,8 @@ class Coordinator:
         # What was decided last, and for how many nodes.
         self.decision = Decision()
         self.capacity = pool.nodes
+        # Which waiting tasks are to follow other jobs, in words.
+        self.waits_for: dict[str, str] = {}
         # What was last said of what an owner wants.
         self._heeded: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
@@ -116,6 +120,12 @@ class Coordinator:
         await self._decide(rows)
         self._forget_ended()
         return bool(self.database.tasks("state IN ('starting', 'suspending')"))
+
+    def state(self) -> Pool:
+        """What is to be published of the pool."""
+        return build_state(
+            self.pool, self.rules, self.database, self.decision, self._now, self.capacity, self.waits_for
+        )
 
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
@@ -516,6 +526,8 @@ class Coordinator:
                     self.database.alter(task.id, {"demoted": 1})
                 self.tell(f"job {task.id} is NORMAL from now on")
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
+        waits = [one.id for one in tasks.values() if one.state == "waiting" and one.id in rows]
+        self.waits_for = {job_id: words for job_id in waits if (words := _format_dependency(rows[job_id]))}
         decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         if (decision.start or decision.suspend) and self._usable_at < now:
             # A node may have been drained since: a task that is to start there would only hold up the others.
@@ -549,8 +561,7 @@ class Coordinator:
         )
 
     def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:
-        row = rows.get(task.id)
-        return task.retry_at <= self._now and row is not None and not row["dependency"]
+        return task.retry_at <= self._now and task.id in rows and task.id not in self.waits_for
 
     async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
         """How many nodes the pool's tasks may have now: what can be used or they have, and no other job has."""
@@ -650,6 +661,13 @@ class Coordinator:
         if self._told.get(job_id) != words:
             self._told[job_id] = words
             self.tell(words)
+
+
+def _format_dependency(row: Row) -> str:
+    """What a job waits for, as `job 12, 13`; '' where it depends on none."""
+    text = row["dependency"]
+    ids = parse_dependency(text).job_ids
+    return f"job {', '.join(ids)}" if ids else str(text or "")
 
 
 def _names(node_list: str | None) -> Iterable[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.config.settings import LaunchSettings, PoolSettings, QuotaSettings, Site
+from hpcdash.config.watch_settings import PoolsWatch
 from hpcdash.domain.share import Priority
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share.coordinator import Coordinator
 from hpcdash.services.share.database import PoolHeld, ShareDatabase, StoredTask
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.sudoers import NOTHING_THERE
+from hpcdash.services.watch.rules.pools import stuck_tasks
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import ACT, Command
 from tests.support.slurm_text import shown_job
@@ -265,3 +268,23 @@ async def test_one_that_was_taken_over_does_nothing_more(lab: Lab, monkeypatch: 
             await lab.step()
     assert (len(lab.transport.acted), lab.states()) == (acted, {task: "running"})
     successor.close()
+
+
+async def test_a_task_that_follows_another_job_has_no_turn_before(lab: Lab) -> None:
+    first = lab.submit(nodes=2)
+    await lab.run_all()
+    after = lab.submit("HIGH", dependency=f"afterok:{first}(unfulfilled)")
+    other = lab.submit(user="bob")
+    await lab.run_all()
+    pool = lab.coordinator.state()
+    told = {task.id: (task.place, task.why) for task in pool.tasks}
+    assert told[after] == (None, f"waits for job {first}")
+    assert told[other] == (1, "waits for 1 node")
+    # It takes no nodes, whatever its priority: whoever does interrupts somebody.
+    assert [task.id for task in pool.interrupted_by(other, priority=HIGH)] == [first]
+    watch = PoolsWatch(no_turn_seconds=60)
+    later = pool.taken_at + timedelta(seconds=100)
+    assert [finding.subject for finding in stuck_tasks(pool, watch, (), later)] == [other]
+    del lab.jobs[after]["dependency"]
+    await lab.run_all()
+    assert lab.states() == {first: "waiting", after: "running", other: "waiting"}
