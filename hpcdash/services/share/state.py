@@ -172,6 +172,21 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
         return {one.id for one in decision.suspend}
 
 
+def in_order(tasks: Sequence[Task]) -> list[Task]:
+    """Those that have nodes by their level, those that wait by their turn, then what ended, the newest first."""
+
+    def rank(task: Task) -> tuple[float, ...]:
+        if task.state in WITH_NODES:
+            return (0, -Priority[task.level or task.priority], task.submitted_at.timestamp())
+        if task.is_unfinished:
+            place = float("inf") if task.place is None else task.place
+            return (1 + (task.state == "paused"), place, task.submitted_at.timestamp())
+        ended = max((run.ended_at for run in task.runs if run.ended_at), default=task.submitted_at)
+        return (3, 0, -ended.timestamp())
+
+    return sorted(tasks, key=rank)
+
+
 def _pool_task(task: Task, at: int) -> PoolTask:
     place = (task.submitted_at.timestamp(), at)
     return PoolTask(task.id, task.user, task.nodes, Priority[task.priority], place, demoted=task.is_demoted)
@@ -207,7 +222,8 @@ def build_state(
             used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += one.nodes
     waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for)
     left_out = max(0, len(stored) - _MOST_TASKS)
-    shown = [*database.ended_tasks(_MOST_ENDED), *stored[:_MOST_TASKS]]
+    first = sorted(stored, key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))))
+    shown = [*database.ended_tasks(_MOST_ENDED), *first[:_MOST_TASKS]]
     runs = database.runs_of([one.id for one in shown], _MOST_RUNS)
     tasks = [
         Task(
@@ -262,10 +278,13 @@ def publish(state: Pool, file: Path) -> None:
         state = msgspec.structs.replace(state, tasks=short)
         content = msgspec.json.encode(state)
     while len(content) >= MOST_BYTES:
-        # The newest are the last to have their turn.
-        kept = state.tasks[: len(state.tasks) // 2]
-        left_out = sum(task.is_unfinished for task in state.tasks[len(kept) :])
-        state = msgspec.structs.replace(state, tasks=kept, tasks_left_out=state.tasks_left_out + left_out)
+        ordered = in_order(state.tasks)
+        kept, left_out = {task.id for task in ordered[: len(ordered) // 2]}, ordered[len(ordered) // 2 :]
+        state = msgspec.structs.replace(
+            state,
+            tasks=tuple(task for task in state.tasks if task.id in kept),
+            tasks_left_out=state.tasks_left_out + sum(task.is_unfinished for task in left_out),
+        )
         content = msgspec.json.encode(state)
     try:
         with _folder_of(file) as folder:
