@@ -306,6 +306,8 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
 
     age = format_age(max(0.0, (now - pool.taken_at).total_seconds()))
     yield f"pool {pool.pool}: {text.format_use(pool)}; {visible(pool.coordinator)}, {age} ago"
+    if words := text.format_outsiders(pool):
+        yield words
     users = text.quota_users(pool, user)
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
     rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]

@@ -34,7 +34,7 @@ from hpcdash.services.share.database import (
 )
 from hpcdash.services.share.files import TaskFiles
 from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
-from hpcdash.services.share.state import Pool, build_state
+from hpcdash.services.share.state import Outsider, Pool, build_state
 from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
@@ -81,6 +81,7 @@ class Coordinator:
         self.capacity = pool.nodes
         # Which waiting tasks are to follow other jobs, in words.
         self.waits_for: dict[str, str] = {}
+        self.outsiders: list[Outsider] = []
         # What was last said of what an owner wants.
         self._heeded: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
@@ -124,7 +125,14 @@ class Coordinator:
     def state(self) -> Pool:
         """What is to be published of the pool."""
         return build_state(
-            self.pool, self.rules, self.database, self.decision, self._now, self.capacity, self.waits_for
+            self.pool,
+            self.rules,
+            self.database,
+            self.decision,
+            self._now,
+            self.capacity,
+            self.waits_for,
+            self.outsiders,
         )
 
     def _forget_ended(self) -> None:
@@ -569,10 +577,17 @@ class Coordinator:
             return self.pool.nodes
         ours: set[str] = set()
         others: set[str] = set()
+        named = frozenset(_names(self.pool.node_list))
+        self.outsiders = []
         for job_id, row in rows.items():
-            is_ours = job_id in tasks and tasks[job_id].state in WITH_NODES
-            if row["state"] in (*_RUNS, JobState.COMPLETING):
-                (ours if is_ours else others).update(_names(row["node_list"]))
+            if row["state"] not in (*_RUNS, JobState.COMPLETING):
+                continue
+            names = frozenset(_names(row["node_list"]))
+            if job_id in tasks and tasks[job_id].state in WITH_NODES:
+                ours |= names
+            elif names := names & named if named else names:
+                others |= names
+                self.outsiders.append(Outsider(job_id, str(row["user"]), len(names)))
         usable = await self._usable_nodes()
         if usable is None:
             return max(0, self.pool.nodes - len(others))

@@ -47,6 +47,7 @@ SILENT_SECONDS = 60.0
 MOST_BYTES = 8 << 20
 _MOST_TASKS = 5000
 _MOST_ENDED = 100
+_MOST_OUTSIDERS = 100
 _MOST_RUNS = 50
 _FEW_RUNS = 3
 _LONGEST_NAME = 200
@@ -111,6 +112,14 @@ class Quota(msgspec.Struct, frozen=True):
     used: Count | None
 
 
+class Outsider(msgspec.Struct, frozen=True):
+    """A job that runs on the pool's nodes and is no task of it: neither quotas nor the order hold for it."""
+
+    id: str
+    user: str
+    nodes: Count
+
+
 class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
     """A pool at one moment: its rules, quotas and tasks in the order in which they came; what ended is the newest."""
 
@@ -127,6 +136,7 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
     quotas: tuple[Quota, ...]
     tasks: tuple[Task, ...]
     tasks_left_out: Count
+    outsiders: tuple[Outsider, ...] = ()
 
     @property
     def rules(self) -> PoolRules:
@@ -210,6 +220,7 @@ def build_state(
     now: float,
     capacity: int | None = None,
     waits_for: Mapping[str, str] = MappingProxyType({}),
+    outsiders: Sequence[Outsider] = (),
 ) -> Pool:
     """What is known of a pool after its coordinator has decided.
 
@@ -265,6 +276,7 @@ def build_state(
         quotas=tuple(_quotas(rules.quotas, used, {one.user for one in stored})),
         tasks=tuple(tasks),
         tasks_left_out=left_out,
+        outsiders=tuple(outsiders[:_MOST_OUTSIDERS]),
     )
 
 

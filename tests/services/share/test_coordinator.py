@@ -15,6 +15,7 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings, QuotaSettings,
 from hpcdash.config.watch_settings import PoolsWatch
 from hpcdash.domain.share import Priority
 from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.share import text
 from hpcdash.services.share.coordinator import Coordinator
 from hpcdash.services.share.database import PoolHeld, ShareDatabase, StoredTask
 from hpcdash.services.state.journal import Journal
@@ -288,3 +289,12 @@ async def test_a_task_that_follows_another_job_has_no_turn_before(lab: Lab) -> N
     del lab.jobs[after]["dependency"]
     await lab.run_all()
     assert lab.states() == {first: "waiting", after: "running", other: "waiting"}
+
+
+async def test_a_job_that_is_no_task_is_named_with_the_nodes_it_takes(lab: Lab) -> None:
+    task = lab.submit(nodes=2)
+    lab.run(lab.submit(user="eve", comment="(null)"))
+    await lab.run_all()
+    pool = lab.coordinator.state()
+    assert lab.states() == {task: "waiting"}
+    assert (pool.nodes_usable, text.format_outsiders(pool)) == (1, "not tasks of the pool: job 2 of eve on 1 node")
