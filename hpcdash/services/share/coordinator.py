@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -85,6 +85,7 @@ class Coordinator:
         # What was last said of what an owner wants.
         self._heeded: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
+        self._began_at = self._now
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
         self._told: dict[str, str] = {}
@@ -98,8 +99,6 @@ class Coordinator:
         self._busy: frozenset[str] = frozenset()
         # The nodes of a pool of named ones that tasks are to start on.
         self._given: dict[str, tuple[str, ...]] = {}
-        # Since when the history of a job that left the queue does not tell how it ended.
-        self._gone_since: dict[str, float] = {}
 
     async def step(self) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
@@ -137,7 +136,7 @@ class Coordinator:
 
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
-        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._gone_since)
+        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at)
         for memory in memories:
             for job_id in memory.keys() - living:
                 del memory[job_id]
@@ -160,14 +159,21 @@ class Coordinator:
             if row["state"] in (*_RUNS, JobState.COMPLETING)
             for name in _names(row["node_list"])
         )
-        gone = [one.id for one in unfinished_tasks(self.database) if one.id not in rows]
+        unfinished = unfinished_tasks(self.database)
+        gone = [one.id for one in unfinished if one.id not in rows]
         if gone:
-            found = {str(row["id"]): row for row in await self.actions.rows_of(gone)}
-            forgotten = [job_id for job_id in gone if job_id not in found]
-            rows |= found | (await self._past_rows(forgotten) if forgotten else {})
-        return rows
+            rows |= {str(row["id"]): row for row in await self.actions.rows_of(gone)}
+        self._note_gone({one.id: None for one in unfinished if one.id in rows and one.gone_since is not None})
+        forgotten = [one for one in unfinished if one.id not in rows]
+        return rows | await self._past_rows(forgotten) if forgotten else rows
 
-    async def _past_rows(self, job_ids: list[str]) -> dict[str, Row]:
+    def _note_gone(self, since: Mapping[str, float | None]) -> None:
+        if since:
+            with self.database.writing(self._now):
+                for job_id, at in since.items():
+                    self.database.alter(job_id, {"gone_since": at})
+
+    async def _past_rows(self, tasks: Sequence[StoredTask]) -> dict[str, Row]:
         """Rows of jobs that have left the queue for good: from the history, else that say no more than that.
 
         A history that is behind has none yet.
@@ -175,17 +181,16 @@ class Coordinator:
         store = self.actions.store
         waits = _HISTORY_WAIT_SECONDS
         try:
-            parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, job_ids))
+            parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, [one.id for one in tasks]))
             past = {str(row["id"]): row for row in parsed.table.to_pylist() if row["state"] in ENDED}
         except NoSuchJob:
             past = {}
         except AccountingUnavailable:
             past, waits = {}, 0.0
-        for job_id in job_ids:
-            since = self._gone_since.setdefault(job_id, self._now)
-            if job_id not in past and self._now >= since + waits:
-                past[job_id] = {"state": JobState.GONE, "ends_at": None, "started_at": None}
-        return past
+        unknown = [one for one in tasks if one.id not in past]
+        self._note_gone({one.id: self._now for one in unknown if one.gone_since is None})
+        lost = {"state": JobState.GONE, "ends_at": None, "started_at": None}
+        return past | {one.id: lost for one in unknown if self._now >= (one.gone_since or self._now) + waits}
 
     def _files(self, task: StoredTask) -> TaskFiles:
         store = self.actions.store
@@ -331,7 +336,7 @@ class Coordinator:
             if task.state != "starting":
                 # Whoever released or requeued it: its turn has not come.
                 await self._act(Verb.HOLD, task.id, task.user)
-            elif now > (task.since or now) + self.pool.start_seconds:
+            elif self._is_start_overdue(task):
                 await self._withdraw(task, str(row["reason"] or "no reason is told"))
         elif state in _RUNS:
             if task.state in ("waiting", "paused"):
@@ -629,8 +634,12 @@ class Coordinator:
             self._tell_once(task.id, f"job {task.id} cannot start: what its last run left in {task.folder} stays there")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
-        if self._now > (task.since or self._now) + self.pool.start_seconds:
+        if self._is_start_overdue(task):
             await self._withdraw(task, self._told.get(task.id, "it stays held"))
+
+    def _is_start_overdue(self, task: StoredTask) -> bool:
+        """Whether the scheduler had its time to start a task, while somebody coordinated the pool."""
+        return self._now > max(task.since or self._now, self._began_at) + self.pool.start_seconds
 
     async def _give_nodes(self, task: StoredTask) -> bool:
         """Have a task start on nodes of the pool that are free; whether it will."""

@@ -38,15 +38,16 @@ _SCHEMA = (
     " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
     " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
     " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,"
-    " labels TEXT NOT NULL DEFAULT '')",
+    " labels TEXT NOT NULL DEFAULT '', gone_since REAL)",
     "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
     "CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, submitted_at, number)",
     "CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (submitted_at, number)",
 )
+_LATER_COLUMNS = {"labels": "TEXT NOT NULL DEFAULT ''", "gone_since": "REAL"}
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
-    " demoted, suspended, asked_at, retry_at, labels"
+    " demoted, suspended, asked_at, retry_at, labels, gone_since"
 )
 
 
@@ -63,7 +64,8 @@ class StoredTask(Struct, frozen=True):
 
     `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
     `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
-    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
+    `retry_at`; `gone_since` is when its job was first seen to have left the queue, with no history yet of how it ended;
+    epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
     domain/share.py writes them.
     """
 
@@ -85,6 +87,7 @@ class StoredTask(Struct, frozen=True):
     asked_at: float | None
     retry_at: float = 0.0
     labels: str = ""
+    gone_since: float | None = None
 
     @property
     def pool_task(self) -> PoolTask:
@@ -121,8 +124,10 @@ class ShareDatabase:
             self._connection.execute("PRAGMA synchronous = FULL")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
-            if "labels" not in {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}:
-                self._connection.execute("ALTER TABLE tasks ADD COLUMN labels TEXT NOT NULL DEFAULT ''")
+            known = {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}
+            for name, kind in _LATER_COLUMNS.items():
+                if name not in known:
+                    self._connection.execute(f"ALTER TABLE tasks ADD COLUMN {name} {kind}")
         except sqlite3.Error as error:
             raise HpcdashError(f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?") from error
         finally:

@@ -60,17 +60,21 @@ class TaskFiles:
                     os.unlink(f"{self._folder}/{name}")
             await self._write(SUSPEND_NAME, b"")
             return not await self.is_ready()
-        if await self.is_ready() and not await self._write(_READY, b""):
-            return False
+        for name in (_READY, _SEEN):
+            if await self._has_words(name) and not await self._write(name, b""):
+                return False
         return bool(await self._write(SUSPEND_NAME, b"")) or not await self.is_ready()
 
     async def is_ready(self) -> bool:
         """Whether the training has saved, and waits to be ended."""
-        return ((await self.look(_READY)) or (0, 0))[0] > 0
+        return await self._has_words(_READY)
 
     async def has_seen(self) -> bool:
         """Whether the training has seen the command."""
-        return await self.look(_SEEN) is not None
+        return await self._has_words(_SEEN)
+
+    async def _has_words(self, name: str) -> bool:
+        return ((await self.look(name)) or (0, 0))[0] > 0
 
     async def look(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""

@@ -50,6 +50,7 @@ class Lab:
         self.transport.nodes = [{"nodelist": name, "statecomplete": "idle"} for name in nodes]
         self.free = [*nodes]
         self.jobs: dict[str, dict[str, str]] = {}
+        self.count = 0
         self.said: list[str] = []
         self.transport.answers["sudo"] = self._as_owner
         # What root's program cannot do now.
@@ -78,7 +79,8 @@ class Lab:
 
     def submit(self, priority: str = "NORMAL", nodes: int = 1, user: str = KEEPER, **fields: str) -> str:
         """A held job that is marked as a task, with the files that a submission makes."""
-        job_id = str(len(self.jobs) + 1)
+        self.count += 1
+        job_id = str(self.count)
         self.work(job_id).mkdir()
         (self.work(job_id) / "suspend").touch()
         self.jobs[job_id] = {
@@ -298,3 +300,67 @@ async def test_a_job_that_is_no_task_is_named_with_the_nodes_it_takes(lab: Lab) 
     pool = lab.coordinator.state()
     assert lab.states() == {task: "waiting"}
     assert (pool.nodes_usable, text.format_outsiders(pool)) == (1, "not tasks of the pool: job 2 of eve on 1 node")
+
+
+async def test_a_task_that_vanished_is_given_up_though_each_coordinator_looks_once(lab: Lab) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    lab.end(task)
+    states = []
+    for _ in range(4):
+        await lab.step(100.0)
+        states.append(lab.states()[task])
+        lab.kill()
+        lab.begin()
+    assert states == ["running", "running", "running", "unknown"]
+
+
+async def test_a_task_that_is_back_in_the_queue_has_not_vanished(lab: Lab) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    job = lab.jobs.pop(task)
+    await lab.step(200.0)
+    lab.jobs[task] = job
+    await lab.step(200.0)
+    del lab.jobs[task]
+    await lab.step(200.0)
+    assert lab.states() == {task: "running"}
+
+
+async def test_a_start_goes_on_after_a_coordinator_was_away_for_longer_than_it_may_take(lab: Lab) -> None:
+    task = lab.submit()
+    lab.transport.answers["scontrol release"] = (1, b"", b"Slurm is restarting")
+    await lab.step()
+    lab.kill()
+    del lab.transport.answers["scontrol release"]
+    lab.cluster.clock.seconds += 3600
+    lab.begin()
+    await lab.run_all()
+    assert (lab.states(), lab.sent("scontrol", "hold", task)) == ({task: "running"}, 0)
+
+
+async def test_a_start_that_does_not_come_about_is_taken_back(lab: Lab) -> None:
+    task, other = lab.submit(nodes=2), lab.submit()
+    lab.transport.answers["scontrol release"] = (1, b"", b"Access denied")
+    for _ in range(3):
+        await lab.step(61.0)
+    del lab.transport.answers["scontrol release"]
+    await lab.run_all()
+    assert lab.states() == {task: "waiting", other: "running"}
+    assert lab.task(task).words.startswith("did not start: job 1: release: ")
+
+
+async def test_how_a_run_ended_is_not_told_by_the_command_of_the_run_before(lab: Lab) -> None:
+    task = lab.submit(nodes=2, user="bob")
+    for has_seen in (True, False):
+        await lab.run_all()
+        hot = lab.submit("HIGH", 2)
+        await lab.step()
+        if has_seen:
+            (lab.work(task) / "suspend.seen").write_text("seen\n")
+        await lab.step(6.0)
+        await lab.run_all()
+        lab.end(hot)
+        lab.transport.history.append({"jobid": hot})
+    await lab.run_all()
+    assert lab.hows(task) == ["slow", "ignored", ""]
