@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +47,8 @@ _NODES_EVERY_SECONDS = 15.0
 # A training that is ready without being asked waits so long; each look at another account's file is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
+# At one look; each is two commands, and those that run are looked at meanwhile no more.
+_MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
 # An accounting that is busy, or was down, tells how a job ended later than the queue forgets it.
 _HISTORY_WAIT_SECONDS = 300.0
@@ -101,7 +105,8 @@ class Coordinator:
         self._given: dict[str, tuple[str, ...]] = {}
 
     async def step(self) -> bool:
-        """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
+        """Look at the queue once and do what follows; whether a task is about to start, to give up its nodes, or to be
+        admitted.
 
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
@@ -113,13 +118,13 @@ class Coordinator:
                 await self._follow(task, rows[task.id])
             else:
                 await self._begin_again(task, rows[task.id])
-        for job_id, row in rows.items():
-            if job_id not in known:
-                await self._admit(row)
+        new = [(row, mark) for job_id, row in rows.items() if job_id not in known and (mark := self._mark_of(row))]
+        for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
+            await self._admit(row, mark)
         await self._watch_running()
         await self._decide(rows)
         self._forget_ended()
-        return bool(self.database.tasks("state IN ('starting', 'suspending')"))
+        return len(new) > _MOST_ADMITTED or bool(self.database.tasks("state IN ('starting', 'suspending')"))
 
     def state(self) -> Pool:
         """What is to be published of the pool."""
@@ -204,10 +209,13 @@ class Coordinator:
 
     # -- what came
 
-    async def _admit(self, row: Row) -> None:
+    def _mark_of(self, row: Row) -> TaskMark | None:
+        """What a job's comment asks of this pool; None where it does not, or has ended."""
         mark = parse_mark(row["comment"])
-        if mark is None or row["state"] not in (JobState.HELD, JobState.PENDING, *_RUNS) or not self._is_meant(mark):
-            return
+        is_there = row["state"] in (JobState.HELD, JobState.PENDING, *_RUNS)
+        return mark if mark is not None and is_there and self._is_meant(mark) else None
+
+    async def _admit(self, row: Row, mark: TaskMark) -> None:
         user, job_id = str(row["user"]), str(row["id"])
         priority = self.rules.allowed_priority(user, mark.priority)
         place = (row["submitted_at"].timestamp() if row["submitted_at"] else self._now, int(row["_number"] or 0))
@@ -289,9 +297,9 @@ class Coordinator:
         """Somebody has put a task back into the queue that had ended; or another job has its number now."""
         state = row["state"]
         if state not in ENDED and row["user"] != task.user:
+            # It is admitted as any other at the next look.
             with self.database.writing(self._now):
                 self.database.remove(task.id)
-            await self._admit(row)
             return
         if state in ENDED or state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
             return
@@ -685,6 +693,12 @@ class Coordinator:
         if self._told.get(job_id) != words:
             self._told[job_id] = words
             self.tell(words)
+
+
+def _in_turn(new: Sequence[tuple[Row, TaskMark]]) -> list[tuple[Row, TaskMark]]:
+    """Jobs that came, one of each user after the other: nobody's thousands keep the others waiting."""
+    turns: dict[str, Iterator[int]] = defaultdict(count)
+    return sorted(new, key=lambda one: next(turns[one[0]["user"]]))
 
 
 def _format_dependency(row: Row) -> str:

@@ -364,3 +364,17 @@ async def test_how_a_run_ended_is_not_told_by_the_command_of_the_run_before(lab:
         lab.transport.history.append({"jobid": hot})
     await lab.run_all()
     assert lab.hows(task) == ["slow", "ignored", ""]
+
+
+async def test_a_thousand_tasks_of_one_user_stall_nobody(lab: Lab) -> None:
+    running = lab.submit(nodes=2)
+    await lab.run_all()
+    flood = [lab.submit(user="eve") for _ in range(100)]
+    hot = lab.submit("HIGH", 2, user="bob")
+    before = len(lab.transport.acted)
+    assert await lab.step()
+    # bob's is seen at the first look, and acted on.
+    assert (lab.states()[running], lab.states()[hot]) == ("suspending", "waiting")
+    assert len(lab.transport.acted) - before <= 20
+    await lab.run_all()
+    assert (lab.states()[hot], len(lab.states())) == ("running", len(flood) + 2)
