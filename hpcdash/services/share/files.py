@@ -82,7 +82,7 @@ class TaskFiles:
             return None
         if not self._account:
             try:
-                found = os.lstat(f"{self._folder}/{name}")
+                found = _stat(self._folder, name)
             except OSError:
                 return None
             return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
@@ -110,6 +110,15 @@ class TaskFiles:
             return await self._transport.run(argv, stdin=stdin, limit_seconds=_LIMIT_SECONDS)
         except HpcdashError:
             return None
+
+
+def _stat(folder: str, name: str) -> os.stat_result:
+    # A network file system remembers what was not there, until the folder is opened anew.
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.stat(name, dir_fd=held, follow_symlinks=False)
+    finally:
+        os.close(held)
 
 
 def _write_own(path: str, content: bytes) -> bool | None:
