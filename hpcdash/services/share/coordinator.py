@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ from hpcdash.services.share.state import Outsider, Pool, build_state
 from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
+_Seen = TypeVar("_Seen")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
 _TAKES_JOBS = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED, NodeState.RESERVED, NodeState.PLANNED)
@@ -47,6 +48,7 @@ _NODES_EVERY_SECONDS = 15.0
 # A training that is ready without being asked waits so long; each look at another account's file is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
+_MOST_LOOKS = 8
 # At one look; each is two commands, and those that run are looked at meanwhile no more.
 _MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
@@ -93,6 +95,7 @@ class Coordinator:
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
         self._told: dict[str, str] = {}
+        self._looks = asyncio.Semaphore(_MOST_LOOKS)
         # When each task's files were last looked at.
         self._looked_at: dict[tuple[str, str], float] = {}
         self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
@@ -104,9 +107,9 @@ class Coordinator:
         # The nodes of a pool of named ones that tasks are to start on.
         self._given: dict[str, tuple[str, ...]] = {}
 
-    async def step(self) -> bool:
+    async def step(self, *, is_ending: bool = False) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start, to give up its nodes, or to be
-        admitted.
+        admitted. With `is_ending` no task is started or suspended that was not before.
 
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
@@ -121,8 +124,9 @@ class Coordinator:
         new = [(row, mark) for job_id, row in rows.items() if job_id not in known and (mark := self._mark_of(row))]
         for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
             await self._admit(row, mark)
-        await self._watch_running()
-        await self._decide(rows)
+        if not is_ending:
+            await self._watch_running()
+            await self._decide(rows)
         self._forget_ended()
         return len(new) > _MOST_ADMITTED or bool(self.database.tasks("state IN ('starting', 'suspending')"))
 
@@ -446,19 +450,29 @@ class Coordinator:
         """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
         running = self.database.tasks("state = 'running'")
         ready = [task for task in running if self._is_due(task, "ready", _READY_EVERY_SECONDS)]
-        found = await asyncio.gather(*(self._files(task).is_ready() for task in ready))
-        for task, is_ready in zip(ready, found, strict=True):
+        for task, is_ready in await self._look_at(ready, lambda task: self._files(task).is_ready()):
             if is_ready:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
             return
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
-        for task, written in zip(logging, await asyncio.gather(*map(self._written_at, logging)), strict=True):
+        for task, written in await self._look_at(logging, self._written_at):
             since = max(written or 0.0, task.since or 0.0)
             if written is not None and self._now - since > self.pool.no_log_seconds:
                 words = f"no log output for {self.pool.no_log_seconds:g} s"
                 self._note_failing(task, words)
                 await self._act(Verb.CANCEL, task.id, task.user)
+
+    async def _look_at(
+        self, tasks: Sequence[StoredTask], look: Callable[[StoredTask], Awaitable[_Seen]]
+    ) -> list[tuple[StoredTask, _Seen]]:
+        """Each task with what is seen of it; a few at once, as each look at another account's is a sudo."""
+
+        async def looked(task: StoredTask) -> tuple[StoredTask, _Seen]:
+            async with self._looks:
+                return task, await look(task)
+
+        return await asyncio.gather(*map(looked, tasks))
 
     def _is_due(self, task: StoredTask, what: str, seconds: float) -> bool:
         is_own = task.user == self.actions.store.user

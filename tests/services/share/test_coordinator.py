@@ -143,10 +143,10 @@ class Lab:
             assert self.now < 1_795_250_000
         await self.step()
 
-    async def step(self, seconds: float = 1.0) -> bool:
+    async def step(self, seconds: float = 1.0, *, is_ending: bool = False) -> bool:
         self.cluster.clock.seconds += seconds
         self.transport.everyone = self.transport.recent = [*self.jobs.values()]
-        return await self.coordinator.step()
+        return await self.coordinator.step(is_ending=is_ending)
 
     def task(self, job_id: str) -> StoredTask:
         (found,) = self.database.tasks("id = ?", job_id)
@@ -378,3 +378,16 @@ async def test_a_thousand_tasks_of_one_user_stall_nobody(lab: Lab) -> None:
     assert len(lab.transport.acted) - before <= 20
     await lab.run_all()
     assert (lab.states()[hot], len(lab.states())) == ("running", len(flood) + 2)
+
+
+async def test_one_that_ends_finishes_a_suspension_and_begins_none(lab: Lab) -> None:
+    one, other = lab.submit(), lab.submit(user="bob")
+    await lab.run_all()
+    lab.submit("HIGH")
+    await lab.step()
+    assert lab.states() == {one: "running", other: "suspending", "3": "waiting"}
+    lab.submit("HIGH")
+    assert await lab.step(is_ending=True)
+    assert await lab.step(5.0, is_ending=True)
+    assert not await lab.step(is_ending=True)
+    assert lab.states() == {one: "running", other: "waiting", "3": "waiting", "4": "waiting"}
