@@ -110,7 +110,8 @@ class FailuresWatch(Struct, frozen=True):
 
 class PoolsWatch(Struct, frozen=True):
     """Tasks of shared pools: one that has waited `no_turn_seconds` since it came or ran last, or that was interrupted
-    `unsaved_in_a_row` times and never saved, is told; and one that is too slow to save."""
+    `unsaved_in_a_row` times without a save, in a row or more often than it saved, is told; and one that is too slow to
+    save."""
 
     no_turn_seconds: SomeSeconds = 1.0 * DAY
     unsaved_in_a_row: Counted = 2

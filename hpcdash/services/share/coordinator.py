@@ -311,10 +311,9 @@ class Coordinator:
             self.tell(f"job {task.id} was {task.state}, and does not start again")
             await self._act(Verb.CANCEL, task.id, task.user)
             return
-        with self.database.writing(self._now):
-            self.database.change("UPDATE tasks SET state = 'waiting', words = '' WHERE id = ?", task.id)
-        self.tell(f"job {task.id} waits again")
-        await self._follow(replace(task, state="waiting"), row)
+        again = await self._check(replace(task, state="waiting"), row, "was requeued")
+        if again.state == "waiting":
+            await self._follow(again, row)
 
     # -- what became of a task
 
@@ -423,23 +422,29 @@ class Coordinator:
         )
         if changed == task and not is_moved:
             return task if task.id in self._members else self._set_aside(task)
-        refusal = await self._refusal(changed.pool_task, row, changed.name)
-        changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
-        if refusal:
-            changes["state"] = "refused"
+        return await self._check(task, row, "was changed")
+
+    async def _check(self, task: StoredTask, row: Row, said: str) -> StoredTask:
+        """Note a waiting task as its job is now; what may not run is refused, and its job cancelled."""
+        noted = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
+        refusal = await self._refusal(noted.pool_task, row, noted.name)
+        noted = replace(noted, words=refusal, state="refused" if refusal else noted.state)
         with self.database.writing(self._now):
-            self.database.alter(task.id, changes)
-        waits = f"waits for {counted(changed.nodes, 'node')}"
-        self.tell(f"job {task.id} was changed: {refusal or waits}")
+            self.database.alter(task.id, {name: getattr(noted, name) for name in ("nodes", "name", "words", "state")})
+        waits = f"waits for {counted(noted.nodes, 'node')}"
+        self.tell(f"job {task.id} {said}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
-        return replace(changed, **changes)
+        return noted
 
     def _set_aside(self, task: StoredTask) -> StoredTask:
-        """Have a task wait that is in the pool's reservation no more, which may have ended and come again."""
+        """Have a task wait that is in the pool no more: its reservation may have ended, and come again."""
         if task.state != "waiting" or task.retry_at > self._now:
             return task
-        words = f"it is not in reservation {self.pool.reservation}"
+        reservation = self.pool.reservation
+        words = (
+            f"it is not in reservation {reservation}" if reservation else "the scheduler no longer has it in the pool"
+        )
         changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):
             self.database.alter(task.id, changes)
@@ -653,7 +658,8 @@ class Coordinator:
 
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():
-            self._tell_once(task.id, f"job {task.id} cannot start: what its last run left in {task.folder} stays there")
+            words = f"the suspend files of its last run in {task.folder} cannot be removed"
+            self._tell_once(task.id, f"job {task.id} cannot start: {words}")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
         if self._is_start_overdue(task):
@@ -670,7 +676,8 @@ class Coordinator:
         taken = {name for job_id, names in self._given.items() if job_id != task.id for name in names}
         free = sorted((await self._usable_nodes() or frozenset()) - self._busy - taken)[: task.nodes]
         if len(free) < task.nodes:
-            self._tell_once(task.id, f"job {task.id} cannot start: {counted(len(free), 'node')} of the pool is free")
+            are_free = f"{counted(len(free), 'node')} of the pool {'is' if len(free) == 1 else 'are'} free"
+            self._tell_once(task.id, f"job {task.id} cannot start: only {are_free}")
             return False
         self._given[task.id] = tuple(free)
         return (await self._act(Verb.ALTER, task.id, task.user, {NODES: ",".join(free)})).done is True

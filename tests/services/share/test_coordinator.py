@@ -391,3 +391,20 @@ async def test_one_that_ends_finishes_a_suspension_and_begins_none(lab: Lab) -> 
     assert await lab.step(5.0, is_ending=True)
     assert not await lab.step(is_ending=True)
     assert lab.states() == {one: "running", other: "waiting", "3": "waiting", "4": "waiting"}
+
+
+async def test_a_task_that_is_requeued_after_its_end_is_admitted_as_it_is_now(lab: Lab) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    job = lab.jobs[task]
+    lab.end(task)
+    lab.transport.history.append({"jobid": task})
+    await lab.run_all()
+    assert lab.states() == {task: "succeeded"}
+    # Meanwhile another one has its name.
+    twin = lab.submit(name=job["name"])
+    await lab.step()
+    lab.jobs[task] = job | HELD
+    await lab.run_all()
+    assert lab.states() == {task: "refused", twin: "running"}
+    assert lab.task(task).words == f"{KEEPER} has a task of this name: job {twin}"
