@@ -117,7 +117,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.database import PoolHeld, ShareDatabase
-    from hpcdash.services.share.state import PUBLISH_SECONDS, build_state, publish
+    from hpcdash.services.share.state import PUBLISH_SECONDS, publish
 
     pool = with_state_file(_pool(common, name))
     seconds = None if limit is None else _seconds(limit)
@@ -145,7 +145,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
             now = store.clock.now()
             if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
                 return
-            state = build_state(pool, coordinator.rules, database, coordinator.decision, now, coordinator.capacity)
+            state = coordinator.state()
             try:
                 publish(state, Path(pool.state_file))
             except HpcdashError as error:
@@ -306,6 +306,8 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
 
     age = format_age(max(0.0, (now - pool.taken_at).total_seconds()))
     yield f"pool {pool.pool}: {text.format_use(pool)}; {visible(pool.coordinator)}, {age} ago"
+    if words := text.format_outsiders(pool):
+        yield words
     users = text.quota_users(pool, user)
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
     rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]

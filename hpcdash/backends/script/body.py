@@ -424,11 +424,13 @@ def share_mark(request: Request, place: Place) -> TaskMark:
 
 
 def _share_lines(request: Request, place: Place) -> str:
-    """The shell's lines by which a task of a shared pool hears that it is to suspend: on its first node alone."""
+    """The shell's lines by which a task of a shared pool hears that it is to suspend, on its first node alone; and by
+    which Python writes its log as it goes, since a silent task is cancelled."""
     if not request.is_task or not place.folder:
         return ""
     file = f"{place.folder}/{SUSPEND_NAME}"
     return (
+        'export PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}"\n'
         f"export {SUSPEND_READY}={shlex.quote(file + READY_SUFFIX)}\n"
         f'[ "${{SLURM_NODEID:-${{NODE_RANK:-0}}}}" != 0 ] || export {SUSPEND}={shlex.quote(file)}\n'
     )

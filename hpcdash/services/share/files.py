@@ -6,6 +6,7 @@ could write there anyway.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -20,6 +21,8 @@ from hpcdash.transport.base import CommandResult, Transport
 _READY = f"{SUSPEND_NAME}{READY_SUFFIX}"
 _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
+# A missing file, a link, a folder, a FIFO that nobody reads: whatever the weather, nothing is to be written there.
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 # What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
 _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
@@ -43,8 +46,8 @@ class TaskFiles:
         is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
         self._is_reached = bool(folder) and (not account or bool(is_kept and _ACCOUNT.fullmatch(account)))
 
-    async def tell(self) -> bool:
-        """Write the suspend command; whether the training can see it."""
+    async def tell(self) -> bool | None:
+        """Write the suspend command; whether it is there. None: no training of this folder can ever be told."""
         return await self._write(SUSPEND_NAME, b"suspend\n")
 
     async def clear(self) -> bool:
@@ -57,17 +60,21 @@ class TaskFiles:
                     os.unlink(f"{self._folder}/{name}")
             await self._write(SUSPEND_NAME, b"")
             return not await self.is_ready()
-        if await self.is_ready() and not await self._write(_READY, b""):
-            return False
-        return await self._write(SUSPEND_NAME, b"") or not await self.is_ready()
+        for name in (_READY, _SEEN):
+            if await self._has_words(name) and not await self._write(name, b""):
+                return False
+        return bool(await self._write(SUSPEND_NAME, b"")) or not await self.is_ready()
 
     async def is_ready(self) -> bool:
         """Whether the training has saved, and waits to be ended."""
-        return ((await self.look(_READY)) or (0, 0))[0] > 0
+        return await self._has_words(_READY)
 
     async def has_seen(self) -> bool:
         """Whether the training has seen the command."""
-        return await self.look(_SEEN) is not None
+        return await self._has_words(_SEEN)
+
+    async def _has_words(self, name: str) -> bool:
+        return ((await self.look(name)) or (0, 0))[0] > 0
 
     async def look(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""
@@ -84,14 +91,15 @@ class TaskFiles:
             return None
         return int(said[1]), int(said[2])
 
-    async def _write(self, name: str, content: bytes) -> bool:
+    async def _write(self, name: str, content: bytes) -> bool | None:
+        """Whether it was written; None where there is no such file to write to."""
         if not self._is_reached:
-            return False
+            return None
         if self._account:
             # Only what was made at the submission is written to: a folder without it has no training that looks.
             seen = await self._run("read", name, "end", "0")
             if seen is None or seen.status == NOTHING_THERE:
-                return False
+                return False if seen is None else None
             told = await self._run("write", name, stdin=content)
             return told is not None and told.status == 0
         return _write_own(f"{self._folder}/{name}", content)
@@ -104,16 +112,16 @@ class TaskFiles:
             return None
 
 
-def _write_own(path: str, content: bytes) -> bool:
-    """Write to a file that is there and the account's own."""
+def _write_own(path: str, content: bytes) -> bool | None:
+    """Write to a file that is there and the account's own; None where it is neither."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
+    except OSError as error:
+        return None if error.errno in _NO_FILE else False
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-            return False
+            return None
         os.ftruncate(file, 0)
         os.write(file, content)
     except OSError:

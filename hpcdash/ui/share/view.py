@@ -249,7 +249,7 @@ class ShareView(ReadTableView):
         self.query_one(".use", Static).update(self._use(pool, width))
         self.query_one(".quotas", Static).update(Content("\n").join(self._quotas(pool, width)))
         silence = self.query_one(".silent", Static)
-        words = text.format_silence(pool, self.now())
+        words = "\n".join(filter(None, (text.format_silence(pool, self.now()), text.format_outsiders(pool))))
         silence.display = bool(words)
         silence.update(words)
         # A third of what is free below the first lines.

@@ -41,7 +41,7 @@ def _of_task(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterat
     who, job = format_task(task), shown(task.id)
     ended = [run.ended_at for run in task.runs if run.ended_at is not None]
     waited = (now - max(ended, default=task.submitted_at)).total_seconds()
-    if task.state == "waiting" and waited >= watch.no_turn_seconds:
+    if task.state == "waiting" and not task.waits_for and waited >= watch.no_turn_seconds:
         words = f"{who} has waited {format_span(waited)} for its turn in pool {shown(pool.pool)}: {shown(task.why)}"
         step = f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
         yield Finding(NO_TURN, task.id, Severity.WARNING, words, step, name=task.name)
