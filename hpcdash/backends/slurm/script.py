@@ -130,6 +130,9 @@ def batch_script(
         "--requeue" if request.requeue or request.is_task else "--no-requeue",
     ]
     extra = extra_options(request.extra_args)
+    if request.is_task and "exclusive" not in _given(extra):
+        # The pool counts nodes, whatever its partition lets jobs share.
+        generated.append("--exclusive")
     if (request.requeue or request.is_task) and "open-mode" not in _given(extra):
         # Slurm empties a requeued job's logs, and a training's curve would begin anew.
         generated.append("--open-mode=append")
