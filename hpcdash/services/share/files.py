@@ -11,6 +11,7 @@ import re
 import stat
 from contextlib import suppress
 
+from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.errors import HpcdashError
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
@@ -20,7 +21,6 @@ from hpcdash.transport.base import CommandResult, Transport
 _READY = f"{SUSPEND_NAME}{READY_SUFFIX}"
 _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 # What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
 _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
 
@@ -41,7 +41,7 @@ class TaskFiles:
         self._program = program
         root, _, self._launch = folder.rpartition("/")
         is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
-        self._is_reached = bool(folder) and (not account or bool(is_kept and _ACCOUNT.fullmatch(account)))
+        self._is_reached = bool(folder) and (not account or bool(is_kept and ACCOUNT_NAME.fullmatch(account)))
 
     async def tell(self) -> bool:
         """Write the suspend command; whether the training can see it."""
