@@ -180,11 +180,11 @@ class QuotaSettings(Struct, frozen=True):
 
 
 class PoolSettings(Struct, frozen=True):
-    """One [share.POOL]: a pool of at most `nodes` nodes that tasks have in turns.
+    """One [share.POOL]: a pool of at most `nodes` nodes that tasks share in slices of time.
 
     queue, qos, reservation: which jobs and nodes the scheduler counts to it; '' for any. node_list: the nodes that its
     tasks start on alone, as `n[01-16]`; '' for any of these.
-    as_owners: the scheduler is asked as each task's owner, as the sudo rules allow it, else as the coordinator's own.
+    as_owners: run scontrol as each task's owner through sudo, not as the coordinator.
     cpus_per_node, gpus_per_node: what a node is where the scheduler does not count nodes, as the embedded queue.
     choosers: the users who may choose a priority ("*": everyone); the others get AUTO. least_gpus: of each task.
     grace_seconds: how long a task has to save. demote_after_seconds: of running, until ABOVE_NORMAL becomes NORMAL.

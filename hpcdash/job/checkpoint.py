@@ -307,7 +307,7 @@ def init(
 
     (0, 0, None) where nothing was saved; see `hpcdash.job.try_save.TrySave` for when it saves. `ckpt_path` is a folder
     as `Checkpoints` has it, that of HPCDASH_CHECKPOINTS by default. All four have `state_dict` and `load_state_dict`,
-    as PyTorch's do; those that are given now must be those that were then.
+    as PyTorch's do; pass the same ones as when it was saved.
 
     With torch.distributed, call it in all ranks once that runs, after the model is wrapped. Of a model in
     DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes all), and any number of ranks may resume.

@@ -439,7 +439,7 @@ def _share_lines(request: Request, place: Place) -> str:
 _MASTER_PORT = "2222"
 # Debian's hosts files have 127.0.1.1 for a host's own name, which other nodes cannot reach.
 _NODE_RANKS = """\
-# Of this node among the job's, and where the first one is reached; rank_variables = "processes" leaves them out.
+# This node's rank, the node count and the first node's address; rank_variables = "processes" leaves them out.
 export RANK="${rank}" WORLD_SIZE="${count}" MASTER_PORT={port} MASTER_IP
 MASTER_IP=$({{ getent ahostsv4 "$MASTER_ADDR"; [ "$RANK" != 0 ] || hostname -I | tr ' ' '\\n'; }} 2> /dev/null |
   sed -n 's/ .*//; /^127\\.0\\.1\\.1$/d; /./{{p;q;}}')

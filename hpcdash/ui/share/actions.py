@@ -1,4 +1,4 @@
-"""What keys do to the tasks of a shared pool that are marked, or the one pointed at: raise, lower, suspend, resume, stop."""
+"""What keys do to tasks of a shared pool, those marked or the one pointed at: raise, lower, suspend, resume, stop."""
 
 from __future__ import annotations
 
