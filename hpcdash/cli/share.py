@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.terminal import print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
@@ -35,16 +35,30 @@ _END_SECONDS = 10.0
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
-    """Print a trace made up of tasks as a group's trainings."""
+    """Print a synthetic trace."""
     from hpcdash.services.share.simulation import format_trace, generate_trace
 
     print_text(format_trace(generate_trace(tasks, nodes, seed)).removesuffix("\n"))
 
 
-def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float, load: float, form: str) -> None:
-    """Print what a trace comes to under the rules, first come first served, and on nodes of each user's own."""
+def run_simulate(
+    common: CommonOptions,
+    *,
+    trace: str,
+    name: str,
+    nodes: int | None,
+    quotas: Sequence[str],
+    grace: float | None,
+    load: float,
+    form: str,
+) -> None:
+    """Print what a trace comes to under the rules, first come first served, and on nodes of each user's own.
+
+    The rules are those of a pool of the configuration where one is named, but for what is said besides.
+    """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
-    from hpcdash.services.share.scheduling import Quotas
+    from hpcdash.services.share.coordinator import rules_of
+    from hpcdash.services.share.scheduling import PoolRules, Quotas
     from hpcdash.services.share.simulation import (
         BadTrace,
         PoolModel,
@@ -54,6 +68,10 @@ def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float,
         simulate_own_nodes,
     )
 
+    pool = _pool(common, name) if name else None
+    nodes = nodes or (pool.nodes if pool is not None else 0)
+    if not nodes:
+        raise UsageError("how many nodes?", "Write --nodes N, or --pool NAME for a pool of the configuration.")
     try:
         with open(0 if trace == "-" else trace, encoding="utf-8", newline="") as file:
             tasks = parse_trace(file)
@@ -63,10 +81,20 @@ def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float,
         raise UsageError(f"{trace}: {error}", "`hpcdash share generate` prints a trace to begin with.") from None
     if not tasks:
         raise UsageError(f"{trace} has no tasks", "`hpcdash share generate` prints a trace to begin with.")
-    limits: dict[tuple[str, Priority], int] = {(EVERYONE, level): nodes for level in LEVELS}
+    rules = PoolRules(Quotas({(EVERYONE, level): nodes for level in LEVELS}), frozenset({EVERYONE}))
+    if pool is not None:
+        rules = rules_of(pool)
+    limits = dict(rules.quotas.nodes)
     for text in quotas:
         limits.update(_quota(text))
-    model = PoolModel(nodes, Quotas(limits), grace_seconds=grace, load_seconds=load)
+    model = PoolModel(
+        nodes,
+        Quotas(limits),
+        demote_after_seconds=rules.demote_after_seconds,
+        grace_seconds=grace if grace is not None else 5.0 if pool is None else pool.grace_seconds,
+        load_seconds=load,
+        choosers=rules.choosers,
+    )
     outcomes = [simulate(tasks, model), simulate_fifo(tasks, model), simulate_own_nodes(tasks, model)]
     if form == "json":
         print_json({"schema": 1, "outcomes": [outcome_figures(one) for one in outcomes]})
@@ -219,6 +247,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     from msgspec.structs import replace
 
     from hpcdash.cli.jobs import with_session
+    from hpcdash.cli.tables import write_csv
     from hpcdash.domain import query
     from hpcdash.services.share.state import PoolReader
     from hpcdash.services.share.table import POOL_TASKS, task_table
@@ -237,6 +266,8 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
             print_json({"schema": 1, "cluster": session.name, "backend": store.backend.name, **to_builtins(pool)})
+        elif form == "csv":
+            write_csv(POOL_TASKS.names, task_table(pool.tasks), stdout())
         else:
             print_text("\n".join(_pool_lines(pool, store.user, now)) + "\n")
         if words := format_silence(pool, now):

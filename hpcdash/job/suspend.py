@@ -86,9 +86,9 @@ def receive_suspend_command() -> bool:
 
 
 def go_suspend() -> None:
-    """Says that all is saved, and waits to be ended; on any node, asked or not. Outside a shared pool it returns.
+    """Reports that the state is saved and waits to be stopped; on any node, asked or not.
 
-    The task starts again from its beginning when it is its turn.
+    Outside a shared pool it returns. The task starts again from its beginning when it is its turn.
     """
     path = os.environ.get(SUSPEND_READY, "")
     if not path:

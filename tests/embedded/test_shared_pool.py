@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -254,6 +255,22 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     lab.until(one="running")
     assert lab.program("share", "stop", first, "--yes").status == 0
     lab.until(one="stopped")
+    titles, *rows = csv.reader(lab.program("share", "show", "--format", "csv").text.splitlines())
+    assert {row[titles.index("name")]: row[titles.index("state")] for row in rows} == {
+        "one": "stopped",
+        "two": "succeeded",
+    }
+    # A trace under this pool's own rules: its nodes, and its quotas.
+    trace = lab.folder / "trace.csv"
+    trace.write_text(
+        "submitted_at,user,nodes,seconds,priority\n0,ann,2,100,NORMAL\n0,ann,1,100,LOW\n0,ann,3,100,NORMAL\n"
+    )
+    simulated = lab.program("share", "simulate", str(trace), "--pool", "lab")
+    assert "tasks that never run" in simulated.stderr
+    assert "slices of time" in simulated.text
+    outcome = json.loads(lab.program("share", "simulate", str(trace), "--pool", "lab", "--format", "json").text)
+    assert [(one["nodes"], one["tasks"], one["never_run"]) for one in outcome["outcomes"][:1]] == [(2, 1, 2)]
+    assert "--nodes" in lab.program("share", "simulate", str(trace)).refused(2)
 
 
 @pytest.mark.system

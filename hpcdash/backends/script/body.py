@@ -417,10 +417,12 @@ def share_mark(request: Request, place: Place) -> TaskMark:
     """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
     if request.array is not None or place.waiting is not None:
         raise UsageError("share: an array and an allocation are no tasks of a shared pool", "Submit one job a task.")
+    if request.begin:
+        raise UsageError("begin: a task of a shared pool starts when it is its turn", "Leave begin out.")
     if len(request.labels) > MOST_LABELS or any(len(label) > LONGEST_LABEL for label in request.labels):
         raise UsageError(f"labels: a task has at most {MOST_LABELS}, of {LONGEST_LABEL} characters each")
     priority = parse_priority(request.share) if request.share else Priority.AUTO
-    return TaskMark(priority, place.folder, pool=request.pool, labels=request.labels)
+    return TaskMark(priority, place.folder, is_paused=request.hold, pool=request.pool, labels=request.labels)
 
 
 def _share_lines(request: Request, place: Place) -> str:
@@ -439,7 +441,7 @@ def _share_lines(request: Request, place: Place) -> str:
 _MASTER_PORT = "2222"
 # Debian's hosts files have 127.0.1.1 for a host's own name, which other nodes cannot reach.
 _NODE_RANKS = """\
-# Of this node among the job's, and where the first one is reached; rank_variables = "processes" leaves them out.
+# This node's rank, the node count and the first node's address; rank_variables = "processes" leaves them out.
 export RANK="${rank}" WORLD_SIZE="${count}" MASTER_PORT={port} MASTER_IP
 MASTER_IP=$({{ getent ahostsv4 "$MASTER_ADDR"; [ "$RANK" != 0 ] || hostname -I | tr ' ' '\\n'; }} 2> /dev/null |
   sed -n 's/ .*//; /^127\\.0\\.1\\.1$/d; /./{{p;q;}}')
@@ -559,7 +561,7 @@ def _folders(request: Request, place: Place) -> tuple[str, ...]:
     others = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
     others.append(fixed_part(request.checkpoints))
     others += request.call.sys_path if request.call else ()
-    # Of SOURCE:TARGET neither: what is there is a person's own.
+    # Neither side of SOURCE:TARGET is bound again: the user chose it.
     bound = {path for bind in (request.container.binds if request.container else ()) for path in bind.split(":")[:2]}
     wanted = dict.fromkeys(
         path for path in (request.work_dir, place.folder, *others) if path.startswith("/") and path not in bound

@@ -226,7 +226,7 @@ class Coordinator:
         task = PoolTask(job_id, user, self._nodes(row), priority, place)
         name = str(row["name"] or "")
         refusal = await self._refusal(task, row, name)
-        state = "refused" if refusal else "waiting"
+        state = "refused" if refusal else "paused" if mark.is_paused else "waiting"
         with self.database.writing(self._now):
             self.database.add(
                 StoredTask(

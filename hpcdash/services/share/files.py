@@ -12,6 +12,7 @@ import re
 import stat
 from contextlib import suppress
 
+from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.errors import HpcdashError
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
@@ -23,7 +24,6 @@ _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
 # A missing file, a link, a folder, a FIFO that nobody reads: whatever the weather, nothing is to be written there.
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 # What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
 _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
 
@@ -44,7 +44,7 @@ class TaskFiles:
         self._program = program
         root, _, self._launch = folder.rpartition("/")
         is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
-        self._is_reached = bool(folder) and (not account or bool(is_kept and _ACCOUNT.fullmatch(account)))
+        self._is_reached = bool(folder) and (not account or bool(is_kept and ACCOUNT_NAME.fullmatch(account)))
 
     async def tell(self) -> bool | None:
         """Write the suspend command; whether it is there. None: no training of this folder can ever be told."""

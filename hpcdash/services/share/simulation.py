@@ -38,13 +38,17 @@ class TracedTask(Struct, frozen=True):
 
 
 class PoolModel(Struct, frozen=True):
-    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds` before it works."""
+    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds` before it works.
+
+    `choosers` have the priorities that their tasks ask for, the others AUTO.
+    """
 
     nodes: int
     quotas: Quotas
     demote_after_seconds: float = DEMOTE_AFTER_SECONDS
     grace_seconds: float = 5.0
     load_seconds: float = 60.0
+    choosers: frozenset[str] = frozenset({EVERYONE})
 
 
 class PolicyResult(Struct):
@@ -213,15 +217,16 @@ class _Simulation:
 
 def simulate(tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time") -> PolicyResult:
     """The trace under the pool's rules; a task that could never run is counted, and left out."""
-    rules = PoolRules(model.quotas, demote_after_seconds=model.demote_after_seconds)
+    rules = PoolRules(model.quotas, model.choosers, demote_after_seconds=model.demote_after_seconds)
+    allowed = [(one, one.user, rules.allowed_priority(one.user, one.priority)) for one in tasks]
     fit = [
-        one
-        for one in tasks
-        if not rules.refusal(PoolTask("", one.user, one.nodes, one.priority, (0.0, 0)), capacity=model.nodes)
+        (one, user, priority)
+        for one, user, priority in allowed
+        if not rules.refusal(PoolTask("", user, one.nodes, priority, (0.0, 0)), capacity=model.nodes)
     ]
     outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
-    _Simulation(model, outcome).run((one, one.user, one.priority) for one in fit)
+    _Simulation(model, outcome).run(fit)
     return outcome
 
 

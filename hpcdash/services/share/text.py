@@ -18,7 +18,7 @@ HOW = {
     "ignored": "did not answer",
     "paused": "suspended by its owner",
     "yielded": "suspended itself",
-    "requeued": "put back by the scheduler",
+    "requeued": "requeued by the scheduler",
 }
 
 

@@ -110,6 +110,13 @@ class ShareView(ReadTableView):
         row_id = self.rows.cursor_id if self.is_live else None
         return None if self.pool is None or row_id is None else self.pool.task(row_id)
 
+    def chosen_tasks(self) -> list[Task]:
+        """The marked tasks in the order in which they came, else the one that is pointed at."""
+        pool, pointed = self.pool, self.pointed_task()
+        if pool is None or not self.marks():
+            return [] if pointed is None else [pointed]
+        return [task for task in pool.tasks if task.id in self.rows.marked]
+
     @property
     def kinds(self) -> frozenset[Kind]:
         return frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -141,7 +142,7 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     problems = dict(reading.problems)
     request = reading.request
     if request is None and set(problems) == {"command"} and problems["command"].startswith(MISSING):
-        # What else is asked for is shown all the same.
+        # The rest of the request is still shown.
         request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
     if request is None:
         _complain_of_the_rest(draft, problems, launches, offers)
@@ -251,7 +252,9 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
     if request.is_task:
         from hpcdash.services.share.submission import with_pool
 
-        request = with_pool(request, launches.pools)
+        # What is wrong with it is said of the script.
+        with suppress(UsageError):
+            request = with_pool(request, launches.pools)
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
 
 

@@ -95,7 +95,7 @@ class Lab:
             **fields,
         }
         logs = {"StdErr": self.work(job_id) / "log.err", "StdOut": self.work(job_id) / "log.out"}
-        self.transport.native[job_id] = shown_job(job_id, NumNodes=nodes, Requeue=1, **logs)
+        self.transport.native[job_id] = shown_job(job_id, NumNodes=nodes, Requeue=1, OverSubscribe="NO", **logs)
         return job_id
 
     def run(self, job_id: str) -> None:
