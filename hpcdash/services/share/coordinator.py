@@ -6,7 +6,6 @@ Each step is noted in share.db before it is done, and can be done again: a coord
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -95,6 +94,7 @@ class Coordinator:
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
         self._told: dict[str, str] = {}
+        self._task_files: dict[str, TaskFiles] = {}
         self._looks = asyncio.Semaphore(_MOST_LOOKS)
         # When each task's files were last looked at.
         self._looked_at: dict[tuple[str, str], float] = {}
@@ -145,7 +145,7 @@ class Coordinator:
 
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
-        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at)
+        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._task_files)
         for memory in memories:
             for job_id in memory.keys() - living:
                 del memory[job_id]
@@ -202,14 +202,17 @@ class Coordinator:
         return past | {one.id: lost for one in unknown if self._now >= (one.gone_since or self._now) + waits}
 
     def _files(self, task: StoredTask) -> TaskFiles:
+        if (known := self._task_files.get(task.id)) is not None:
+            return known
         store = self.actions.store
-        return TaskFiles(
+        self._task_files[task.id] = made = TaskFiles(
             store.transport,
             task.folder,
             account="" if task.user == store.user else task.user,
             program=self._launch.launch_program,
             storage_root=self._launch.site.storage_root.rstrip("/"),
         )
+        return made
 
     # -- what came
 
@@ -503,12 +506,7 @@ class Coordinator:
         if task.folder and str(path.parent) == task.folder:
             seen = await self._files(task).look(path.name)
             return None if seen is None else float(seen[1])
-        if task.user != self.actions.store.user or not path.is_absolute():
-            return None
-        try:
-            return os.stat(path).st_mtime
-        except OSError:
-            return None
+        return await self._files(task).modified_at(str(path)) if path.is_absolute() else None
 
     def _note_failing(self, task: StoredTask, words: str) -> None:
         with self.database.writing(self._now):
