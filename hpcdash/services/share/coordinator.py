@@ -141,6 +141,7 @@ class Coordinator:
             self.capacity,
             self.waits_for,
             self.outsiders,
+            {one.id: why for one in unfinished_tasks(self.database) if (why := self._files(one).unreached)},
         )
 
     def _forget_ended(self) -> None:
@@ -254,6 +255,8 @@ class Coordinator:
             )
         waits = f"waits at {priority.name} for {counted(task.nodes, 'node')}"
         self.tell(f"job {job_id} of {user}: {refusal or waits}")
+        if not refusal and (why := self._files(self.database.tasks("id = ?", job_id)[0]).unreached):
+            self.tell(f"job {job_id} cannot be warned before it is suspended: {why}")
         if refusal:
             await self._act(Verb.CANCEL, job_id, user)
         elif row["state"] not in _RUNS:

@@ -39,7 +39,7 @@ class TaskFiles:
     """Of one task: `folder` is absolute, '' where it has none.
 
     `account` is the owner where that is not the coordinator's own account. Then root's `program` there writes, in
-    launches of `storage_root` alone.
+    launches of `storage_root` alone: the training of any other is not reached, and suspended without a warning.
     """
 
     def __init__(
@@ -49,10 +49,16 @@ class TaskFiles:
         self._folder = folder
         self._account = account
         self._program = program
-        root, _, self._launch = folder.rpartition("/")
-        is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
         self._aside = Aside()
-        self._is_reached = bool(folder) and (not account or bool(is_kept and ACCOUNT_NAME.fullmatch(account)))
+        root, _, self._launch = folder.rpartition("/")
+        # Why no training is reached; '' where it is.
+        self.unreached = ""
+        if not folder:
+            self.unreached = "it has no launch folder"
+        elif account and not (storage_root and root == storage_root and PLAIN_NAME.fullmatch(self._launch)):
+            self.unreached = "its folder is not in storage_root"
+        elif account and not ACCOUNT_NAME.fullmatch(account):
+            self.unreached = "sudo takes no such login name"
 
     async def tell(self) -> bool | None:
         """Write the suspend command; whether it is there. None: no training of this folder can ever be told."""
@@ -60,7 +66,7 @@ class TaskFiles:
 
     async def clear(self) -> bool:
         """Take the command of the run before and its answers away; whether none is left."""
-        if not self._is_reached:
+        if self.unreached:
             return True
         if not self._account:
             for name in (_READY, _SEEN):
@@ -86,7 +92,7 @@ class TaskFiles:
 
     async def look(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""
-        if not self._is_reached:
+        if self.unreached:
             return None
         if not self._account:
             try:
@@ -101,7 +107,7 @@ class TaskFiles:
 
     async def _write(self, name: str, content: bytes) -> bool | None:
         """Whether it was written; None where there is no such file to write to."""
-        if not self._is_reached:
+        if self.unreached:
             return None
         if self._account:
             # Only what was made at the submission is written to: a folder without it has no training that looks.

@@ -221,17 +221,19 @@ def build_state(
     capacity: int | None = None,
     waits_for: Mapping[str, str] = MappingProxyType({}),
     outsiders: Sequence[Outsider] = (),
+    unwarned: Mapping[str, str] = MappingProxyType({}),
 ) -> Pool:
     """What is known of a pool after its coordinator has decided.
 
-    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to follow other jobs.
+    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to follow other jobs,
+    `unwarned` why no command to suspend reaches a task.
     """
     stored = unfinished_tasks(database)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
     for one in stored:
         if one.state in WITH_NODES:
             used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += one.nodes
-    waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for)
+    waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for, unwarned)
     left_out = max(0, len(stored) - _MOST_TASKS)
     first = sorted(stored, key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))))
     shown = [*database.ended_tasks(_MOST_ENDED), *first[:_MOST_TASKS]]
@@ -348,7 +350,9 @@ class _Waiting:
         decision: Decision,
         now: float,
         waits_for: Mapping[str, str],
+        unwarned: Mapping[str, str],
     ) -> None:
+        self._unwarned = unwarned
         self._waits_for = waits_for
         self._quotas = quotas
         self._now = now
@@ -391,12 +395,14 @@ class _Waiting:
         return (task.user, level) in self._out_of_quota
 
     def why(self, task: StoredTask, grace_seconds: float) -> str:
-        if task.state == "suspending" and not task.words:
+        if task.state == "suspending" and not task.words and task.id not in self._unwarned:
             return f"was asked to suspend, and has {grace_seconds:g} s to save"
         if task.state == "starting":
             return "is being started"
         if task.state == "paused":
             return "suspended by its owner until resumed"
+        if task.state == "running" and task.id in self._unwarned:
+            return f"is suspended without a warning: {self._unwarned[task.id]}"
         if task.state != "waiting" or task.retry_at > self._now:
             return task.words
         if task.id in self._waits_for:

@@ -435,3 +435,11 @@ async def test_a_disk_that_does_not_respond_holds_up_its_own_task_alone(
     responds.set()
     await lab.run_all()
     assert lab.states()["3"] == "running"
+
+
+async def test_a_task_that_no_command_reaches_says_so(lab: Lab) -> None:
+    task = lab.submit(user="bob", comment="hpcdash-share:NORMAL:/home/bob/run")
+    await lab.run_all()
+    assert f"job {task} cannot be warned before it is suspended: its folder is not in storage_root" in lab.said
+    [shown] = lab.coordinator.state().tasks
+    assert shown.why == "is suspended without a warning: its folder is not in storage_root"
