@@ -240,6 +240,12 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     tasks = pool.until(hot="succeeded", deaf="stopped", good="succeeded", slow="succeeded", third="succeeded")
     pool.assert_nothing_lost("good")
     assert all(run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"])
+    # A job that is no task starts all the same: it is named.
+    carol = pool.users["carol"]
+    where = (f"--partition={QUEUE}", f"--account={ACCOUNT}", "--output=/dev/null")
+    other = pool.lab.submit(carol, *where, script="#!/bin/sh\nsleep 100\n")
+    told = f"not tasks of the pool: job {other} of {carol} on 1 node"
+    wait_until("it is named", lambda: told in pool.call("show").stdout, 60)
 
 
 def test_a_coordinator_that_is_killed_goes_on(pool: Pool) -> None:
