@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ _COMMANDS_PER_MINUTE = 600
 _PAUSE_FACTOR = 4.0
 # Though it is slow, a task that is asked to suspend is looked at before long.
 _MOST_PAUSE_FACTOR = 2.0
+# With --for: how long after its grace a suspended task may take to give up its nodes.
+_END_SECONDS = 10.0
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
@@ -191,11 +194,11 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 lambda words: print(visible(words), flush=True),
                 launch=site.launch,
             )
-            until = None if seconds is None else monotonic() + seconds
+            until = monotonic() + (inf if seconds is None else seconds)
             while True:
                 is_changing = False
                 try:
-                    is_changing = await coordinator.step()
+                    is_changing = await coordinator.step(is_ending=monotonic() >= until)
                     tell_pool()
                     failing = ""
                 except PoolHeld:
@@ -208,12 +211,14 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     if failure.message != failing:
                         print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
                     failing = failure.message
-                if (once and not is_changing) or (until is not None and monotonic() >= until):
+                left = until - monotonic()
+                # What saves just now would hold its nodes until a successor comes.
+                if (once and not is_changing) or left <= (-pool.grace_seconds - _END_SECONDS if is_changing else 0.0):
                     return
                 # A busy scheduler is asked less often.
                 slower = min(_PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every)
                 pause = max(soon if is_changing else every, slower)
-                await asyncio.sleep(pause if until is None else max(0.0, min(pause, until - monotonic())))
+                await asyncio.sleep(min(pause, left) if left > 0.0 else pause)
         finally:
             database.close()
 

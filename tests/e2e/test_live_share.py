@@ -200,7 +200,7 @@ def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.
 @pytest.mark.parametrize("pool", [(3.0, False)], indirect=True)
 def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     pool.submit("bob", "good", "NORMAL")
-    pool.submit("bob", "slow", "NORMAL", told="sleep 300")
+    pool.submit("bob", "slow", "NORMAL", told="echo seen > {launch}/suspend.seen; sleep 300")
     # Neither looks at the command nor ends at SIGTERM.
     pool.submit("carol", "deaf", "HIGH", before="trap '' TERM", told=":")
     pool.start()
@@ -222,6 +222,7 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     pool.submit("alice", "hot", "HIGH", 4)
     tasks = pool.until(hot="running", slow="waiting", deaf="waiting", good="running")
     assert {name: tasks[name]["suspended"] for name in ("good", "slow", "deaf")} == {"good": 0, "slow": 1, "deaf": 1}
+    assert [tasks[name]["runs"][0]["how"] for name in ("slow", "deaf")] == ["slow", "ignored"]
     for name in ("slow", "deaf"):
         assert pool.lab.job_states(tasks[name]["id"]) == {"PENDING"}
     # What was put back cannot be released by its owner either, and a person's stop is for good.

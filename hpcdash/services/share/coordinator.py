@@ -6,13 +6,12 @@ Each step is noted in share.db before it is done, and can be done again: a coord
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -40,6 +39,7 @@ from hpcdash.services.share.state import Outsider, Pool, build_state
 from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
+_Seen = TypeVar("_Seen")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
 _TAKES_JOBS = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED, NodeState.RESERVED, NodeState.PLANNED)
@@ -47,6 +47,7 @@ _NODES_EVERY_SECONDS = 15.0
 # A training that is ready without being asked waits so long; each look at another account's file is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
+_MOST_LOOKS = 8
 # At one look; each is two commands, and those that run are looked at meanwhile no more.
 _MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
@@ -93,6 +94,8 @@ class Coordinator:
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
         self._told: dict[str, str] = {}
+        self._task_files: dict[str, TaskFiles] = {}
+        self._looks = asyncio.Semaphore(_MOST_LOOKS)
         # When each task's files were last looked at.
         self._looked_at: dict[tuple[str, str], float] = {}
         self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
@@ -104,9 +107,9 @@ class Coordinator:
         # The nodes of a pool of named ones that tasks are to start on.
         self._given: dict[str, tuple[str, ...]] = {}
 
-    async def step(self) -> bool:
+    async def step(self, *, is_ending: bool = False) -> bool:
         """Look at the queue once and do what follows; whether a task is about to start, to give up its nodes, or to be
-        admitted.
+        admitted. With `is_ending` no task is started or suspended that was not before.
 
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
@@ -121,8 +124,9 @@ class Coordinator:
         new = [(row, mark) for job_id, row in rows.items() if job_id not in known and (mark := self._mark_of(row))]
         for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
             await self._admit(row, mark)
-        await self._watch_running()
-        await self._decide(rows)
+        if not is_ending:
+            await self._watch_running()
+            await self._decide(rows)
         self._forget_ended()
         return len(new) > _MOST_ADMITTED or bool(self.database.tasks("state IN ('starting', 'suspending')"))
 
@@ -141,7 +145,7 @@ class Coordinator:
 
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
-        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at)
+        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._task_files)
         for memory in memories:
             for job_id in memory.keys() - living:
                 del memory[job_id]
@@ -198,14 +202,17 @@ class Coordinator:
         return past | {one.id: lost for one in unknown if self._now >= (one.gone_since or self._now) + waits}
 
     def _files(self, task: StoredTask) -> TaskFiles:
+        if (known := self._task_files.get(task.id)) is not None:
+            return known
         store = self.actions.store
-        return TaskFiles(
+        self._task_files[task.id] = made = TaskFiles(
             store.transport,
             task.folder,
             account="" if task.user == store.user else task.user,
             program=self._launch.launch_program,
             storage_root=self._launch.site.storage_root.rstrip("/"),
         )
+        return made
 
     # -- what came
 
@@ -307,10 +314,9 @@ class Coordinator:
             self.tell(f"job {task.id} was {task.state}, and does not start again")
             await self._act(Verb.CANCEL, task.id, task.user)
             return
-        with self.database.writing(self._now):
-            self.database.change("UPDATE tasks SET state = 'waiting', words = '' WHERE id = ?", task.id)
-        self.tell(f"job {task.id} waits again")
-        await self._follow(replace(task, state="waiting"), row)
+        again = await self._check(replace(task, state="waiting"), row, "was requeued")
+        if again.state == "waiting":
+            await self._follow(again, row)
 
     # -- what became of a task
 
@@ -419,23 +425,29 @@ class Coordinator:
         )
         if changed == task and not is_moved:
             return task if task.id in self._members else self._set_aside(task)
-        refusal = await self._refusal(changed.pool_task, row, changed.name)
-        changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
-        if refusal:
-            changes["state"] = "refused"
+        return await self._check(task, row, "was changed")
+
+    async def _check(self, task: StoredTask, row: Row, said: str) -> StoredTask:
+        """Note a waiting task as its job is now; what may not run is refused, and its job cancelled."""
+        noted = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
+        refusal = await self._refusal(noted.pool_task, row, noted.name)
+        noted = replace(noted, words=refusal, state="refused" if refusal else noted.state)
         with self.database.writing(self._now):
-            self.database.alter(task.id, changes)
-        waits = f"waits for {counted(changed.nodes, 'node')}"
-        self.tell(f"job {task.id} was changed: {refusal or waits}")
+            self.database.alter(task.id, {name: getattr(noted, name) for name in ("nodes", "name", "words", "state")})
+        waits = f"waits for {counted(noted.nodes, 'node')}"
+        self.tell(f"job {task.id} {said}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
-        return replace(changed, **changes)
+        return noted
 
     def _set_aside(self, task: StoredTask) -> StoredTask:
-        """Have a task wait that is in the pool's reservation no more, which may have ended and come again."""
+        """Have a task wait that is in the pool no more: its reservation may have ended, and come again."""
         if task.state != "waiting" or task.retry_at > self._now:
             return task
-        words = f"it is not in reservation {self.pool.reservation}"
+        reservation = self.pool.reservation
+        words = (
+            f"it is not in reservation {reservation}" if reservation else "the scheduler no longer has it in the pool"
+        )
         changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):
             self.database.alter(task.id, changes)
@@ -446,19 +458,29 @@ class Coordinator:
         """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
         running = self.database.tasks("state = 'running'")
         ready = [task for task in running if self._is_due(task, "ready", _READY_EVERY_SECONDS)]
-        found = await asyncio.gather(*(self._files(task).is_ready() for task in ready))
-        for task, is_ready in zip(ready, found, strict=True):
+        for task, is_ready in await self._look_at(ready, lambda task: self._files(task).is_ready()):
             if is_ready:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
             return
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
-        for task, written in zip(logging, await asyncio.gather(*map(self._written_at, logging)), strict=True):
+        for task, written in await self._look_at(logging, self._written_at):
             since = max(written or 0.0, task.since or 0.0)
             if written is not None and self._now - since > self.pool.no_log_seconds:
                 words = f"no log output for {self.pool.no_log_seconds:g} s"
                 self._note_failing(task, words)
                 await self._act(Verb.CANCEL, task.id, task.user)
+
+    async def _look_at(
+        self, tasks: Sequence[StoredTask], look: Callable[[StoredTask], Awaitable[_Seen]]
+    ) -> list[tuple[StoredTask, _Seen]]:
+        """Each task with what is seen of it; a few at once, as each look at another account's is a sudo."""
+
+        async def looked(task: StoredTask) -> tuple[StoredTask, _Seen]:
+            async with self._looks:
+                return task, await look(task)
+
+        return await asyncio.gather(*map(looked, tasks))
 
     def _is_due(self, task: StoredTask, what: str, seconds: float) -> bool:
         is_own = task.user == self.actions.store.user
@@ -484,12 +506,7 @@ class Coordinator:
         if task.folder and str(path.parent) == task.folder:
             seen = await self._files(task).look(path.name)
             return None if seen is None else float(seen[1])
-        if task.user != self.actions.store.user or not path.is_absolute():
-            return None
-        try:
-            return os.stat(path).st_mtime
-        except OSError:
-            return None
+        return await self._files(task).modified_at(str(path)) if path.is_absolute() else None
 
     def _note_failing(self, task: StoredTask, words: str) -> None:
         with self.database.writing(self._now):
@@ -639,7 +656,8 @@ class Coordinator:
 
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():
-            self._tell_once(task.id, f"job {task.id} cannot start: what its last run left in {task.folder} stays there")
+            words = f"the suspend files of its last run in {task.folder} cannot be removed"
+            self._tell_once(task.id, f"job {task.id} cannot start: {words}")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
         if self._is_start_overdue(task):
@@ -656,7 +674,8 @@ class Coordinator:
         taken = {name for job_id, names in self._given.items() if job_id != task.id for name in names}
         free = sorted((await self._usable_nodes() or frozenset()) - self._busy - taken)[: task.nodes]
         if len(free) < task.nodes:
-            self._tell_once(task.id, f"job {task.id} cannot start: {counted(len(free), 'node')} of the pool is free")
+            are_free = f"{counted(len(free), 'node')} of the pool {'is' if len(free) == 1 else 'are'} free"
+            self._tell_once(task.id, f"job {task.id} cannot start: only {are_free}")
             return False
         self._given[task.id] = tuple(free)
         return (await self._act(Verb.ALTER, task.id, task.user, {NODES: ",".join(free)})).done is True

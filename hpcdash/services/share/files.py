@@ -6,15 +6,20 @@ could write there anyway.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar, cast
 
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.errors import HpcdashError
+from hpcdash.job.aside import Aside
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
 from hpcdash.services.submit.sudoers import NOTHING_THERE, PLAIN_NAME, program_argv
 from hpcdash.transport.base import CommandResult, Transport
@@ -22,6 +27,8 @@ from hpcdash.transport.base import CommandResult, Transport
 _READY = f"{SUSPEND_NAME}{READY_SUFFIX}"
 _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
+OWN_LIMIT_SECONDS = 2.0
+_Found = TypeVar("_Found")
 # A missing file, a link, a folder, a FIFO that nobody reads: whatever the weather, nothing is to be written there.
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 # What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
@@ -44,6 +51,7 @@ class TaskFiles:
         self._program = program
         root, _, self._launch = folder.rpartition("/")
         is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
+        self._aside = Aside()
         self._is_reached = bool(folder) and (not account or bool(is_kept and ACCOUNT_NAME.fullmatch(account)))
 
     async def tell(self) -> bool | None:
@@ -57,7 +65,7 @@ class TaskFiles:
         if not self._account:
             for name in (_READY, _SEEN):
                 with suppress(OSError):
-                    os.unlink(f"{self._folder}/{name}")
+                    await self._on_disk(partial(os.unlink, f"{self._folder}/{name}"))
             await self._write(SUSPEND_NAME, b"")
             return not await self.is_ready()
         for name in (_READY, _SEEN):
@@ -82,7 +90,7 @@ class TaskFiles:
             return None
         if not self._account:
             try:
-                found = os.lstat(f"{self._folder}/{name}")
+                found = await self._on_disk(partial(_stat, self._folder, name))
             except OSError:
                 return None
             return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
@@ -102,7 +110,28 @@ class TaskFiles:
                 return False if seen is None else None
             told = await self._run("write", name, stdin=content)
             return told is not None and told.status == 0
-        return _write_own(f"{self._folder}/{name}", content)
+        try:
+            return await self._on_disk(partial(_write_own, f"{self._folder}/{name}", content))
+        except OSError:
+            return False
+
+    async def modified_at(self, path: str) -> float | None:
+        """When the account's own file outside the folder was changed, in epoch seconds; None where that is not seen."""
+        try:
+            return None if self._account else (await self._on_disk(partial(os.stat, path))).st_mtime
+        except OSError:
+            return None
+
+    async def _on_disk(self, call: Callable[[], _Found]) -> _Found:
+        """What a call on the account's own files returns; raises OSError, also where their disk does not respond.
+
+        Such a call holds up this task alone, until it returns.
+        """
+        found = await asyncio.to_thread(self._aside.answer, lambda: (call, call()), OWN_LIMIT_SECONDS, None)
+        # The answer may be that of an earlier call.
+        if found is None or found[0] is not call:
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        return cast("_Found", found[1])
 
     async def _run(self, verb: str, *words: str, stdin: bytes | None = None) -> CommandResult | None:
         argv = program_argv(self._account, self._program, verb, self._launch, *words)
@@ -110,6 +139,15 @@ class TaskFiles:
             return await self._transport.run(argv, stdin=stdin, limit_seconds=_LIMIT_SECONDS)
         except HpcdashError:
             return None
+
+
+def _stat(folder: str, name: str) -> os.stat_result:
+    # A network file system remembers what was not there, until the folder is opened anew.
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.stat(name, dir_fd=held, follow_symlinks=False)
+    finally:
+        os.close(held)
 
 
 def _write_own(path: str, content: bytes) -> bool | None:

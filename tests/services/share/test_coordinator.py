@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,7 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings, QuotaSettings,
 from hpcdash.config.watch_settings import PoolsWatch
 from hpcdash.domain.share import Priority
 from hpcdash.services.jobs.actions import Actions
-from hpcdash.services.share import text
+from hpcdash.services.share import files, text
 from hpcdash.services.share.coordinator import Coordinator
 from hpcdash.services.share.database import PoolHeld, ShareDatabase, StoredTask
 from hpcdash.services.state.journal import Journal
@@ -143,10 +144,10 @@ class Lab:
             assert self.now < 1_795_250_000
         await self.step()
 
-    async def step(self, seconds: float = 1.0) -> bool:
+    async def step(self, seconds: float = 1.0, *, is_ending: bool = False) -> bool:
         self.cluster.clock.seconds += seconds
         self.transport.everyone = self.transport.recent = [*self.jobs.values()]
-        return await self.coordinator.step()
+        return await self.coordinator.step(is_ending=is_ending)
 
     def task(self, job_id: str) -> StoredTask:
         (found,) = self.database.tasks("id = ?", job_id)
@@ -378,3 +379,59 @@ async def test_a_thousand_tasks_of_one_user_stall_nobody(lab: Lab) -> None:
     assert len(lab.transport.acted) - before <= 20
     await lab.run_all()
     assert (lab.states()[hot], len(lab.states())) == ("running", len(flood) + 2)
+
+
+async def test_one_that_ends_finishes_a_suspension_and_begins_none(lab: Lab) -> None:
+    one, other = lab.submit(), lab.submit(user="bob")
+    await lab.run_all()
+    lab.submit("HIGH")
+    await lab.step()
+    assert lab.states() == {one: "running", other: "suspending", "3": "waiting"}
+    lab.submit("HIGH")
+    assert await lab.step(is_ending=True)
+    assert await lab.step(5.0, is_ending=True)
+    assert not await lab.step(is_ending=True)
+    assert lab.states() == {one: "running", other: "waiting", "3": "waiting", "4": "waiting"}
+
+
+async def test_a_task_that_is_requeued_after_its_end_is_admitted_as_it_is_now(lab: Lab) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    job = lab.jobs[task]
+    lab.end(task)
+    lab.transport.history.append({"jobid": task})
+    await lab.run_all()
+    assert lab.states() == {task: "succeeded"}
+    # Meanwhile another one has its name.
+    twin = lab.submit(name=job["name"])
+    await lab.step()
+    lab.jobs[task] = job | HELD
+    await lab.run_all()
+    assert lab.states() == {task: "refused", twin: "running"}
+    assert lab.task(task).words == f"{KEEPER} has a task of this name: job {twin}"
+
+
+async def test_a_disk_that_does_not_respond_holds_up_its_own_task_alone(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "OWN_LIMIT_SECONDS", 0.05)
+    dead, well = lab.submit(), lab.submit()
+    await lab.run_all()
+    responds, opened = threading.Event(), os.open
+
+    def open_when_it_responds(path: str, *given: Any, **more: Any) -> int:
+        if str(lab.work(dead)) in str(path):
+            responds.wait(60)
+        return opened(path, *given, **more)
+
+    monkeypatch.setattr("os.open", open_when_it_responds)
+    lab.submit("HIGH", 2)
+    for _ in range(2):
+        await lab.step()
+    assert lab.states() == {dead: "suspending", well: "suspending", "3": "waiting"}
+    assert (lab.work(well) / "suspend").read_text() == "suspend\n"
+    await lab.step(5.0)
+    assert lab.sent("scontrol", "requeuehold", "incomplete", dead) == 1
+    responds.set()
+    await lab.run_all()
+    assert lab.states()["3"] == "running"
