@@ -1,4 +1,4 @@
-"""hpcdash: one terminal over all of a person's Slurm and PBS clusters, and functions that run there."""
+"""hpcdash: one terminal for all your Slurm and PBS clusters, and functions that run on them."""
 
 __version__ = "0.1.0"
 

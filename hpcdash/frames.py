@@ -50,10 +50,10 @@ def history(
     names: Sequence[str] = (),
     filter: str = "",
 ) -> pd.DataFrame:
-    """A row a run of a job that was there between `since` and `until` and has ended, the newest end first.
+    """One row per run of a job that existed between `since` and `until` and has ended, newest end first.
 
-    Times are written as for `hpcdash history`: `90d`, `2026-01-01`. Of your own jobs, of `everyone`'s, or of `users`.
-    What was asked for before is read from this machine. Raises HpcdashError where the span is not known in full.
+    Times are written as for `hpcdash history`: `90d`, `2026-01-01`. The runs are your own, `everyone`'s, or those of
+    `users`. Earlier results are read from this machine. Raises HpcdashError if part of the span is not known.
     """
     selection: dict[str, Any] = {"everyone": everyone, "users": users, "accounts": accounts, "queues": queues}
     selection |= {"states": states, "names": names, "filter": filter}
@@ -101,9 +101,9 @@ def nodes(cluster: str = "", *, filter: str = "") -> pd.DataFrame:
 
 
 def metrics(job: str, cluster: str = "", *, names: Sequence[str] = ()) -> pd.DataFrame:
-    """The metrics in a job's log: a row a step, and a column a metric; NaN where it has no value there.
+    """The metrics in a job's log: one row per step, one column per metric, NaN where a step has no value.
 
-    The index is the step, or what else the log counts by. Of `names` only, where any is given.
+    The index is the step, or whatever else the log counts by. `names` selects metrics.
     """
 
     return metrics_frame(_on(cluster, lambda session: fetch_metrics(session, job, names)))

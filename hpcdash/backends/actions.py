@@ -44,13 +44,13 @@ class Verb(StrEnum):
 
 
 class ActionRequest(Struct, frozen=True):
-    """What a person wants done. `job_ids` as rows have them: 12, 12_3, 12_[3-5%1]; an array's number is all of it.
+    """An action on jobs. `job_ids` as in rows: 12, 12_3, 12_[3-5%1]; an array's number is the whole array.
 
     `signal` (USR1, TERM, …) and `recipient` ('' the job's steps, 'batch' its batch shell, 'full' both, or a step's
-    number) are for SIGNAL; `changes` maps names of ALTERABLE, COMMENT or NODES to what a person typed, for ALTER.
-    `force` is for CANCEL: what the scheduler cannot end on its node leaves the queue all the same. `hold` is for
-    REQUEUE: it waits until it is released, and one that has ended meanwhile stays so where the scheduler can tell.
-    `at_once` is for RELEASE: it may begin now, whatever time it was to begin at.
+    number) are for SIGNAL; `changes` maps names of ALTERABLE, COMMENT or NODES to what the user typed, for ALTER.
+    `force` is for CANCEL: the job leaves the queue even if the scheduler cannot end it on its node. `hold` is for
+    REQUEUE: the job waits until it is released, and one that has ended meanwhile stays ended if the scheduler can tell.
+    `at_once` is for RELEASE: the job may begin now, whatever its begin time.
     """
 
     verb: Verb
@@ -64,10 +64,10 @@ class ActionRequest(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How it went for one job: `done` None is unknown; `words` are the scheduler's own.
+    """The outcome for one job: `done` None is unknown; `words` are the scheduler's own.
 
-    `is_unreachable`: nothing was done, as the scheduler could not be asked.
-    `can_force`: refused, where the same with `force` may be done.
+    `is_unreachable`: nothing was done, because the scheduler could not be reached.
+    `can_force`: refused, but the same with `force` may work.
     """
 
     job_id: str

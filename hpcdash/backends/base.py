@@ -252,7 +252,7 @@ class RequestField(Struct, frozen=True):
 
 
 class ProbePart(Struct, frozen=True, kw_only=True):
-    """Whether a scheduler is there, and what of it stands on a machine."""
+    """Detects a scheduler, and its configuration on a machine."""
 
     query: Callable[[], Query[Probe]]
     """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""

@@ -58,7 +58,7 @@ class ParsedTable(Struct, frozen=True):
     is_cut: bool = False
 
 
-# Of a row that was rejected so much is shown; of lines that are no rows so many.
+# How much of a rejected row is shown, and how many lines that are not rows.
 _SHOWN_BYTES = 400
 _SHOWN_LINES = 100
 

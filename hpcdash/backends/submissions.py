@@ -1,4 +1,4 @@
-"""What handing in a batch script takes and gives: for the first time, once more, or only asked when it would start."""
+"""What submitting a batch script takes and returns: the first time, again, or only for a start estimate."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class SubmittedRequest(Struct, frozen=True):
 
 
 class StartEstimate(Struct, frozen=True):
-    """When a script would start were it submitted now. `starts_at_epoch` None: not told.
+    """When a script would start if it were submitted now. `starts_at_epoch` None: not reported.
 
-    `node_list` is where, '' not told; `refusal` is why it would not be taken at all, in the scheduler's own words, and
-    `hint` the same in plain ones. `is_known` is false where the scheduler cannot be asked: `hint` says so.
+    `node_list` is where, '' if not reported; `refusal` is why the scheduler would reject it, in its own words, and
+    `hint` the same in plain ones. `is_known` is false if the scheduler cannot be asked: `hint` says so.
     """
 
     is_known: bool = True

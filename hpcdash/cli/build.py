@@ -80,7 +80,7 @@ def found_here() -> dict[str, str]:
 
 
 def why_none_here() -> str:
-    """Why `found_here` finds none, and how to ask all the same."""
+    """Why `found_here` finds no scheduler."""
     there = (one.unconfigured for one in map(local_configuration, ON_LOGIN_NODES) if shutil.which(one.command))
     titles = " nor ".join(load_backend(name).title for name in ON_LOGIN_NODES)
     return next(there, f"neither {titles} is installed here")

@@ -296,7 +296,7 @@ async def _run(first: ClusterSession, make: Callable[[type[HpcdashApp]], Hpcdash
 
 
 def _collect_garbage() -> None:
-    """From now on, and none of what is loaded, which stays for as long as the app."""
+    """Collect from now on, but not what is loaded already, which lives as long as the app."""
     gc.freeze()
     gc.enable()
 

@@ -83,7 +83,7 @@ def run_async(work: Coroutine[Any, Any, T], heard: Callable[[int], bool] = lambd
 
 @contextmanager
 def ends_silently() -> Iterator[None]:
-    """For what goes on until ctrl+c: nothing is said of it."""
+    """For commands that run until ctrl+c: they end without a message."""
     try:
         yield
     except KeyboardInterrupt:

@@ -250,7 +250,8 @@ class LogFollower:
     # -- what comes after them
 
     async def follow(self, end: int, is_over: Callable[[], Awaitable[bool]]) -> None:
-        """Write what is added from `end` on, until a quiet file is said to be over; what becomes of it is said."""
+        """Write what is appended after `end`, until `is_over` confirms a quiet file; reports what happens to the
+        file."""
         size = SMALL_BYTES
         changed_at = time.monotonic()
         is_lost = False

@@ -45,6 +45,7 @@ class _Interrupted(Exception):
 
 
 def _complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    _import_numpy()
     from hpcdash.cli.completion import complete
 
     return complete(context, parameter, incomplete)
@@ -105,7 +106,7 @@ def cli(context: click.Context, common: CommonOptions) -> None:
     if context.invoked_subcommand in (None, "replay", "demo"):
         # Collections while all is loaded take a tenth of the start; the app turns them on.
         gc.disable()
-        _import_numpy()
+    _import_numpy()
     if context.invoked_subcommand is None:
         from hpcdash.cli.dashboard import run_dashboard
 
@@ -145,7 +146,10 @@ check_words(cli, _complete)
 
 
 def _import_numpy() -> None:
-    """Load it without a thread for each core of the login node, which are for matrices that nothing here multiplies."""
+    """Load numpy, which pyarrow needs, without a thread for each core of the login node.
+
+    The threads are for products of matrices, which hpcdash has none of; each spins for a while when it starts.
+    """
     if "OPENBLAS_NUM_THREADS" in os.environ:
         return
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -205,7 +205,7 @@ class _Output:
         return content.replace("→", "->" if not paper.has_unicode else "→").encode(encoding, "replace")
 
     def _names(self) -> list[str]:
-        """The metrics that were asked for, else all, and of a chart those that tell most."""
+        """The requested metrics, else all of them; for a chart, the most telling ones."""
         run = self._run.run
         if not self._wanted:
             if self._form != "chart":

@@ -57,7 +57,7 @@ UNKNOWN = "-"
 REPORT_SINCE = "30d"
 _LEAST_WIDTH, _WIDTH = 60, 100
 _NAME_CELLS = 32
-# Of so much advice the scheduler is asked; two commands each.
+# The scheduler is asked about the first pieces of advice only; each costs two commands.
 _MOST_STARTS = 3
 _STYLES = {
     "title": Style(bold=True),

@@ -43,9 +43,9 @@ _USUAL = "1h"
 
 
 def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, every: str | None) -> None:
-    """Rounds until interrupted, or `once`, which ends with 3 where a cluster could not be asked, else with 2 where one
-    of those who are told cannot be, else with 1 where a round could not be done, or not be kept for the next, or where
-    an alert was not delivered to one of them; that is tried again."""
+    """Run rounds until interrupted, or one with `once`. The exit status is then 3 if a cluster could not be queried,
+    else 2 if a recipient's secret is missing, else 1 if a round failed, its state could not be saved, or an alert could
+    not be delivered; delivery is retried."""
     settings = load_settings(common.config)
     watch = settings.watch
     if every is not None:

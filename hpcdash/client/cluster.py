@@ -64,18 +64,18 @@ def connect(
     config: str | Path | None = None,
     **options: Any,
 ) -> Cluster:
-    """A cluster of the configuration by its name; '' for the first one, else this machine's scheduler.
+    """Connect to a cluster of the configuration by name; '' is the first one, else this machine's scheduler.
 
-    `USER@HOST` is a login node, `http://…` a dashboard, "local" this machine's embedded queue where no cluster has that
-    name. What its tasks ask for by default is in `file` (a request's TOML without what to run) and `options`; a task's
-    own settings go before both. It is the current cluster until it is closed, or another one is connected. Raises
-    ConfigError, UsageError, and what keeps the cluster from answering.
+    `USER@HOST` is a login node, `http://…` a dashboard, and "local" this machine's embedded queue unless a cluster has
+    that name. Defaults for tasks come from `file` (a request's TOML without what to run) and `options`; a task's own
+    settings override both. It stays the current cluster until it is closed or another one is connected. Raises
+    ConfigError, UsageError, and errors that keep the cluster from answering.
     """
     return run_in_loop(_connect(name, file, tuple(callbacks), config, options))
 
 
 def connect_aside(name: str) -> Cluster:
-    """As `connect`; tasks go there only where they name it, or no other is connected."""
+    """Like `connect`, but tasks go there only if they name it, or if no other cluster is connected."""
     cluster = connect(name)
     _open.remove(cluster)
     _open.insert(0, cluster)
@@ -209,7 +209,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     @property
     def python(self) -> str:
-        """The interpreter that jobs are started with where nothing else is said."""
+        """The interpreter for jobs that name no other."""
         return sys.executable if self.is_here else "python3"
 
     @property
@@ -485,7 +485,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             await self.states.read()
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What a question gives, asked later where our own ceiling on commands is reached."""
+        """A query's result; waits and retries while our own limit on commands is reached."""
         while True:
             try:
                 return await ask()

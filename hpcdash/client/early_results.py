@@ -1,4 +1,4 @@
-"""Results as soon as they are written: files of results say that a function has returned before the scheduler does."""
+"""Results as soon as they are written: result files show that a function has returned before the scheduler does."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ done
 
 
 class AwaitedResults(Struct, frozen=True, eq=False):
-    """The results of one submission, in the `folder` of its launch. With `may_rerun` a failure may not be the last."""
+    """The results of one submission, in its launch `folder`. With `may_rerun`, a failure may not be final."""
 
     tracked: TrackedJob
     folder: str
@@ -57,7 +57,7 @@ class AwaitedResults(Struct, frozen=True, eq=False):
 
 
 class EarlyResults:
-    """One look serves all who wait for results of a cluster: a listing of their folders, less and less often."""
+    """One listing of result folders serves everyone who waits on a cluster; it becomes rarer over time."""
 
     def __init__(self, session: ClusterSession, states: JobStates) -> None:
         self._store = session.store

@@ -238,7 +238,7 @@ class SubmittedJob:
 class Job(Generic[R_co]):
     """A job, or one task of an array. `R` is what its function returns.
 
-    As an argument of another task's submission it becomes its result there, and that job waits for its success.
+    As an argument of another task, it is replaced by its result there, and that job waits for it to succeed.
     """
 
     def __init__(self, unit: SubmittedJob, index: int | None = None) -> None:
@@ -305,8 +305,9 @@ class Job(Generic[R_co]):
     def result(self, timeout: float | None = None) -> R_co:
         """What the function returned, as soon as it has; its job may take a moment longer to end.
 
-        Raises the function's own exception, its cause the traceback in the job; JobFailed where the job was cancelled,
-        ran out of time or cannot be read; TimeoutError after `timeout` seconds. See hpcdash.client.results on pickles.
+        Raises the function's own exception, with the job's traceback as the cause; JobFailed if the job was cancelled,
+        ran out of time, or its result cannot be read; TimeoutError after `timeout` seconds. See hpcdash.client.results
+        on pickles.
         """
         return run_in_loop(self._unit.value(self._index, timeout))  # type: ignore[no-any-return]
 

@@ -189,7 +189,7 @@ def _needs_cloudpickle(function: Callable[..., Any]) -> UsageError:
 
 @contextlib.contextmanager
 def waiting_jobs() -> Iterator[list[Any]]:
-    """Collects the jobs among what is pickled meanwhile, which only then can be."""
+    """Collects jobs found while pickling; only inside this block can they be pickled."""
     found: list[Any] = []
     token = _waited_for.set(found)
     try:

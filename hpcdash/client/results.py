@@ -1,9 +1,9 @@
 """Results of jobs: read in few commands, from folders that nobody else can write to.
 
-A result is what an account of the cluster wrote, and to read a pickle is to run what is in it. So a pickle is read only
-by `result()` and its like, and only from a launch's folder that belongs to the submitting account, with mode 0700: who
-could change it can run programs as that account already. Of a cluster whose administrators you do not trust with this
-machine, take results as JSON: `result_format="json"`.
+A result is written by an account on the cluster, and reading a pickle runs the code in it. So a pickle is read only by
+`result()` and similar calls, and only from a launch folder that belongs to the submitting account, with mode 0700:
+whoever could change it can run programs as that account already. If you would not trust a cluster's administrators with
+this machine, use JSON results: `result_format="json"`.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def exception_of(failure: bytes, *, job_id: str, state: str, may_unpickle: bool)
             found = pickle.loads(base64.b64decode(pickled))
             error = found if isinstance(found, Exception) else None
         except Exception:
-            # Its class may be there alone, or want other arguments: its words are told all the same.
+            # Its class may exist only there, or need other arguments; the message is still shown.
             error = None
     if error is None:
         error = JobFailed(

@@ -108,11 +108,11 @@ def _limit(value: object) -> float:
 class Plugin(Struct, frozen=True):
     """One of [[plugins]].
 
-    command: argv; `{field}` in a word is the row's, in that one word, never split, never read by a shell.
-    key: '' for none, then it is run by `:NAME` and in the palette. views: where it is offered.
-    dangerous: it is asked for first. output: "pane", "terminal" (the screen is left to it) or "background".
-    where: "here", this machine, or "cluster", the login node. limit_seconds: it is ended then; not in the terminal.
-    secrets: variables of the environment with a secret's name that it gets all the same.
+    command: argv; `{field}` in a word is the row's value, kept in that one word, never split, never read by a shell.
+    key: '' for none, then it is run by `:NAME` and from the palette. views: where it is offered.
+    dangerous: ask before running. output: "pane", "terminal" (it gets the screen) or "background".
+    where: "here", this machine, or "cluster", the login node. limit_seconds: it is ended then, except in the terminal.
+    secrets: environment variables with a secret's name that it gets anyway.
     """
 
     name: Annotated[str, _name]

@@ -180,20 +180,20 @@ class QuotaSettings(Struct, frozen=True):
 
 
 class PoolSettings(Struct, frozen=True):
-    """One [share.POOL]: a pool of at most `nodes` nodes that tasks share in slices of time.
+    """One [share.POOL]: a pool of at most `nodes` nodes that tasks use in turns.
 
-    queue, qos, reservation: which jobs and nodes the scheduler counts to it; '' for any. node_list: the nodes that its
-    tasks start on alone, as `n[01-16]`; '' for any of these.
-    as_owners: run scontrol as each task's owner through sudo, not as the coordinator.
-    cpus_per_node, gpus_per_node: what a node is where the scheduler does not count nodes, as the embedded queue.
-    choosers: the users who may choose a priority ("*": everyone); the others get AUTO. least_gpus: of each task.
-    grace_seconds: how long a task has to save. demote_after_seconds: of running, until ABOVE_NORMAL becomes NORMAL.
-    start_seconds: how long the scheduler has to start a task before another one has its turn, retry_seconds long.
-    no_log_seconds: a task that writes no log for so long has failed; 0: it has not.
-    poll_seconds: how often the queue is looked at; 0: every second on the embedded queue, every 5 s on any other.
-    cluster: the one it is on, a key of `clusters`; None: any.
-    coordinator: the account that coordinates it, whose state_file is believed ('': one's own). state_file: where that
-    account publishes what the pool does ('': in its own folder of state, which no other account can read).
+    queue, qos, reservation: which jobs and nodes belong to the pool; '' for any. node_list: the only nodes its tasks
+    start on, as `n[01-16]`; '' for any of these.
+    as_owners: run the scheduler's commands as each task's owner, as the sudo rules allow, not as the coordinator.
+    cpus_per_node, gpus_per_node: the size of a node if the scheduler does not count nodes, like the embedded queue.
+    choosers: the users who may choose a priority ("*": everyone); others get AUTO. least_gpus: the minimum for a task.
+    grace_seconds: how long a task has to save. demote_after_seconds: running time until ABOVE_NORMAL becomes NORMAL.
+    start_seconds: how long the scheduler has to start a task before others take its turn, for retry_seconds.
+    no_log_seconds: a task that writes no log for this long has failed; 0: never.
+    poll_seconds: how often the queue is checked; 0: every second on the embedded queue, every 5 s on any other.
+    cluster: the cluster it is on, a key of `clusters`; None: any.
+    coordinator: the account that coordinates it, whose state_file is trusted ('': one's own). state_file: where that
+    account publishes the pool's state ('': in its own state folder, which no other account can read).
     """
 
     name: str

@@ -43,9 +43,10 @@ class HangingWatch(Struct, frozen=True):
 
 
 class LossWatch(Struct, frozen=True):
-    """What of a training's metrics is told, of LOSS_KINDS; `severity` is of nan, inf and divergence that last.
+    """Which problems of a training's metrics are reported, of LOSS_KINDS; `severity` is that of nan, inf and
+    divergence.
 
-    limit: it does not get to its final step by its time limit, and too little waits behind it.
+    limit: it will not reach its final step before its time limit, and too few tasks are queued behind it.
     """
 
     kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
@@ -55,12 +56,12 @@ class LossWatch(Struct, frozen=True):
 class StorageWatch(Struct, frozen=True):
     """A path whose bytes and inodes must not run out.
 
-    share: of what can be used, from where on it is told; None: 0.85, or 0.75 where `is_scratch`.
-    full_at: the share of the limit at which writes fail already: 0.8 where a file system rebalances its disks.
-    floor_bytes, floor_inodes: told as soon as less than that is free.
-    forecast_seconds: told as soon as it would be full within that time; None: never. critical_seconds: likewise, grave.
-    limit_bytes, limit_inodes: the quota, where no tool tells it (du).
-    planned_bytes_a_day: what the training is known to write, where that is more than what was measured.
+    share: report above this share of the usable space; None: 0.85, or 0.75 if `is_scratch`.
+    full_at: the share of the limit at which writes already fail: 0.8 if a file system rebalances its disks.
+    floor_bytes, floor_inodes: report when less than this is free.
+    forecast_seconds: report when it would be full within this time; None: never. critical_seconds: likewise, grave.
+    limit_bytes, limit_inodes: the quota, if no tool reports it (du).
+    planned_bytes_a_day: what the training is known to write, if that is more than was measured.
     """
 
     path: AbsolutePath
@@ -109,8 +110,8 @@ class FailuresWatch(Struct, frozen=True):
 
 
 class PoolsWatch(Struct, frozen=True):
-    """Tasks of shared pools: one that has waited `no_turn_seconds` since it came or ran last, or that was interrupted
-    `unsaved_in_a_row` times and never saved, is told; and one that is too slow to save."""
+    """Report tasks of shared pools that have had no turn for `no_turn_seconds` since they came or last ran, that were
+    interrupted `unsaved_in_a_row` times without ever saving, or that save too slowly."""
 
     no_turn_seconds: SomeSeconds = 1.0 * DAY
     unsaved_in_a_row: Counted = 2
@@ -129,10 +130,10 @@ class QuietHours(Struct, frozen=True):
 
 
 class AlertSettings(Struct, frozen=True):
-    """When an alert is told.
+    """When an alert is sent.
 
-    least: what is less grave is never told. remind_seconds: told again while it lasts; None: never.
-    settle_seconds: how long it must be gone before it counts as over.
+    least: less severe alerts are never sent. remind_seconds: send again while it lasts; None: never.
+    settle_seconds: how long a problem must be gone before it counts as resolved.
     """
 
     least: Level = Severity.WARNING
@@ -332,12 +333,12 @@ def _round_seconds(value: object) -> float:
 class WatchSettings(Struct, frozen=True):
     """[watch].
 
-    every_seconds: from one round of `hpcdash watch` to the next. pulse_file: the main log, of this machine, that PULSE
-    lines are appended to; '' for stdout. unreachable_rounds: how many rounds in a row a cluster does not answer until
-    that is told. never_starts: whether one's own jobs that will never start are told. snooze_seconds: how long a key
-    silences an alert. snoozed: keys of alerts, or rules as `storage/`, and until which epoch they are silent.
-    terminal: None where the dashboard does not ring. metric_patterns: a person's own, of [metrics]. is_configured:
-    whether there is a [watch] at all.
+    every_seconds: the interval between rounds of `hpcdash watch`. pulse_file: the file on this machine to which PULSE
+    lines are appended; '' for stdout. unreachable_rounds: after how many rounds without an answer a cluster is
+    reported. never_starts: whether the user's jobs that will never start are reported. snooze_seconds: how long a key
+    press snoozes an alert. snoozed: keys of alerts, or rules such as `storage/`, and the epoch until which they are
+    snoozed. terminal: None if the dashboard does not ring. metric_patterns: the user's own, from [metrics].
+    is_configured: whether there is a [watch] at all.
     """
 
     every_seconds: Annotated[float, _round_seconds] = 10.0 * MINUTE

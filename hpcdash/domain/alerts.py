@@ -25,11 +25,12 @@ class Severity(IntEnum):
 
 
 class Finding(Struct, frozen=True):
-    """Something a rule does not like about a subject: a job, a node, a path.
+    """A problem that a rule found with a subject: a job, a node, a path.
 
-    `words` say what is wrong and `next_step` what to do; both are one line and may carry names that anyone chose, as
-    `subject` and `name`, that of a job, may. `aspect` tells two findings of a rule about one subject apart: bytes and
-    inodes. What `is_moment`, a loss spike, is no state that ends: it is told once, and neither again nor as over.
+    `words` say what is wrong and `next_step` what to do; both are one line and may contain names chosen by anyone, as
+    may `subject` and `name`, the job's name. `aspect` tells apart two findings of a rule about one subject: bytes and
+    inodes. A finding that `is_moment`, a loss spike, is not a lasting state: it is reported once, neither again nor as
+    resolved.
     """
 
     rule: str

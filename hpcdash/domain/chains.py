@@ -182,8 +182,8 @@ def living_targets(chain: JobChain, among: Collection[str] | None = None) -> tup
 
 
 def _unsure(chain: Sequence[Unit], units: Mapping[str, Unit], told: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids of the chain's units of which nothing tells what they followed, the newest first; then of those of the same
-    name that may follow one of it: they never began, or not before its end."""
+    """IDs of the chain's units whose predecessor is unknown, newest first; then IDs of units with the same name that
+    may follow one of them: they never began, or not before its end."""
     # One that waits for resources may have waited for a job before: Slurm drops what is fulfilled.
     own = [unit for unit in reversed(chain) if is_unknown(unit, told)]
     names = {(unit.rows[0]["user"], unit.rows[0]["name"]) for unit in chain}
@@ -482,7 +482,7 @@ def latest_end(chain: JobChain, now: datetime) -> datetime | None:
 
 
 def _latest_end(unit: Unit, ready: datetime, now: datetime) -> datetime | None:
-    """Of what runs the end of its limit; then those that wait, so many at a time, from then on."""
+    """When running jobs reach their limits and, after that, the waiting ones, as many at a time as are allowed."""
     end = ready
     waiting = 0
     limit_seconds = 0

@@ -156,9 +156,9 @@ def parse_dependency(text: str | None) -> Dependency:
 
 
 class Branch(Struct, frozen=True):
-    """A line of the tree: a job, what is known of it, and how it hangs together with the one above it.
+    """A line of the tree: a job, what is known about it, and how it depends on the one above it.
 
-    `states` maps each state of it, or of its tasks, to how many there are; {} where nothing is known of it.
+    `states` counts the job or its tasks by state; {} if nothing is known.
     """
 
     job_id: str

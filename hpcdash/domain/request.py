@@ -72,16 +72,16 @@ class Container(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, eq=False):
-    """The function that a job calls, by its names there; its arguments are values of TOML.
+    """The function that a job calls, by its names there; its arguments are TOML values.
 
-    Of `items` each task of the array has its own: a table is keyword arguments, all else one argument; () for none.
-    `sys_path` are folders there, `callbacks` are named as a person writes the function. `wheel` (a file) or `source` (a
-    project's folder) is put into a venv of the job's own. `result_format` is pickle or json.
+    Each task of the array gets one of `items`: a table is keyword arguments, anything else one argument; () for none.
+    `sys_path` are folders there, `callbacks` are named like the function. `wheel` (a file) or `source` (a project's
+    folder) is installed into the job's own venv. `result_format` is pickle or json.
 
-    `cache_key` tells calls of one content from others.
-    From Python, `main` is the program's own file, which the function may be in. `staged` are files of the launch's
-    folder by name: arguments that are no values of TOML, as pickles in place of `args`, `kwargs` and `items`; a .zip
-    goes on sys.path, a .whl is the wheel.
+    `cache_key` tells calls with different content apart.
+    From Python, `main` is the program's own file, which may define the function. `staged` are files of the launch
+    folder by name: arguments that are not TOML values, as pickles in place of `args`, `kwargs` and `items`; a .zip goes
+    on sys.path, a .whl is the wheel.
     """
 
     module: str
@@ -153,26 +153,26 @@ class Site(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, eq=False):
-    """What to launch. '' and None: not said. Exactly one of `command`, `script` (a path) and `call` is.
+    """What to launch. '' and None: not given. Exactly one of `command`, `script` (a path) and `call` is given.
 
-    `slots` are GPUs or CPUs in all, `slots_per_node` on each; `limit_seconds` and `memory_bytes` (a node) are what was
-    written as `time` and `memory`; `after` are job ids whose end is waited for; `environment` is set for the command.
-    `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are as qsub has them.
+    `slots` are GPUs or CPUs in total, `slots_per_node` on each node; `limit_seconds` and `memory_bytes` (per node) are
+    written as `time` and `memory`; `after` are job IDs to wait for; `environment` is set for the command.
+    `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are those of qsub.
     `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
-    After a preemption and after a failure it is tried again so often. Where fewer slices than the most were to be had,
-    more are looked for each `grow_every` seconds, at the earliest `grow_after` seconds after their number changed.
-    `checkpoints` is the folder that is looked into at each start for the checkpoint to go on from (%a: the task).
-    `share` makes it a task of a shared pool, by the name of the priority it asks for (domain/share.py), `pool` of the
-    one of that name; its `labels` are the task's.
+    It is retried `retries_preemption` and `retries_failure` times. If fewer slices than the maximum were available,
+    more are looked for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
+    `checkpoints` is the folder searched at each start for the checkpoint to resume from (%a: the task).
+    `share` makes it a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
+    selects the pool by name; its `labels` are the task's.
     `rank_variables` says what RANK and WORLD_SIZE count: "processes", as the launcher sets them, or "nodes".
-    `rank_logs` writes what each rank writes to a log of its own too, beside the job's.
-    `job_library` puts hpcdash.job beside the script, for the command to import, and says when the time is over.
-    `begin` is when it may start at the earliest: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after it was
-    submitted. `startup_hook` is bash that each node runs once before the command starts anywhere.
-    `files` are paths of the machine it is submitted from: what they hold is sent, without what git ignores, and the
-    command starts in it where `work_dir` names no other folder.
-    `said` names the fields that a person wrote, those of the site with SITE_SAID before them, so that what was written
-    counts where it says what is usual too.
+    `rank_logs` also writes each rank's output to its own log, beside the job's.
+    `job_library` puts hpcdash.job beside the script, for the command to import, and exports when the time is over.
+    `begin` is the earliest start: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after submission.
+    `startup_hook` is bash that each node runs once before the command starts anywhere.
+    `files` are paths on the submitting machine: their content is sent, without what git ignores, and the command starts
+    there unless `work_dir` names another folder.
+    `said` names the fields the user wrote, those of the site prefixed with SITE_SAID, so that a written value counts
+    even if it is the default.
     """
 
     name: str = ""

@@ -181,7 +181,7 @@ QUEUES = pa.schema(
         ("gpus_used", COUNT),
         ("jobs_running", COUNT),
         ("jobs_pending", COUNT),
-        # Of those that are not used, on nodes that are not to be had; null where that is not told.
+        # Unused ones on unavailable nodes; null if the scheduler does not report that.
         ("_cpus_down", COUNT),
         ("_gpus_down", COUNT),
         # What becomes of a job there, where it is more than `available` tells: a word of QueueStanding; the same in

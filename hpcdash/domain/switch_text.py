@@ -337,7 +337,7 @@ def format_progress(
 
 
 def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
-    """Of one that is cleared while it is there, that it may have come to nothing; '' where not, or nobody is left."""
+    """A warning if the switch is cleared before it took effect; '' if it did, or if no job is left."""
     if not progress.living:
         return ""
     if kind is SwitchKind.SAVE:

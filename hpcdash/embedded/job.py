@@ -57,7 +57,7 @@ class QueueRequest:
     cpus: int = 1
     gpus: int = 0
     memory_bytes: int | None = None
-    # What was asked for in so many words, by sbatch's name of it: a job is told no more.
+    # Explicitly requested counts, by sbatch's name for them: the job's environment has only these.
     counts: dict[str, int] = field(default_factory=dict)
     memory_per_cpu_bytes: int | None = None
     early_signal: JobSignal | None = None

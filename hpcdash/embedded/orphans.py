@@ -9,7 +9,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> bool:
-    """From now on none of what this process starts escapes it; False where Linux is not."""
+    """Adopt all descendants of this process from now on; returns False if this is not Linux."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What a training program imports: it stops in time, saves when asked, resumes, and says how it goes.
+"""The library a training imports: it stops in time, saves when asked, resumes, and writes metrics.
 
     from hpcdash.job import TrainingGuard
 
@@ -11,7 +11,8 @@
         if guard.should_stop():
             break
 
-Standard library alone, Python 3.8 or later, with or without a scheduler. Nothing is imported before it is used.
+Needs only the standard library and Python 3.8 or later, with or without a scheduler. Nothing is imported before it is
+used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does what may never end, as a look at a file on a dead mount, in a thread of its own."""
+"""Runs calls that may never return, such as looking at a file on a dead mount, in a separate thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """One thread, started when it is first needed, and waited for no longer than is said.
+    """One thread, started when first needed; callers wait for it no longer than they say.
 
-    A call that is not done by then is not lost: its answer is that of a later asking, and no other is begun before.
+    A call that is late is not lost: a later call gets its answer, and no other one is started before it is done.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Aside:
         self._is_late = False
 
     def answer(self, call: Callable[[], Any], wait_seconds: float, otherwise: Any) -> Any:
-        """What `call` returns, or raises; `otherwise` where that takes longer. One that is late is not waited for."""
+        """What `call` returns or raises; `otherwise` if that takes too long."""
         if self._process != os.getpid() and not self._has_started():
             return call()
         if not self._asking.acquire(timeout=wait_seconds):

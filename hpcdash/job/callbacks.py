@@ -1,4 +1,4 @@
-"""Who is told of a run, where and when: on the client, in the runner, or both."""
+"""Which callbacks are called for a run, and where: on the client, in the runner, or both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("hpcdash.job")
 
 
 class RunsOn(Enum):
-    """Where a callback is told: on the client, on the node by the runner, or in both places."""
+    """Where a callback is called: on the client, on the node by the runner, or in both places."""
 
     CLIENT = "client"
     RUNNER = "runner"
@@ -23,7 +23,7 @@ class RunsOn(Enum):
 
 
 class StatusOn(Enum):
-    """When `on_status` is called: each so many seconds (and at the end), when the state changes, or at the end."""
+    """When `on_status` is called: at an interval (and at the end), when the state changes, or only at the end."""
 
     INTERVAL = "interval"
     CHANGE = "change"
@@ -31,10 +31,10 @@ class StatusOn(Enum):
 
 
 class Callback:
-    """To be derived from. What a hook raises is logged and changes nothing of the job.
+    """Base class of callbacks. Exceptions raised in a hook are logged and do not affect the job.
 
-    One that runs in the runner is pickled at submission: keep open files and connections out of its attributes. With
-    several ranks each has a runner, and each tells: look at `job_context.rank`.
+    A callback that runs in the runner is pickled at submission: keep open files and connections out of its attributes.
+    Each rank has its own runner and calls the hooks: check `job_context.rank`.
     """
 
     runs_on: RunsOn = RunsOn.CLIENT
@@ -82,9 +82,9 @@ BaseCallback = Callback
 
 
 def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
-    """Call one hook of each; what one raises, were it SystemExit, is logged, and the others are called.
+    """Call one hook of each callback; exceptions, even SystemExit, are logged, and the others are still called.
 
-    KeyboardInterrupt alone, which is a person's, is raised once all were called.
+    Only KeyboardInterrupt, which comes from the user, is raised once all have been called.
     """
     interrupt: KeyboardInterrupt | None = None
     for callback in callbacks:
@@ -168,9 +168,9 @@ def named(names: Iterable[str]) -> list[Callback]:
 
 
 class ClientCallbacks:
-    """The callbacks of one job on the client: called with what the scheduler says of it, and once as it has ended.
+    """The callbacks of one job on the client: called with its scheduler status, and once when it has ended.
 
-    Give `see` each status as it is polled, whatever the poll's interval is. Clock and scheduler are the caller's.
+    Pass `see` each polled status, at any poll interval. The caller provides clock and scheduler.
     """
 
     def __init__(self, callbacks: Sequence[Callback], launch: Launch) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside, flushed to the disk, then renamed."""
+"""Checkpoints that are complete or absent: written to a temporary folder, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SAVING, _DELETING = ".saving-", ".deleting-"
 
 # Not typing's: that import takes longer than all of this file.
 class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
-    """A whole checkpoint: the folder `path`, saved after `step`."""
+    """A complete checkpoint: the folder `path`, saved after `step`."""
 
     __slots__ = ()
     step: int
@@ -61,9 +61,9 @@ class Checkpoint(namedtuple("Checkpoint", ("step", "path"))):
 
 
 class Checkpoints:
-    """A folder of checkpoints, each a folder `step-00000100`, of which the newest `keep` stay (None: all).
+    """A folder of checkpoints, each a folder `step-00000100`; the newest `keep` are kept (None: all).
 
-    Without a folder that of HPCDASH_CHECKPOINTS, as a job has it whose request says `checkpoints`.
+    The default folder is HPCDASH_CHECKPOINTS, which is set in jobs whose request has `checkpoints`.
 
         checkpoints = Checkpoints("/scratch/me/run1")
         newest = checkpoints.resume_from()
@@ -74,16 +74,16 @@ class Checkpoints:
             with checkpoints.saving(step) as folder:
                 torch.save(model.state_dict(), folder / "model.pt")
 
-    A run that is killed in the middle leaves the ones before untouched, and no torn one that `newest` would give. There
-    must be room for one more than `keep`. One process saves; where each rank writes its part, give
-    `barrier=torch.distributed.barrier` and have all ranks enter `saving`. `checksum=True` reads all that was written
-    once more, and again before it is resumed from, to tell a file of the right size with wrong bytes. Links are kept as
-    links, and what they lead to outside is not looked at; a full path to a file inside becomes a relative one.
+    A run that is killed during a save leaves earlier checkpoints untouched, and `newest` never returns the torn one.
+    There must be room for one more than `keep`. One process saves; if each rank writes its part, pass
+    `barrier=torch.distributed.barrier` and have all ranks enter `saving`. `checksum=True` reads everything back after
+    writing, and again before resuming, to detect a file of the right size with wrong bytes. Links are kept as links,
+    and targets outside the folder are not checked; a full path to a file inside becomes a relative one.
 
-    The newest is the one that was saved last, whatever its step: a run that goes back to step 1000 with
-    `next(found for found in checkpoints.all() if found.step == 1000)`, or to one that was kept with `keep_forever`,
-    goes on from its own saves when it is started again, and those of the higher steps are deleted as the oldest are.
-    Only whole ones count for `keep`: what is older is deleted once there are so many newer ones that are whole.
+    The newest checkpoint is the one saved last, whatever its step. A run that goes back to step 1000 with
+    `next(found for found in checkpoints.all() if found.step == 1000)`, or to one kept with `keep_forever`,
+    continues from its own saves when it is restarted; those of higher steps are deleted as the oldest. Only complete
+    checkpoints count for `keep`: older ones are deleted once there are enough newer complete ones.
     """
 
     def __init__(
@@ -117,18 +117,18 @@ class Checkpoints:
         return self._own_rank.now
 
     def newest(self) -> Checkpoint | None:
-        """The whole checkpoint that was saved last; torn ones are passed over, and named in the log."""
+        """The complete checkpoint saved last; torn ones are skipped and logged."""
         found = next(iter(self._whole()), None)
         if found:
             _remember_save(found.path)
         return found
 
     def resume_from(self, all_reduce_max: AllReduceMax | None = None) -> Checkpoint | None:
-        """The newest one, chosen by rank 0 for all: a rank of another node may not see yet what was saved last.
+        """The newest checkpoint, chosen by rank 0 for all ranks: a rank on another node may not see the last save yet.
 
-        By torch.distributed where it runs, else by `all_reduce_max` (a rank's number in, the highest of all out): then
-        all ranks must ask, at the same place. Raises RuntimeError on a rank that does not see the one that was chosen
-        within two minutes.
+        The choice is shared by torch.distributed if it is running, else by `all_reduce_max` (takes a rank's number,
+        returns the highest of all); then all ranks must call this at the same place. Raises RuntimeError on a rank that
+        does not see the chosen checkpoint within two minutes.
         """
         if not can_agree(all_reduce_max):
             if processes_in_all() > 1:
@@ -145,15 +145,15 @@ class Checkpoints:
         return Checkpoint(step, path)
 
     def all(self) -> list[Checkpoint]:
-        """All whole ones, that which was saved last first."""
+        """All complete checkpoints, the last saved first."""
         return list(self._whole())
 
     @contextmanager
     def saving(self, step: int, *, keep_forever: bool = False) -> Iterator[Path]:
         """A new folder to write into, which becomes the checkpoint of `step` when the block ends without an error.
 
-        After an error the folder is gone and the error goes on. `keep_forever` is never deleted for newer ones.
-        Raises RuntimeError on a rank other than 0 without a barrier.
+        After an error, the folder is removed and the error is raised. A `keep_forever` checkpoint is never deleted for
+        newer ones. Raises RuntimeError on ranks other than 0 if there is no barrier.
         """
         if self._rank and self._barrier is None:
             raise RuntimeError(
@@ -296,7 +296,8 @@ def init(
     *,
     replicated: bool | None = None,
 ) -> tuple[int, int, Any]:
-    """Loads what `model.try_save` saved last, and gives the model this method: (epoch, step, others) to go on from.
+    """Loads what `model.try_save` saved last, and adds this method to the model. Returns (epoch, step, others) to
+    resume at.
 
         epoch, step, others = init(model, optimizer, ckpt_path="/scratch/me/run1")
         for epoch in range(epoch, epochs):
@@ -305,18 +306,18 @@ def init(
                 model.try_save(epoch, step + 1, others=best)
             step = 0
 
-    (0, 0, None) where nothing was saved; see `hpcdash.job.try_save.TrySave` for when it saves. `ckpt_path` is a folder
-    as `Checkpoints` has it, that of HPCDASH_CHECKPOINTS by default. All four have `state_dict` and `load_state_dict`,
-    as PyTorch's do; pass the same ones as when it was saved.
+    Returns (0, 0, None) if nothing was saved; see `hpcdash.job.try_save.TrySave` for when it saves. `ckpt_path` is a
+    folder of `Checkpoints`, by default HPCDASH_CHECKPOINTS. All four need `state_dict` and `load_state_dict` like
+    PyTorch's; pass the same ones as in the run that saved.
 
-    With torch.distributed, call it in all ranks once that runs, after the model is wrapped. Of a model in
-    DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes all), and any number of ranks may resume.
-    Of any other, as one that fully_shard has sharded, each rank writes its own state, and as many ranks must resume;
-    `replicated=True` says that all ranks have the same.
+    With torch.distributed, call it in all ranks once that is running, after wrapping the model. For a model in
+    DistributedDataParallel each rank writes a part (below 2 GiB rank 0 writes everything), and any number of ranks may
+    resume. For any other model, for example one sharded by fully_shard, each rank writes its own state, and as many
+    ranks must resume; `replicated=True` says that all ranks have the same state.
 
-    Loading runs no code from the files (torch 2.6 or later; earlier ones have had holes), but it decides what is
-    trained: files of other users are refused. Raises RuntimeError for these, for what cannot be read, and for another
-    number of ranks than the parts are for.
+    Loading runs no code from the files (torch 2.6 or later; earlier versions have had holes), but the files decide what
+    is trained: other users' files are refused. Raises RuntimeError for those, for unreadable files, and for a number of
+    ranks that does not match the parts.
     """
     from hpcdash.job.ranks import torch_is_distributed
     from hpcdash.job.try_save import TrySave, barrier
@@ -341,7 +342,7 @@ def _remember_save(path: Path) -> None:
 
 
 def marker_of(path: Path, *, has_checksum: bool = False, **said: Any) -> str:
-    """The text of a marker for what is in a folder now; `said` is written into it besides."""
+    """The text of a marker for a folder's current content; `said` is included."""
     import json
 
     # What a run that was killed left of its marker is none of them.

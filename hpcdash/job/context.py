@@ -1,6 +1,6 @@
-"""Where a process stands in its job, read from the environment that Slurm, PBS, the embedded queue or Ray gives it.
+"""A process's place in its job, read from the environment of Slurm, PBS, the embedded queue or Ray.
 
-Asks no scheduler; what the environment does not say is None or empty.
+Asks no scheduler; what the environment does not tell is None or empty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a job's time is over: from its environment, from arguments, or asked of Slurm once. Stops nothing."""
+"""When a job's time is over: from its environment, from arguments, or from a single query to Slurm. Stops nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def walltime_seconds(walltime: float | str) -> float:
 
 
 def process_start() -> float:
-    """Epoch seconds at which this process began, what it imported since included; now, where Linux does not say."""
+    """Epoch seconds at which this process started, including its imports; now, if the system does not tell."""
     now = time()
     try:
         with open("/proc/self/stat", "rb") as fields, open("/proc/uptime", "rb") as uptime:

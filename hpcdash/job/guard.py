@@ -150,9 +150,9 @@ class TrainingGuard:
             self._agree(step)
 
     def should_save(self, step: int | None = None) -> bool:
-        """Whether to save now: true once for each reason. What follows, up to the next call here, is timed as the save.
+        """Whether to save now: true once for each reason. The time until the next call here counts as the save.
 
-        `save_reason` is why, of the last save: "save switch" where a person asked for it.
+        `save_reason` is the reason for the last save: "save switch" if a user asked for it.
         """
         if not self._is_save_due:
             return False
@@ -161,14 +161,14 @@ class TrainingGuard:
         return True
 
     def should_stop(self, step: int | None = None) -> str:
-        """Why to leave the loop, "" to go on. Once said it stays said."""
+        """Why to leave the loop, "" to continue. Once set, the reason stays."""
         self._end_save()
         return self.stop_reason
 
     def saved(self, seconds: float | None = None) -> float | None:
-        """Says that a save has ended, for loops in which it is not between two calls here.
+        """Reports that a save has ended, for loops that save elsewhere than between two calls here.
 
-        Answers the seconds that it took; None where no save had begun.
+        Returns the seconds it took; None if no save had started.
         """
         if seconds is not None:
             self.preemption.saved(seconds)

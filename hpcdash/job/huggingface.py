@@ -28,16 +28,16 @@ _NAMED = re.compile(r"checkpoint-([0-9]{1,18})")
 
 
 class GuardCallback(TrainerCallback):  # type: ignore[misc]
-    """Has the Trainer save and stop as a TrainingGuard says, and writes what it logs.
+    """Makes the Trainer save and stop when a TrainingGuard says so, and writes the metrics it logs.
 
         guard = GuardCallback(metrics="metrics.jsonl")
         trainer = Trainer(..., callbacks=[guard])
         trainer.train(resume_from_checkpoint=guard.resume_from(output_dir))
 
-    What the Trainer has saved gets a marker, `WHOLE.json`, by which a torn checkpoint is told, as it is left by a run
-    that is killed while it saves and taken by `get_last_checkpoint`. Takes the arguments of TrainingGuard, or a ready
-    made `guard`. Make it first thing in main: where the kill switch is there, the program ends then. The Trainer saves
-    as its own arguments say, besides.
+    Each checkpoint the Trainer saves gets a marker, `WHOLE.json`, which tells it from a torn one: a run killed during a
+    save leaves those, and `get_last_checkpoint` would take them. Takes the arguments of TrainingGuard, or an existing
+    `guard`. Create it first in main: if the kill switch is set, the program ends then. The Trainer also saves as its
+    own arguments say.
     """
 
     def __init__(self, guard: TrainingGuard | None = None, **options: Any) -> None:
@@ -46,11 +46,11 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
         self._log = SaidOnce()
 
     def resume_from(self, output_dir: str | os.PathLike[str]) -> str | None:
-        """The path to give as `resume_from_checkpoint`: the whole checkpoint that was saved last; None for none.
+        """The path to pass as `resume_from_checkpoint`: the complete checkpoint saved last; None if there is none.
 
-        Rank 0 chooses for all, once torch.distributed runs (TrainingArguments starts it): ask on all ranks. One that
-        was saved without this callback is taken to be whole where it has the Trainer's own state, which is written
-        last, and no file is empty.
+        Rank 0 chooses for all ranks once torch.distributed is running (TrainingArguments starts it): call it on all
+        ranks. A checkpoint saved without this callback counts as complete if it has the Trainer's own state, which is
+        written last, and no empty file.
         """
         folder = Path(os.path.abspath(os.path.expanduser(os.fspath(output_dir))))
         rank, all_reduce_max = self.guard.rank, self.guard.all_reduce_max

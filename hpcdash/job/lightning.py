@@ -23,19 +23,19 @@ _NAME = "guard.ckpt"
 
 
 class GuardCallback(Callback):  # type: ignore[misc]
-    """Has Lightning save and stop as a TrainingGuard says, and writes the metrics that are logged.
+    """Makes Lightning save and stop when a TrainingGuard says so, and writes the logged metrics.
 
         guard = GuardCallback("checkpoints", metrics="metrics.jsonl")
         trainer = Trainer(callbacks=[guard])
         trainer.fit(model, ckpt_path=guard.resume_from())
 
-    Saves to `guard.ckpt` in `folder`, written beside and renamed, so that it is whole or the one before. Takes the
-    arguments of TrainingGuard, or a ready made `guard`. Make it first thing in main: where the kill switch is there,
-    the program ends then.
+    Saves to `guard.ckpt` in `folder` through a temporary file that is renamed, so that it is complete or the previous
+    one. Takes the arguments of TrainingGuard, or an existing `guard`. Create it first in main: if the kill switch is
+    set, the program ends then.
 
-    To stop, it saves and sets `trainer.should_stop`, with `min_epochs` and `min_steps` out of force, as Lightning goes
-    on until both are met otherwise. Where Lightning then validates once more, as it does in epochs that it validates
-    in, it does so after that save; it stops as much earlier before the end of the job as the last validation took.
+    To stop, it saves and sets `trainer.should_stop`, and disables `min_epochs` and `min_steps`, because Lightning would
+    continue until both are met. Lightning may validate once more after that save, in epochs with validation; the guard
+    stops earlier before the end of the job by as long as the last validation took.
     """
 
     def __init__(self, folder: str | os.PathLike[str], guard: TrainingGuard | None = None, **options: Any) -> None:
@@ -48,7 +48,7 @@ class GuardCallback(Callback):  # type: ignore[misc]
         self._log = SaidOnce()
 
     def resume_from(self) -> str | None:
-        """The path to give as `ckpt_path`, None where nothing was saved yet."""
+        """The path to pass as `ckpt_path`, None if nothing has been saved."""
         # Between the two renames of a checkpoint that is a folder, the one before has the other name.
         found = (path for path in (self.folder / _NAME, self.folder / f"{_NAME}.before") if path.exists())
         return next((str(path) for path in found), None)

@@ -23,12 +23,12 @@ GIB = 1 << 30
 
 
 class MemoryGuard:
-    """Says to save and end when more than `host_percent` (0-100) of host memory is used, or a GPU is almost full.
+    """Says when to save and stop: more than `host_percent` (0-100) of host memory is used, or a GPU is almost full.
 
-    A GPU is when less than `gpu_free_bytes` of it are free. `gpu_free` returns that for this rank's; without it
-    torch.cuda is asked where the program has imported torch and uses a GPU. Low GPU memory is measured again after gc
-    and `torch.cuda.empty_cache`, as only then is what torch keeps in its cache seen as free. None for a limit leaves it
-    out.
+    A GPU is almost full when less than `gpu_free_bytes` are free. `gpu_free` returns the free bytes of this rank's GPU;
+    without it, torch.cuda is asked if the program has imported torch and uses a GPU. Low GPU memory is measured again
+    after gc and `torch.cuda.empty_cache`, because only then does torch's cache count as free. A limit of None is not
+    checked.
 
         memory = MemoryGuard()
         for step in range(steps):
@@ -37,8 +37,8 @@ class MemoryGuard:
                 save(step)
                 break
 
-    With several ranks the worst decides, by `all_reduce_max` (a rank's number in, the highest of all out) or by
-    torch.distributed where it runs: then all ranks must ask, at the same places.
+    With several ranks the worst one decides, by `all_reduce_max` (takes a rank's number, returns the highest of all) or
+    by torch.distributed if it is running: then all ranks must call this at the same places.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MemoryGuard:
         self._log = SaidOnce()
 
     def should_stop(self) -> str:
-        """Why to save and end now, "" to go on. Once said it stays said."""
+        """Why to save and stop now, "" to continue. Once set, the reason stays."""
         worst = highest_of_all(int(bool(self.reason())), self._all_reduce_max)
         if worst and not self._reason:
             self._reason = "another rank is almost out of memory"
@@ -124,10 +124,10 @@ def _torch_gpu_free() -> Callable[[], float] | None:
 
 
 def host_used_percent(proc: str = "/proc") -> float | None:
-    """Percent (0-100) of the host's memory, or of the tightest limit of a control group (v1, v2) around this process.
+    """Percent (0-100) of the host's memory, or of the tightest control group limit (v1, v2) around this process.
 
-    What the kernel can give back at once (files in its cache) is not used. None where neither can be read, as on a
-    system that is not Linux.
+    Memory the kernel can free at once (cached files) does not count as used. None if neither can be read, for example
+    because the system is not Linux.
     """
     shares = [share for share in (_host_share(proc), *_group_shares(proc)) if share is not None]
     return 100 * max(shares) if shares else None

@@ -23,19 +23,19 @@ _WAIT_SECONDS = 2.0
 
 
 class MetricsWriter:
-    """Appends one line a step to a file, on rank 0 alone; the folder is made.
+    """Appends one line per step to a file, on rank 0 only; creates the folder.
 
-    The file is that of HPCDASH_METRICS unless one is given: what a job's script sets it to, charts read by themselves.
+    The default file is HPCDASH_METRICS; if a job's script sets it, charts find the file by themselves.
 
-    Each line is one write, so that a reader, or a run that is killed, has whole lines. A full disk, a quota or a mount
-    that is lost or hangs never stops the training: it is logged once, and the newest 10 000 lines wait until writing
-    works again. One that hangs is waited for 2 s, once. Where the file is deleted or renamed, a new one is begun within
-    5 s.
+    Each line is a single write, so readers and killed runs have complete lines. A full disk, a quota, or a mount that
+    is lost or hangs never stops the training: it is logged once, and the newest 10 000 lines wait until writing works
+    again. A hanging mount is waited for 2 s, once. If the file is deleted or renamed, a new one is started within 5 s.
 
         metrics = MetricsWriter("metrics.jsonl")
         metrics.write(step, loss=loss, lr=rate)
 
-    Values are numbers, or what has `.item()` as a tensor does; NaN and infinities are written as texts, which is JSON.
+    Values are numbers, or objects with `.item()` such as tensors; NaN and infinities are written as strings, which
+    keeps the line valid JSON.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, rank: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Starts a training's processes on a node, one a GPU, each on the CPUs of one NUMA node."""
+"""Starts a training's processes on a node, one per GPU, each on the CPUs of one NUMA node."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 def spawn(main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, bind_numa: bool = True) -> None:
     """Calls `main(number, *args)` in `nprocs` new processes, numbered from 0, and waits for all of them.
 
-    `main` is a function of a module, and the program calls this below `if __name__ == "__main__":`. With `bind_numa`
-    process i has the CPUs, of those the job has, of NUMA node i × nodes / nprocs, as GPUs are numbered on most hosts;
-    the memory it takes is that node's. One NUMA node is left as it is.
+    `main` is a module-level function, and the program calls `spawn` under `if __name__ == "__main__":`. With
+    `bind_numa`, process i gets the job's CPUs on NUMA node i × nodes / nprocs, as GPUs are numbered on most hosts, and
+    allocates that node's memory. A single NUMA node is left as it is.
 
-    Where one fails, the others are ended: RuntimeError says which and how; its traceback is on stderr. TERM, USR1 and
-    USR2 go on to all of them, and it still waits: what saves then has the time that the scheduler gives.
+    If one process fails, the others are ended: RuntimeError says which one and how; its traceback is on stderr. TERM,
+    USR1 and USR2 are passed on to all of them, and `spawn` keeps waiting, so a save has the time the scheduler gives.
     """
     from multiprocessing import connection, get_context
 

@@ -1,7 +1,7 @@
-"""What `import hpcdash` offers, each name imported when it is first used.
+"""The names of `import hpcdash`, each imported when it is first used.
 
-A job may have hpcdash.job alone: what submits is there by name, so that a module with tasks can be imported, and says
-so when it is called.
+A job may have only hpcdash.job: there the submitting functions exist by name, so that a module with tasks can be
+imported, but raise when called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gets files and folders onto the disk for good: flushed, and under their names only when whole."""
+"""Writes files and folders durably: flushed to disk, and visible under their names only when complete."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _log = SaidOnce()
 
 @contextmanager
 def write_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside to write one file to, which takes its name when the block ends without an error.
+    """A temporary path to write one file to, which gets its final name when the block ends without an error.
 
         with write_whole("model.pt") as beside:
             torch.save(model.state_dict(), beside)
 
-    Whoever reads `path`, at any moment and after any crash, finds the old file or the new one, whole. What it links to
-    is written, not the link, and a file that is there already keeps its mode.
+    Anyone who reads `path`, at any moment and after any crash, finds either the old or the new file, complete. If
+    `path` is a link, its target is written; an existing file keeps its mode.
     """
     from pathlib import Path
 
@@ -110,9 +110,9 @@ def sync_file_system(path: Path) -> None:
 
 
 def relink(path: Path) -> bool:
-    """Has links to what is in a folder, by its full name, stay right when the folder gets another name.
+    """Keep links to absolute paths in a folder valid when the folder is renamed.
 
-    Answers whether there were any.
+    Returns whether there were any.
     """
     is_changed = False
     for base in {os.path.abspath(path), os.path.realpath(path)}:
@@ -128,9 +128,9 @@ def relink(path: Path) -> bool:
 
 
 def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int | str]]]:
-    """The files in a folder by name, with their sizes in bytes, and their CRC-32 where asked for.
+    """The files in a folder by name, with their sizes in bytes, and their CRC-32 if requested.
 
-    Of links what they say: where they lead is not looked at, nor whether anything is there.
+    For links, the link text counts; the target is not looked at and need not exist.
     """
     for folder, below, names in os.walk(path):
         for name in (*below, *names):

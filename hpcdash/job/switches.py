@@ -26,13 +26,13 @@ _WAIT_SECONDS, _WAIT_AT_START_SECONDS = 2.0, 10.0
 
 
 class Switches:
-    """Two files to look for. Paths not given are those of HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH; "" is none.
+    """Two files to check for. Paths default to HPCDASH_KILL_SWITCH and HPCDASH_SAVE_SWITCH; "" means none.
 
-    The kill switch is never deleted here, so that it ends every run that is queued; a person deletes it. The save
-    switch is deleted when it is seen, so that it fires once. A file that cannot be looked at counts as not there, and
-    is logged once; no look raises, and none is waited for longer than 2 s (10 s before the start): where a mount does
-    not answer, the training goes on as if the file were not there, and hears of it when the mount does.
-    Raises ValueError where both are one file: which of the two it means nobody could tell.
+    The kill switch is never deleted here, so that it ends every queued run; a user deletes it. The save switch is
+    deleted when it is seen, so that it fires once. A file that cannot be checked counts as absent and is logged once.
+    No check raises or waits longer than 2 s (10 s before the start): if a mount does not answer, the training continues
+    as if the file were absent, and sees it once the mount answers.
+    Raises ValueError if both are the same file, because its meaning would be ambiguous.
 
         switches = Switches(kill="/scratch/me/KILL", save="/scratch/me/SAVE")
         switches.exit_if_killed()
@@ -43,8 +43,8 @@ class Switches:
             if switches.kill_wanted():
                 break
 
-    With several ranks, rank 0 looks and `all_reduce_max` (a rank's number in, the highest of all out) tells the others:
-    then all ranks must ask, at the same places. torch.distributed is used by itself where it runs.
+    With several ranks, rank 0 checks and `all_reduce_max` (takes a rank's number, returns the highest of all) tells the
+    others: then all ranks must ask, at the same places. torch.distributed is used automatically if it is running.
     """
 
     def __init__(

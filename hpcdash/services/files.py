@@ -48,12 +48,12 @@ _OBSTACLES = {
 
 
 class FileStat(Struct, frozen=True, eq=False):
-    """What a file was at one moment: `identity` tells files apart (device and inode), '' where there is none.
+    """What a file was at one moment: `identity` tells files apart (device and inode), '' if it has none.
 
-    `problem` is '' or says in words why it cannot be read, and `obstacle` which kind that is; `is_missing` is true only
-    where there surely is nothing under its name. `modified_at` is 0 where nobody knows, as of a log that was copied
-    just now. `age_seconds` is since it was written, by the clock there; None where it was not asked for or is not
-    known. Without an identity and a problem it was not looked at. `owner` is an account's name there.
+    `problem` is '' or says in words why it cannot be read, and `obstacle` is the kind; `is_missing` is true only if
+    there certainly is nothing under its name. `modified_at` is 0 if unknown, for example for a log that was just
+    copied. `age_seconds` is the time since it was written, by the clock there; None if it was not requested or is not
+    known. Without an identity and a problem, it was not checked. `owner` is an account's name there.
     """
 
     identity: str = ""

@@ -119,10 +119,10 @@ class Transport(Protocol):
     health: Health
 
     async def connect(self, *, force: bool = False) -> None:
-        """Open the line if it is not open; raises UnreachableError with what was tried and the next step.
+        """Open the connection if it is not open; raises UnreachableError with what was tried and the next step.
 
-        While a transport backs off, or waits for a person to settle something, it raises its last error again; `force`
-        tries all the same.
+        While a transport backs off, or waits for the user to settle something, it raises its last error again; `force`
+        tries anyway.
         """
         ...
 

@@ -52,7 +52,7 @@ class _Gatherer:
 
     def __init__(self, cap_bytes: int, said: Said | None = None, awaited: bytes = b"") -> None:
         self._said = said
-        # Their whole content is had without a copy of it.
+        # BytesIO returns its whole content without copying it.
         self.written = {1: BytesIO(), 2: BytesIO()}
         self.truncated = False
         self._last_bytes_at = time.monotonic()

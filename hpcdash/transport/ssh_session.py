@@ -75,7 +75,7 @@ class RunSession(_MarkedSession):
         super().__init__(command)
         self._said = said
         self._left_bytes = cap_bytes
-        # Their whole content is had without a copy of it.
+        # BytesIO returns its whole content without copying it.
         self._written: dict[int | None, BytesIO] = {None: BytesIO(), asyncssh.EXTENDED_DATA_STDERR: BytesIO()}
         self._last_bytes_at = time.monotonic()
         self._began = asyncio.Event()

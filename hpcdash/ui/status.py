@@ -123,7 +123,7 @@ def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPar
     if (seconds := session.poller.unanswered_seconds()) >= _SLOW_ANSWER_SECONDS:
         return StatusPart(f"no answer for {seconds:.0f} s", "bold")
     if error is not None:
-        # The login node is there; what was asked of it failed.
+        # The login node answers, but the query failed.
         return StatusPart("connected, last answer failed", "bold", "failing")
     return StatusPart(words, "", "ok")
 

@@ -490,7 +490,7 @@ class ReadTableView(TableView):
         return self._read_at
 
     def states_in_lists(self) -> object:
-        """What the lists say of it, comparable with what they said before."""
+        """The view's part of the lists, to compare with the previous one."""
         raise NotImplementedError
 
     def show_read(self) -> None:

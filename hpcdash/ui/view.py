@@ -103,7 +103,7 @@ class View(Widget):
         return ("everyone's" if everyone else "mine",)
 
     def now(self) -> datetime:
-        """The clock of what is shown: a recording's stands still."""
+        """The time of the data shown; in a recording it stands still."""
         return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
 
     @property
@@ -145,7 +145,7 @@ class View(Widget):
         return None
 
     def targets(self) -> Targets:
-        """What an action is for: the marked, else what is pointed at."""
+        """What an action applies to: the marked rows, else the one under the cursor."""
         return Targets()
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
@@ -200,7 +200,7 @@ class View(Widget):
         """The program is ended from outside: keep what a person typed here for the next time."""
 
     def do_escape(self) -> bool:
-        """Clear what can be cleared; False where there is nothing and one goes back."""
+        """Clear what can be cleared; False if there is nothing to clear and the view should close."""
         return False
 
 

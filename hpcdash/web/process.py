@@ -85,7 +85,7 @@ async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None
                 if size > _MOST_PACKET_BYTES:
                     break
                 packet = await stdout.readexactly(size)
-                # All others tell of what is not done here: downloads.
+                # Other kinds are for downloads, which are not supported here.
                 if kind == b"D":
                     await browser.send_bytes(packet)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -67,7 +67,7 @@ def _require(read: Callable[[str], object], text: str) -> None:
 
 
 def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome, ...]:
-    """How each job fared; all the same where the command failed as a whole."""
+    """How each job fared; the same outcome for all if the whole command failed."""
     told: dict[str, Outcome] = {}
     for line in answer.stdout.splitlines():
         found = decoded(line)

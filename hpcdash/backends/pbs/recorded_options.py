@@ -271,7 +271,8 @@ def _variables(text: str) -> dict[str, str]:
 
 
 def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[tuple[str, ...], list[str]]:
-    """(NAME=VALUE of those a person set, the names of those that cannot be said again); None: all there are."""
+    """(NAME=VALUE of the user's variables, names of variables that qsub cannot take again); `named` None: all of
+    them."""
     passed, lost = [], []
     for name, value in variables.items():
         if name.startswith("PBS_O_") or name == MARK_VARIABLE or (named is not None and name not in named):

@@ -245,7 +245,7 @@ def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[
 
 
 def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[str]:
-    """The options as they were given, but for -v (said anew) and, where it is said anew, depend."""
+    """The options as given, without -v and, if `without_depend`, without depend: these are written again."""
     words: list[str] = []
     for option in line.given:
         if option.name == "v":

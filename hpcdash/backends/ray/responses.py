@@ -20,7 +20,7 @@ from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerR
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
 _TOO_MANY = 429
-# Of a traceback so much is looked through.
+# How much of a traceback is searched.
 _MOST_WORDS = 64 * 1024
 _LAST_MILLISECOND = 253_402_300_799_999
 

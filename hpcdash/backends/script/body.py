@@ -559,7 +559,7 @@ def _folders(request: Request, place: Place) -> tuple[str, ...]:
     others = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
     others.append(fixed_part(request.checkpoints))
     others += request.call.sys_path if request.call else ()
-    # Of SOURCE:TARGET neither: what is there is a person's own.
+    # Neither side of SOURCE:TARGET is bound again: the user chose it.
     bound = {path for bind in (request.container.binds if request.container else ()) for path in bind.split(":")[:2]}
     wanted = dict.fromkeys(
         path for path in (request.work_dir, place.folder, *others) if path.startswith("/") and path not in bound

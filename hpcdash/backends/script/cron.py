@@ -115,7 +115,7 @@ def cron_script(job: CronJob, parts: CronParts) -> str:
     return f"{head}\n{_filled(_BEGINNING, values)}{_filled(parts.functions, values)}{_filled(_REST, values)}"
 
 
-# No `set -e`: whatever fails, the rest is done all the same.
+# No `set -e`: after a failure, the rest still runs.
 _BEGINNING = """
 # Submits itself again, then runs every script of a folder. To end it, move this file away.
 self=@SELF@ scripts=@SCRIPTS@ outputs=@OUTPUTS@ name=@NAME@ every=@EVERY@

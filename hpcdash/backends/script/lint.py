@@ -16,7 +16,7 @@ from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import parse_memory
 
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-# Of a long script, so many lines are named.
+# How many lines of a long script are named.
 _MOST_LINES_NAMED = 5
 # Directives are looked for only this far, as where they are explained.
 _MOST_LINES_READ = 2000

@@ -38,7 +38,7 @@ def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
     qos: dict[str, dict[str, None]] = {}
     defaults = {row["defaultaccount"] for row in rows}
     for row in rows:
-        # Without an association on this cluster there is a row all the same.
+        # sacctmgr prints a row even if there is no association on this cluster.
         if row["account"]:
             names = [row["defaultqos"], *row["qos"].split(",")]
             qos.setdefault(row["account"], {}).update(dict.fromkeys(name for name in names if name))

@@ -124,7 +124,7 @@ def reason_hint(state: str, reason: str | None) -> str:
 
 
 def _nodes_hint(said: str) -> str:
-    """Of what is said after ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `, Reserved for …`."""
+    """Explains what follows ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `, Reserved for …`."""
     if "maintenance" in said:
         return "would run into maintenance on the nodes it could use; a shorter time limit may let it start before"
     if "reserved for other" in said:

@@ -90,9 +90,9 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
 
 
 def parse_running(answer: Answer, *, asked: Usage) -> Usage:
-    """`asked` with what the running steps use; raises SchedulerRefused for another person's job.
+    """`asked` with what the running steps use; raises SchedulerRefused for another user's job.
 
-    sstat exits 0 whatever went wrong; without a line on stdout its words tell.
+    sstat always exits 0; if stdout is empty, its stderr tells what went wrong.
     """
     require_success(answer)
     words = answer.stderr.decode("utf-8", "replace")

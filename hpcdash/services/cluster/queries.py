@@ -16,7 +16,7 @@ from hpcdash.transport.base import Said, Transport
 
 T = TypeVar("T")
 WINDOW_SECONDS = 60.0
-# Of the ceiling reads of files leave so much for questions, and get so much whatever is asked.
+# File reads leave this many commands of the ceiling for queries, and always get at least this share.
 _LEFT_FOR_QUESTIONS = 2
 _LEAST_READS_SHARE = 0.25
 

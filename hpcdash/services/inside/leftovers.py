@@ -128,7 +128,8 @@ LIST_LEFTOVERS = InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "list", ""))
 
 
 async def list_command(store: ClusterStore) -> InsideCommand:
-    """What lists them. Asks the cluster anew which of the person's jobs have not ended; raises where it cannot tell."""
+    """The command that lists them. Queries which of the user's jobs are unfinished; raises if the cluster cannot
+    tell."""
     return InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "list", await _numbers(store)))
 
 

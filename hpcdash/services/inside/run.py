@@ -169,7 +169,7 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
 
 
 def _silence(node: str, words: str) -> str:
-    """Why nothing came from a node: what was said of it, else what was said at all."""
+    """Why a node sent nothing: the last line that names it, else the last line."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     own = [line for line in lines if node in line.replace(":", " ").split()]
     return f"no answer ({(own or lines)[-1]})" if lines else "no answer"

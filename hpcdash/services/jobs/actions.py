@@ -238,7 +238,7 @@ class _Run:
                 self._learn(after for after, before in zip(kept, outcomes, strict=True) if after != before)
 
     async def _answer(self, command: ActionCommand) -> Answer:
-        """A command's answer. What it said is in there, and told before where it goes on after it said it."""
+        """A command's answer with all of its output; if it runs for long, lines are passed on as they arrive."""
         if self._heard is None:
             return await self._store.act(command)
         said = bytearray()

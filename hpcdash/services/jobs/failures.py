@@ -23,7 +23,7 @@ from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.locate import files_of
 
 Row = Mapping[str, Any]
-# Of a job that was cancelled or made way, who did that is known: its last words tell nothing of it.
+# For cancelled and preempted jobs it is known who ended them; their last lines do not explain it.
 FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED, JobState.GONE})
 # 500 lines of 260 bytes.
 _END_BYTES = 128 * 1024

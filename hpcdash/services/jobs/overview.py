@@ -104,7 +104,7 @@ def _whole_array(job_id: str, tables: Sequence[KnownTable], ended_tasks: pa.Tabl
     # An answer on the past tells nothing of the tasks that live.
     living = next((rows for rows, is_complete in of_it if is_complete), some[0])
     rows = first_of_each_id([living, *(rows.filter(are_in(rows, ENDED)) for rows in some)])
-    # One row is no array to fold; it stands for the whole all the same.
+    # A single row is not folded as an array, but here it stands for the whole array.
     summary: Row = fold(rows).slice(0, 1).to_pylist()[0]
     return {**summary, "id": job_id, "array_id": job_id, "array_task": None}
 

@@ -164,7 +164,7 @@ class TriageReader:
         self.triage: Triage | None = None
         self.is_reading_logs = False
         self._changed = changed
-        # By task and end: a task that was requeued and ended anew has written anew.
+        # Keyed by task and end: a task that was requeued and ended again has written new lines.
         self._lines: _Lines = {}
         self._paths: _Paths | None = None
 

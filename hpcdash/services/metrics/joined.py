@@ -89,8 +89,8 @@ class _Part(Struct, frozen=True):
 
 
 class JoinedRun:
-    """The attempts of several logs, oldest first, also where those of one are between those of another. Reads the logs
-    when asked, and holds nothing of them but that order."""
+    """The attempts of several logs, oldest first, even if those of one lie between those of another. Reads the logs
+    when asked, and holds only that order."""
 
     def __init__(self, logs: Sequence[MetricLog]) -> None:
         self._logs = tuple(logs)

@@ -114,7 +114,7 @@ async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
 async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None) -> MetricPlaces:
     begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
     begun += [one for one in tasks.ended if one["_tasks"] == 1 and _has_run(one)]
-    # In the order of their numbers, besides those that were requeued; the last start of these is known.
+    # In task order; requeued tasks by their last start, if all starts are known.
     begun.sort(key=lambda one: int(one["_task"] or 0))
     if all(one["started_at"] for one in begun):
         begun.sort(key=lambda one: one["started_at"])

@@ -140,7 +140,7 @@ class MetricSource:
             end = await self._chunk("end", 0, length)
 
     async def read_new(self) -> bool:
-        """Read what was added, at most NEW_BYTES of it, or what is there now instead; whether anything was."""
+        """Read what was appended, at most NEW_BYTES, or a file that replaced it; returns whether there was anything."""
         async with self._forwards:
             return await self._read_new()
 
@@ -186,7 +186,7 @@ class MetricSource:
         return True
 
     async def _read_again(self) -> bool:
-        """Read forwards what was read under another header than its own, beside what is there until all of it is."""
+        """Read again, forwards, what was read under a wrong header; the old points stay until that is done."""
         begin, generation = self._again_from, self._generation
         if begin is None:
             return True

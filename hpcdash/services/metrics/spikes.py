@@ -180,7 +180,7 @@ def levels_of(blocks: Blocks) -> Levels:
         scatter = _median_around(np.abs(blocks.medians - middles)[:around], _SCATTER_BLOCKS)
         between = np.append(scatter, np.full(middles.size - around, scatter[-1]))
     noises = np.maximum(MAD_TO_SIGMA * np.fmax(within, between), LEAST_NOISE * np.abs(middles) + 1e-12)
-    # Of the first block alone a rise is told by its own line.
+    # In the first block, only its own slope reveals a rise.
     steepness = np.concatenate((np.maximum(blocks.slopes[:1], 0), np.diff(blocks.medians) / BLOCK))
     steepness = np.concatenate(([0.0], np.where(steepness > 0, 2 * steepness, steepness)[:-1]))
     expected = np.concatenate((blocks.medians[:1], blocks.medians[:-1])) + BLOCK * steepness
@@ -252,7 +252,7 @@ def find_spikes(x: Floats, values: Floats, before: SpikeAnalysis = NOTHING_ANALY
     begin = max(before.points // BLOCK - _AGAIN_BLOCKS, 0) * BLOCK
     limits, judged = before.limits, before.limits_points
     if values.size > 1.2 * judged:
-        # The tail of the noise is measured anew once there is a fifth more of it.
+        # Measure the tail of the noise again once there is a fifth more data.
         limits, judged = _limits_of(values, blocks, levels), values.size
     kept = [finding for finding in before.findings if finding.step_to is not None and finding.step_from < x[begin]]
     again_from = max((finding.step_to or 0.0 for finding in kept), default=-np.inf)

@@ -50,7 +50,7 @@ _MILLI = re.compile(r"(?<![a-z])(?:ms|msec|milliseconds?)(?![a-z])")
 _EVALUATION = re.compile(r"\b(?:eval|valid|val|validation|test|predict)")
 # What is seen counts where the log says another pace than it by more than this factor.
 CLEARLY = 1.5
-# Growth tells a pace after so long and so many changes: what a program writes may come in pieces.
+# Growth indicates a pace only after this long and this many changes, because programs may write in bursts.
 LEAST_GROWTH_SECONDS, LEAST_CHANGES = 5.0, 4
 _MOST_STANDS = 600
 # A job's age tells a pace once its start is a small part of it.

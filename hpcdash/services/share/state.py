@@ -245,9 +245,8 @@ def build_state(
 
 
 def publish(state: Pool, file: Path) -> None:
-    """Put a pool's state in the place of the last one, readable by everybody; of one's own files nothing else is
-    replaced, wherever a folder that others may write to leads. Raises HpcdashError.
-    """
+    """Replace a pool's published state, readable by everybody. No other file of one's own is replaced, even through a
+    folder that others can write to. Raises HpcdashError."""
     content = msgspec.json.encode(state)
     if len(content) >= MOST_BYTES:
         short = tuple(msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks)

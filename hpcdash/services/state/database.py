@@ -191,7 +191,7 @@ class StateDatabase:
             try:
                 self._migrate(connection)
             except sqlite3.OperationalError as error:
-                # The disk is full or read-only: what is there can be read all the same.
+                # The disk is full or read-only, but the file can still be read.
                 if is_write or _is_of_lock(error.sqlite_errorcode):
                     raise
                 if connection.in_transaction:

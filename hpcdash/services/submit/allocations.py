@@ -119,9 +119,9 @@ class Allocation(Struct, frozen=True):
 
 
 async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
-    """A job as an allocation, by where its log is; whether it is one is found out by what is asked of it.
+    """A job as an allocation, located through its log. Whether it really is one shows when it is used.
 
-    Raises UsageError for another's job, and many jobs.
+    Raises UsageError for another user's job, and for IDs that stand for many jobs.
     """
     if holds_many(job_id):
         raise UsageError(f"{visible(job_id)} is many jobs, and no allocation for runs")

@@ -99,7 +99,7 @@ class LaunchState(Struct, frozen=True):
 
     @property
     def status(self) -> LaunchStatus:
-        """Of an array what most of it comes to: it runs while anything does, and failed where anything did."""
+        """An array's most telling status: running while any task runs, failed if any task failed."""
         if self.tasks is None:
             # What the scheduler has just taken waits.
             return LaunchStatus.PENDING if self.launch.stage is Stage.SUBMITTED else LaunchStatus.UNKNOWN
@@ -285,7 +285,7 @@ class LaunchService:
     async def _planned(
         self, request: Request, files: Mapping[str, bytes]
     ) -> tuple[SubmissionPlan, LaunchRecord, Sequence[str]]:
-        """What submits a request, what is remembered of it, and what else is to be said of it."""
+        """The plan that submits a request, the record to keep, and notes for the user."""
         text = request_text(request, site=self._launches.settings.site)
         if self._store.backend.submit.request is None:
             planned = await self._launches.plan(request, text, files)

@@ -31,9 +31,9 @@ class Selection(Struct, frozen=True):
 
 
 def select_nodes(where: str, rows: Sequence[Row], queue: str, queues: Collection[str] = ()) -> Selection:
-    """The idle nodes of a queue, or those that are named: `n01,n[03-07]`. Raises UsageError where there are none.
+    """The idle nodes of a queue, or nodes given by name: `n01,n[03-07]`. Raises UsageError if there are none.
 
-    Of one of `queues` that no node is bound to, those that are bound to none.
+    For one of `queues` that no node is bound to, these are the nodes bound to no queue.
     """
     of_queue = [row for row in rows if where in (row["queues"] or ())]
     of_queue = of_queue or [row for row in rows if where in queues and not row["queues"]]

@@ -344,9 +344,9 @@ def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]
 
 
 async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
-    """Looks for the submissions of the last day whose outcome nobody saw; a sentence for each of what became of it.
+    """Resolve the last day's submissions whose outcome nobody saw; returns one sentence for each.
 
-    Asks nothing where there is none; raises nothing of HpcdashError.
+    Queries nothing if there are none, and never raises HpcdashError.
     """
     said = []
     for entry in await asyncio.to_thread(unsettled_today, store, journal):

@@ -147,7 +147,7 @@ class JobSwitches:
         return ""
 
     def forget(self, switch: Switch) -> str:
-        """Keep no path for its job and those of the job's name; in words what came of it."""
+        """Forget the paths remembered for its job and for jobs of that name; returns what happened, in words."""
         try:
             kept = self.names.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
         except StateUnusable as error:
@@ -199,8 +199,8 @@ class JobSwitches:
         return Namesakes(tuple(found), note or ("1 other job was not checked for this switch" if others else ""))
 
     def _candidates(self, switch: Switch) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
-        """(job or array, its living rows, what is remembered of it) of those that may name the same file, those of the
-        same name first; and how many jobs are not looked into."""
+        """(job or array, its living rows, what is remembered about it) for each that may name the same file, those with
+        the same name first; and how many jobs are not checked."""
         own = _unit(switch.rows[0]) if switch.rows else array_of(switch.job_id)
         living = living_table(self.store)
         is_other = pc.not_equal(living["_unit"], own)
@@ -315,7 +315,7 @@ class JobSwitches:
         return SwitchProgress() if since is None else progress_of(await self.jobs_now(job_ids), since)
 
     async def carry_out(self, switch: Switch, plan: Plan) -> Report:
-        """Run a plan; where nobody knows what came of it, it is said how to look."""
+        """Run a plan; if its outcome is unknown, the report says how to check."""
         report = await self.actions.run(plan)
         look = f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} --status"
         outcomes = tuple(

@@ -146,12 +146,13 @@ class Alerts(Struct, frozen=True):
         unknown: Collection[str] = (),
         ending_of: EndingOf = is_over,
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
-        """(the next state, what there is to tell in the order of told_first); that of the findings means nothing.
+        """Returns (the next state, what to report in the order of told_first); the order of the findings does not
+        matter.
 
-        `unknown` are keys, rules as finding_key(rule), or all of a rule's about a subject as finding_key(rule, subject,
-        ANY_ASPECT), that could not be looked at this time: what is wrong with them stays so. `ending_of` says why
-        something is found no more. In quiet hours and while snoozed all is kept back, and told afterwards where it
-        still holds.
+        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as finding_key(rule, subject,
+        ANY_ASPECT), that could not be checked this time: their state does not change. `ending_of` says why something is
+        no longer found. In quiet hours and while snoozed everything is held back, and reported afterwards if it still
+        applies.
         """
         settings = settings or AlertSettings()
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}

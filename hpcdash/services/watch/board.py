@@ -75,7 +75,7 @@ class WatchBoard:
         return until if until > self._store.clock.now() else None
 
     async def read_again(self) -> None:
-        """Take in what is to be watched where that was written anew; where it cannot be read all stays as it was."""
+        """Apply the configuration if it was changed; if it cannot be read, keep the old one."""
         async with self._step:
             try:
                 settings = await asyncio.to_thread(self._reread)

@@ -280,7 +280,7 @@ class Watching(Endings):
             state.unseen.pop(job_id, None)
             own = asked & set(state.logs_of.get(job_id, ()))
             if own and not own & seen:
-                # It may have been started anew elsewhere: where it writes is asked again.
+                # It may have been restarted elsewhere, so ask again where it writes.
                 del state.hosts[job_id]
                 state.logs_of.pop(job_id, None)
                 state.unseen[job_id] = f"its log is missing on {host}, where it should stay until it ends"

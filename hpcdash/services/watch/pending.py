@@ -165,7 +165,8 @@ def new_of(plan: NotificationPlan, events: Sequence[AlertEvent], now: float) -> 
 
 
 def again_of(plan: NotificationPlan, told: Collection[str], now: float) -> tuple[tuple[str, AlertEvent], ...]:
-    """(channel, what it is told that others know already); `told` are the keys of what nobody has taken yet."""
+    """(channel, what is sent to it although others already know it); `told` are the keys that no channel has
+    taken yet."""
     return tuple(
         (channel, event_of(one, now)) for channel, sends in plan.sends.items() for one in sends if one.key not in told
     )

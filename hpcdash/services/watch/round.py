@@ -45,14 +45,14 @@ async def watch_round(
     dry_run: bool = False,
     sleep: Sleep | None = None,
 ) -> RoundReport:
-    """One round, by itself: all it knows of earlier ones is in `files`; `shared` are the pools shared there. With
-    `dry_run` nobody is told and nothing is written; raises HpcdashError where another looks after the cluster or that
-    cannot be made sure of.
+    """Run one independent round: everything it knows of earlier ones is in `files`; `shared` are the pools shared
+    there. With `dry_run`, nobody is notified and nothing is written. Raises HpcdashError if another process watches the
+    cluster, or if that cannot be determined.
 
-    Where the state cannot be written all the same is told, for it may be the full disk that is to be told: once, as
-    long as the same `files` are given, and that it cannot be written is a problem of the first such round. A run that
-    knows nothing of this one (`--once`) finds noted on the lock what was told, and where that is just what it would
-    tell it tells nobody; where that cannot be noted either, or something has come on top, all is told again.
+    If the state cannot be written, alerts are sent anyway, because the full disk may be the alert: once, as long as the
+    same `files` are passed. The failed write is a problem of the first such round. A separate run (`--once`) finds on
+    the lock what was sent, and sends nothing if it would send exactly that. If that cannot be recorded either, or
+    something is new, everything is sent again.
     """
     with contextlib.nullcontext() if dry_run else files.alone():
         state, problem = files.read()

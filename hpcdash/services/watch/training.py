@@ -30,7 +30,7 @@ MOST_STANDS = 12
 OVERLAP_BYTES = 16 << 10
 # A log that was not written to for so long holds nothing back.
 QUIET_SECONDS = 5.0
-# A claimed pace that is so many times what was seen for so long is another one.
+# A claimed pace that differs from the observed one by this factor, over this long, is not trusted.
 _CLEARLY = 1.5
 _SEEN_SECONDS = 60.0
 _LOSSES = ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy")

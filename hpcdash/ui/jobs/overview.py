@@ -54,7 +54,8 @@ _LINES_FOR_CHART = 22
 _CHART_LINES = 5
 # A pane of so many lines says where the log is and what was submitted.
 _LINES_FOR_FILES = 14
-# Of so many failed tasks whose paths the list tells, the logs are read with the same command; so many groups are shown.
+# Logs of at most this many failed tasks, whose paths the list has, are read with the same command; at most this many
+# groups are shown.
 _MOST_FAILED_LOGS = 8
 _MOST_GROUPS = 4
 
@@ -277,7 +278,7 @@ class JobOverview(Vertical):
             self.run_worker(self._recall_waits(self._row), group="waits", exclusive=True)
 
     async def _recall_waits(self, row: Row) -> None:
-        """From what is on this machine: nothing is asked."""
+        """Uses only what is stored on this machine."""
         from hpcdash.services.jobs.overview import recall_waits
 
         self._waits_of = str(row["id"]), await recall_waits(self._session.store, row)

@@ -262,7 +262,7 @@ class JobsView(TableView):
         }
 
     def _known_exceptions(self) -> tuple[str, ...]:
-        """Of the arrays that differ, those that are still there; all of them where no list is known."""
+        """Arrays folded unlike the rest that still exist; all of them if there is no list."""
         table = self.source() if self._exceptions else None
         known = self._exceptions if table is None else frozenset(table["array_id"].unique().to_pylist())
         return tuple(sorted(self._exceptions & known))

@@ -160,7 +160,7 @@ class LogLines(Widget, can_focus=True):
         return cut
 
     def _highlights(self, text: str, first: int, last: int) -> list[Part]:
-        """Of a line without colours of its own, in those of the theme; none under NO_COLOR."""
+        """Theme colours for a line that has none of its own; no colours under NO_COLOR."""
         if self.app.no_color:
             return []
         begin = max(0, first - _HIGHLIGHT_MARGIN)

@@ -595,7 +595,7 @@ def _format_following(viewport: Viewport, has_ended: bool) -> str:
 
 
 def bar_text(name: Part, host: str, parts: list[Part], said: str, width: int) -> Text:
-    """All of it in one line of `width` cells; where not everything can be told, what is `said` comes first."""
+    """Everything in one line of `width` cells; if it does not fit, `said` comes first."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(*name)
     if host:

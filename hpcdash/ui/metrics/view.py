@@ -357,7 +357,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self._move_height(0.0, factor)
 
     def _move_height(self, part: float, factor: float, panel: int | None = None) -> None:
-        """Another y range of a panel: moved by a part of it, and so many times as high."""
+        """Give a panel another y range: shifted by a fraction of it, and scaled by `factor`."""
         if not self._has_panels():
             return
         at = self.state.panel if panel is None else panel

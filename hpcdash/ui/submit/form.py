@@ -18,7 +18,7 @@ from textual.widgets import Input, Static, TextArea
 from hpcdash.domain.text import visible
 from hpcdash.services.submit.form_fields import GROUPS, YES, FieldKind, FormField, FormGroup, Way
 
-# What completes a field: the values there are, those that begin with what stands there first.
+# Returns the completions of a field, those that begin with its text first.
 Values = Callable[[str], Sequence[str]]
 _MOST_LINES = 6
 _LONGEST_LINE = 4000

@@ -400,7 +400,7 @@ class ClusterAnswer:
         try:
             missing = await missing_paths(self._store, looked.request)
         except HpcdashError as error:
-            # It is asked whether to submit all the same.
+            # The user is still asked whether to submit.
             if not switch:
                 return
             words = f"whether the kill switch {switch} is set is not known: {error.message}"
@@ -442,7 +442,7 @@ class ClusterAnswer:
         return text
 
     def format_known_start(self, looked: FormPreview, zone: tzinfo | None) -> str:
-        """`start: now on g1`; '' where nothing is known of what stands there now."""
+        """`start: now on g1`; '' if nothing is known for the form as it is now."""
         is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
         return self.format_start(looked, zone).plain.partition(";")[0] if is_told else ""
 

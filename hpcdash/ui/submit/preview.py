@@ -142,7 +142,7 @@ def preview_request(draft: Draft, launches: Launches, offers: Offers, root: str,
     problems = dict(reading.problems)
     request = reading.request
     if request is None and set(problems) == {"command"} and problems["command"].startswith(MISSING):
-        # What else is asked for is shown all the same.
+        # The rest of the request is still shown.
         request = read_form(replace(draft, texts={**draft.texts, "command": _NO_COMMAND_YET}), site).request
     if request is None:
         _complain_of_the_rest(draft, problems, launches, offers)

@@ -425,7 +425,7 @@ class SwitchDialog(Dialog[None]):
         self.run_worker(self._carry_out(plan), group="switch")
 
     async def _carry_out(self, plan: Plan) -> None:
-        """Do it; the queue is asked sooner for what came of it."""
+        """Carry out the plan, and poll the queue early for its effect."""
         if not await self.tracker.carry_out(plan):
             return
         if self.is_live:

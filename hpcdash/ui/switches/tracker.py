@@ -120,7 +120,7 @@ class SwitchTracker:
         switch = self.switch
         if switch is None or not switch.path:
             return
-        # The rows that are asked for here are those that a person sees, however old those of `switch` are.
+        # Ask for the rows the user sees, even if those of `switch` are older.
         namesakes = await self.switches.namesakes(replace(switch, rows=self.living or switch.rows))
         if self.switch is not switch:
             return
@@ -187,7 +187,7 @@ class SwitchTracker:
         return snapshot is None or store.clock.now() - snapshot.taken_at > 2 * LOOK_SECONDS
 
     async def _fetch_jobs(self, switch: Switch, *, is_asked: bool) -> None:
-        """Which of its jobs live and how the others fared; asked where the lists do not tell what is known of it."""
+        """Find out which jobs are alive and how the others ended; queries only if the lists do not show it."""
         known = count_jobs(self.living)
         is_same = not self._lists_differ and self.progress.total >= self._most_jobs
         is_told = self._dropped_at is None or self.progress.total > 0

@@ -111,7 +111,7 @@ class Tour(Line):
             self._ended()
 
     def performed(self, action: str) -> None:
-        """A person did something: the hint that told of it is done with."""
+        """The user did something: a hint about it is no longer needed."""
         if self._shown_hint is not None and action in self._shown_hint.done_by:
             self.go_on()
 

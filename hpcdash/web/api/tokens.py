@@ -39,7 +39,7 @@ class Tokens:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._stamp: tuple[int, ...] = ()
-        # By the digest of the token: how long a comparison takes tells nothing of it.
+        # Keyed by the token's digest, so that comparison time reveals nothing about the token.
         self._clients: Mapping[bytes, Client] = {}
 
     def find(self, token: str) -> Client | None:

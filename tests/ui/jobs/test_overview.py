@@ -116,7 +116,7 @@ async def test_an_array_says_how_many_tasks_are_in_which_state_and_which_keys_he
         array = next(one for one in ids_of(app) if one.startswith("13"))
         rows_of(app).move_to(array)
         await until(pilot, lambda: "─ 13 lr-sweep" in screen_text(app), "the array")
-        assert "group failures by cause" in screen_text(app)
+        await until(pilot, lambda: "group failures by cause" in screen_text(app), "the keys that help")
 
 
 async def test_an_array_shows_the_log_of_its_first_task_that_runs() -> None:

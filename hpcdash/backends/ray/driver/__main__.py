@@ -171,7 +171,7 @@ class SliceRun:
             try:
                 outcome = self.attempt(slices)
             finally:
-                # With those that it grows by it keeps those that it has.
+                # If it grows, it keeps the slices it already has.
                 kept = [*slices, *self.more] if self.more else []
                 self.more = []
                 for held in () if kept else slices:

@@ -75,7 +75,7 @@ def outcome_of_exit(worker: str, code: int, *, is_preempted: bool) -> Outcome:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> Outcome:
-    """Of all workers together: one that was preempted outranks those that failed, cancelled ones count as neither."""
+    """The outcome of all workers: a preempted one outranks failed ones, and cancelled ones count as neither."""
     for kind in (PREEMPTED, FAILED):
         for outcome in outcomes:
             if outcome.kind == kind:

@@ -67,7 +67,7 @@ class ChartRequest(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The metrics chosen, those that there are; the main one where none is."""
+        """The chosen metrics that exist; the main one if none does."""
         known = self.all_names
         chosen = tuple(name for name in self.state.names if name in known)
         # Of the run itself rather than of those over it, where it has any.

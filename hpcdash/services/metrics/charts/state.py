@@ -134,7 +134,7 @@ class PanelPlace(Struct, frozen=True):
 
 
 class Picture(Struct, frozen=True):
-    """Lines of a width, what is where on them, and what is to be said of it."""
+    """Lines of equal width, what is where on them, and notes on the picture."""
 
     lines: tuple[Line, ...] = ()
     panels: tuple[PanelPlace, ...] = ()

@@ -44,7 +44,7 @@ def ready_behind(chain: JobChain, reasons: ReasonsPart) -> int:
 
 
 def _waiting(chain: JobChain, reasons: ReasonsPart) -> tuple[int, int, int]:
-    """(those that will start, those that are held, those that never will) of a chain's jobs and tasks that wait."""
+    """Count a chain's waiting jobs and tasks: (those that will start, those that are held, those that never start)."""
     waiting = [row for row in chain.rows if row["state"] in WAITING]
     held = sum(row["_tasks"] or 1 for row in waiting if row["state"] == JobState.HELD)
     never = sum(row["_tasks"] or 1 for row in waiting if reasons.never_starts(row["state"], row["reason"]))
