@@ -133,7 +133,7 @@ def submitted_request(
     for name in _REFUSED:
         if getattr(request, name) != getattr(_USUAL, name):
             key = {"limit_seconds": "time"}.get(name, name)
-            raise UsageError(f"{key}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
+            raise UsageError(f"{key}: Ray jobs have no such setting", "Leave it out, or submit to another cluster.")
     if request.launcher is not Launcher.PLAIN:
         raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
     name = request.name or request.slice or "job"

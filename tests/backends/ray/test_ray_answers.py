@@ -165,7 +165,7 @@ def test_a_ray_that_is_too_old_is_refused_by_its_version() -> None:
 def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(UsageError, match="no way to hold"):
         BACKEND.actions.commands(ActionRequest(Verb.HOLD, ("raysubmit_a",)))
-    with pytest.raises(UsageError, match="array: Ray's jobs have none"):
+    with pytest.raises(UsageError, match="array: Ray jobs have no such setting"):
         BACKEND.submit.submission(Submission(b"true\n", "a.sh", array="1-3"))
 
 
@@ -173,7 +173,7 @@ def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
     assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
     [outcome] = command.read(told(b"Traceback\nRuntimeError: Request failed with status code 404", 500))
-    assert (outcome.done, outcome.words) == (False, "Ray finds no job to stop whose id has /?")
+    assert (outcome.done, outcome.words) == (False, "Ray cannot stop a job whose ID contains /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:
@@ -393,8 +393,8 @@ def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
             {"hpcdash-run.sh": SentFile(b"")},
             "files: hpcdash-run.sh is a name of hpcdash's own",
         ),
-        (Request(command="true", begin="+2h"), {}, "begin: Ray's jobs have none"),
-        (Request(command="true", queue="x"), {}, "queue: Ray's jobs have none"),
+        (Request(command="true", begin="+2h"), {}, "begin: Ray jobs have no such setting"),
+        (Request(command="true", queue="x"), {}, "queue: Ray jobs have no such setting"),
     ],
     ids=("own name", "begin", "queue"),
 )

@@ -273,9 +273,9 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('array = "1-4"', "array: Ray's jobs have none"),
-        ('time = "2h"', "time: Ray's jobs have none"),
-        ('queue = "gpu"', "queue: Ray's jobs have none"),
+        ('array = "1-4"', "array: Ray jobs have no such setting"),
+        ('time = "2h"', "time: Ray jobs have no such setting"),
+        ('queue = "gpu"', "queue: Ray jobs have no such setting"),
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices: of which type"),
         ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
