@@ -391,7 +391,7 @@ def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
         (
             Request(command="true"),
             {"hpcdash-run.sh": SentFile(b"")},
-            "files: hpcdash-run.sh is a name of hpcdash's own",
+            "files: hpcdash uses the name hpcdash-run.sh itself",
         ),
         (Request(command="true", begin="+2h"), {}, "begin: Ray jobs have no such setting"),
         (Request(command="true", queue="x"), {}, "queue: Ray jobs have no such setting"),
@@ -404,6 +404,11 @@ def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
     assert BACKEND.submit.request is not None
     with pytest.raises(UsageError, match=words):
         BACKEND.submit.request(request_, b"PK", "hpcdash:1", files)
+
+
+def test_a_list_over_the_cap_is_said_to_be_too_large() -> None:
+    with pytest.raises(UnreadableOutput, match="larger than the 1000B that are read"):
+        BACKEND.queue.jobs(JobScope()).parse(Told(0, b"200 990 -\n" + b"[" * 990, truncated=True))
 
 
 def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on() -> None:
