@@ -292,7 +292,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
     return HttpTransport(
         cluster.url,
         headers=_token(cluster),
-        connect=login.open_connection if isinstance(login, SshTransport) else None,
+        login=login if isinstance(login, SshTransport) else None,
         log_request=backends[0].logs.request,
         file_readers={**FILE_READERS, FACTS_SCRIPT: facts_log_positions},
         shell=login,

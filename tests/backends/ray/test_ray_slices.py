@@ -139,6 +139,7 @@ OFFERED = Offers(
             OFFERED,
             ["slots: no node has 65 CPUs now, at most 64: the job waits for one"],
         ),
+        ("slots = 2", OFFERED, ["slots: no node has 2 GPUs now: the job waits for one"]),
         ('slot_type = "cuda"\nslots = 1', OFFERED, ["slots: no node has 1 GPU now: the job waits for one"]),
         ('memory = "300G"', OFFERED, ["memory: no node has 300G now, at most 256G: the job waits for one"]),
     ],
@@ -214,9 +215,7 @@ def test_podman_runs_the_container_where_it_is_asked_for_and_pulls_the_image_ane
 
 
 def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
-    files, body, shown = submitted(
-        'command = "echo $A"\nslots = 2\nslot_type = "cuda"\n[environment]\nA = "$(touch x)"\n'
-    )
+    files, body, shown = submitted('command = "echo $A"\nslots = 2\n[environment]\nA = "$(touch x)"\n')
     assert body["entrypoint_num_gpus"] == 2
     assert body["entrypoint"] == "bash hpcdash-run.sh"
     assert b"export A='$(touch x)'\necho $A\n" in files["hpcdash-run.sh"]
@@ -273,9 +272,11 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('array = "1-4"', "array: Ray's jobs have none"),
-        ('time = "2h"', "time: Ray's jobs have none"),
-        ('queue = "gpu"', "queue: Ray's jobs have none"),
+        ('array = "1-4"', "array: Ray jobs have no such setting"),
+        ('time = "2h"', "time: Ray jobs have no such setting"),
+        ('slots = 4\nslice = "v4-8"', "slots: a slice gives each worker a whole machine"),
+        ('memory = "4G"\nslice = "v4-8"', "memory: a slice gives each worker a whole machine"),
+        ('queue = "gpu"', "queue: Ray jobs have no such setting"),
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices: of which type"),
         ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
