@@ -192,7 +192,8 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     slice_b = ray.add_slice("v4-16", "slice-b")
     job_id = submit(
         program,
-        f'echo "$WORLD_SIZE $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n'
+        f'echo "$WORLD_SIZE $MASTER_ADDR $PWD $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" '
+        f">{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n"
         f"mv {tmp_path}/.$HPCDASH_ATTEMPT-$RANK {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
         f"echo step $HPCDASH_ATTEMPT loss $((100 - HPCDASH_ATTEMPT))\n"
         f"while [ ! -e {tmp_path}/over ]; do sleep 0.2; done",
@@ -212,7 +213,7 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
         return found()
 
     first = begun(4, after=0)
-    assert sorted((tmp_path / f"{first}-{rank}").read_text().split()[1:] for rank in range(4)) == [
+    assert sorted((tmp_path / f"{first}-{rank}").read_text().split()[3:] for rank in range(4)) == [
         ["0", "2"],
         ["0", "2"],
         ["1", "2"],
@@ -236,6 +237,11 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     words = log(program, job_id)
     assert "preempted: slice-b, it goes on with more slices" in words
     assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
+    # The first worker is where the others look for it: a node's files are in a folder of its place.
+    for file in tmp_path.glob("[0-9]*-0"):
+        master, folder = file.read_text().split()[1:3]
+        place = Path(folder).relative_to(ray.folder).parts[0]
+        assert master == f"127.0.0.{int(place) + 1}"
     # What was written on the node that was lost is still there, and each worker's lines can be read alone.
     assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", f"attempt{first}.worker3").text
     assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", "worker0").text

@@ -25,7 +25,6 @@ from hpcdash.backends.ray.driver.outcomes import (
     may_grow,
     outcome_of_error,
     outcome_of_exit,
-    pause_seconds,
     size_to_take,
     slice_of,
     slice_problem,
@@ -103,6 +102,7 @@ OFFERED = Offers(
         QueueOffer("CPU", nodes=3, cpus_per_node=64, memory_per_node_bytes=256 << 30),
         QueueOffer("TPU-v4-256-head", nodes=2),
         QueueOffer("TPU-v4-16-head", nodes=1),
+        QueueOffer("TPU", nodes=64, gpus_per_node=4),
         QueueOffer("slice-a", nodes=2),
     )
 )
@@ -131,6 +131,11 @@ OFFERED = Offers(
             'slice = "v4-16"\nnum_slices = [4, 2]',
             OFFERED,
             ["num_slices: the cluster has 1 slice of v4-16 now: the job waits for 2"],
+        ),
+        (
+            'slice = "v4-16"\ntpus_per_worker = 8',
+            OFFERED,
+            ["tpus_per_worker: no node has 8 TPUs now, at most 4: the job waits for one. Write tpus_per_worker = 4"],
         ),
         ('slice = "v4-8"', Offers(), []),
         ('slot_type = "cpu"\nslots = 64', OFFERED, []),
@@ -292,6 +297,7 @@ def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str
     [
         (["NodeDiedError", "RayError"], "preempted"),
         (["WorkerCrashedError", "RayError"], "preempted"),
+        (["TaskUnschedulableError", "RayError"], "preempted"),
         (["ActorDiedError", "RayActorError", "RayError"], "preempted"),
         (["RayTaskError", "RayError"], "failed"),
         (["OutOfMemoryError", "RayError"], "failed"),
@@ -344,11 +350,23 @@ def test_one_preempted_worker_outranks_those_that_failed(kinds: list[str], kind:
 def test_preemptions_and_failures_are_counted_apart() -> None:
     attempts = Attempts(most_preemptions=1, most_failures=0)
     preempted, failed = Outcome("preempted", ""), Outcome("failed", "")
-    assert not attempts.after(preempted).is_over
-    assert attempts.after(preempted).after(preempted).is_over
-    assert attempts.after(failed).is_over
-    assert (attempts.after(preempted).number, attempts.after(preempted).counts) == (2, "preempted 1×, failed 0×")
-    assert [pause_seconds(count) for count in (0, 1, 2, 100)] == [0, 5, 10, 300]
+    assert not attempts.after(preempted, HOUR).is_over
+    assert attempts.after(preempted, HOUR).after(preempted, HOUR).is_over
+    assert attempts.after(failed, HOUR).is_over
+    assert (attempts.may_be_preempted, attempts.after(preempted, HOUR).may_be_preempted) == (True, False)
+    assert (attempts.after(preempted, 1).number, attempts.after(preempted, 1).counts) == (2, "preempted 1×, failed 0×")
+
+
+def test_the_next_attempt_waits_longer_after_each_that_ended_soon() -> None:
+    attempts, pauses = Attempts(100, 100), []
+    for kind, seconds in (
+        *(("preempted", 90), ("preempted", 1), ("preempted", 1), ("failed", 1), ("failed", 90)),
+        *(("preempted", 90), *[("preempted", 1)] * 20),
+    ):
+        attempts = attempts.after(Outcome(kind, ""), seconds)
+        pauses.append(attempts.pause_seconds)
+    assert pauses[:6] == [0, 5, 10, 20, 5, 0]
+    assert pauses[-1] == 300
 
 
 def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_as_long_as_asked() -> None:
@@ -373,18 +391,27 @@ def test_several_slices_find_the_first_one() -> None:
     }
 
 
-def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None:
-    def node(**resources: float) -> dict[str, Any]:
-        return {"NodeManagerAddress": "10.0.0.1", "NodeManagerPort": 7, "Resources": resources}
+def ray_node(number: int, **resources: float) -> dict[str, Any]:
+    address = f"10.0.0.{number}"
+    return {"NodeID": f"n{number}", "NodeManagerAddress": address, "NodeManagerPort": 7, "Resources": resources}
 
+
+def test_a_slice_is_its_workers_the_one_with_its_head_first() -> None:
     head = {"TPU-v4-16-head": 1.0}
-    whole = [node(a=1, **head), node(a=1), node(b=1, **head)]
-    told = slice_of(whole, "a")
-    assert (told["heads"], len(told["places"])) == (1, 2)
-    assert slice_problem("a", told["heads"], 2, 2, "TPU-v4-16-head") == ""
-    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 of its 2 workers"
-    wrong = slice_of([node(a=1, **head), node(a=1, **head)], "a")
-    words = slice_problem("a", wrong["heads"], 2, 2, "TPU-v4-16-head")
+    found = slice_of([ray_node(1, a=1, TPU=4), ray_node(2, a=1, TPU=4, **head), ray_node(3, b=1, **head)], "a", "n2")
+    assert found == {"pod": "a", "places": [("10.0.0.2", 7, "n2"), ("10.0.0.1", 7, "n1")], "heads": 1, "tpus": 4}
+
+
+def test_a_slice_that_cannot_be_used_says_why() -> None:
+    head = {"TPU-v4-16-head": 1.0}
+    found = slice_of([ray_node(1, a=1, TPU=1), ray_node(2, a=1, TPU=4, **head)], "a", "n2")
+    asked = {"head_resource": "TPU-v4-16-head", "workers": 2, "tpus": 1}
+    assert slice_problem(found, 2, asked) == ""
+    assert slice_problem(found, 1, asked) == "a has 1 of its 2 workers"
+    assert slice_problem(found, 2, asked | {"tpus": 4}) == (
+        "workers of a have 1 TPU, this run asks for 4: set tpus_per_worker = 1"
+    )
+    words = slice_problem(slice_of([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked)
     assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
 
 
