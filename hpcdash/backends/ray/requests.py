@@ -21,6 +21,7 @@ from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
+from hpcdash.backends.script.body import bound_folders
 from hpcdash.backends.script.call import (
     ARGS_NAME,
     CALLBACKS_NAME,
@@ -30,7 +31,7 @@ from hpcdash.backends.script.call import (
     call_names,
     call_python,
 )
-from hpcdash.backends.script.resume import resume_lines
+from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.demand import LintFinding, nearest
 from hpcdash.domain.offers import Offers
@@ -267,11 +268,13 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
         )
     return {
         "program": "podman" if container.runtime is Runtime.PODMAN else "docker",
-        "image": container.image,
+        "image": container.image.removeprefix("docker://"),
         "pull": container.force_pull,
         # A path alone would be a volume of docker's own.
-        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in container.binds],
-        # docker takes few characters.
+        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in (*container.binds, *bound_folders(request))],
+        # podman binds no folder that is not there.
+        "made": [path] if (path := fixed_part(request.checkpoints)).startswith("/") else [],
+        # docker allows few characters in names.
         "name": re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}"),
     }
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +76,15 @@ def submitted(text: str) -> tuple[dict[str, bytes], dict[str, Any], str]:
 
 @pytest.mark.parametrize(
     ("name", "workers", "chips"),
-    [("v4-256", 32, 4), ("v4-8", 1, 4), ("v3-32", 4, 4), ("v5p-16", 2, 4), ("v5litepod-16", 4, 4), ("v6e-8", 1, 8)],
+    [
+        ("v4-256", 32, 4),
+        ("v4-8", 1, 4),
+        ("v3-32", 4, 4),
+        ("v5p-16", 2, 4),
+        ("v5litepod-16", 4, 4),
+        ("v6e-8", 1, 8),
+        ("v7x-16", 2, 4),
+    ],
 )
 def test_a_slice_type_says_how_many_workers_there_are(name: str, workers: int, chips: int) -> None:
     kind = slice_type(name)
@@ -87,6 +97,7 @@ def test_a_slice_type_says_how_many_workers_there_are(name: str, workers: int, c
         ("v4_256", "did you mean v4-256"),
         ("TPU-V5p-16", "did you mean v5p-16"),
         ("v5e-16", "did you mean v5litepod-16"),
+        ("tpu7x-16", "did you mean v7x-16"),
         ("h100-8", "is not a slice type such as v4-256$"),
         ("v4", "is not a slice type such as v4-256$"),
         ("v4-12", "multiple of 8 cores"),
@@ -183,10 +194,13 @@ def test_a_request_with_slices_is_written_as_it_was_read() -> None:
 def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     files, body, shown = submitted(
         'name = "llm"\ncommand = "python train.py"\nslice = "v4-16"\nnum_slices = [2, 4]\nwork_dir = "/data/a b"\n'
-        '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "img:1"\nbinds = ["/data", "/a:/b:ro"]\n'
+        'checkpoints = "/saved"\nkill_switch = "/switches/KILL"\nsave_switch = "/other/SAVE"\n'
+        '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "docker://img:1"\n'
+        'binds = ["/data", "/a:/b:ro"]\n'
     )
     asked = json.loads(files["request.json"])
-    assert asked["argv"] == ["bash", "-c", "cd -- '/data/a b' || exit 1\npython train.py\n"]
+    assert asked["argv"][2].startswith("cd -- '/data/a b' || exit 1\n")
+    assert asked["argv"][2].endswith("\npython train.py\n")
     assert {key: asked[key] for key in ("workers", "tpus", "num_slices", "retries_preemption", "retries_failure")} == {
         "workers": 2,
         "tpus": 4,
@@ -198,12 +212,21 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
         "program": "docker",
         "image": "img:1",
         "pull": False,
-        "binds": ["/data:/data", "/a:/b:ro"],
+        "binds": [
+            *("/data:/data", "/a:/b:ro", "/data/a b:/data/a b", "/switches:/switches"),
+            *("/other:/other", "/saved:/saved"),
+        ],
+        "made": ["/saved"],
         "name": "hpcdash-llm",
     }
     assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
     assert body["entrypoint"].endswith(" python -m slice_driver")
-    assert body["metadata"] == {"job_name": "llm", "slice": "v4-16"}
+    assert body["metadata"] == {
+        "job_name": "llm",
+        "slice": "v4-16",
+        "HPCDASH_KILL_SWITCH": "/switches/KILL",
+        "HPCDASH_SAVE_SWITCH": "/other/SAVE",
+    }
     # The dashboard shows a job's body to everyone.
     assert "s3cret" not in json.dumps(body)
     assert "s3cret" not in shown
@@ -415,6 +438,27 @@ def test_a_slice_that_cannot_be_used_says_why() -> None:
     assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(tmp_path: Path, is_killed: bool) -> None:
+    def start(shell: str) -> subprocess.Popen[str]:
+        program = f"import sys; sys.path.insert(0, {command.__file__.rpartition('/')[0]!r}); import command; "
+        program += f"sys.exit(command.run(['bash', '-c', {shell!r}], {{}}, node='n'))"
+        environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
+
+    with start("trap 'sleep 1; echo saved; exit' TERM; echo begun; sleep 60 & wait") as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "begun\n"
+        with start("echo next; exit 7") as second:
+            assert second.stdout is not None
+            assert second.stdout.readline().startswith("hpcdash: waiting for the command of an earlier attempt")
+            (first.kill if is_killed else first.terminate)()
+            assert second.stdout.readline() == "next\n"
+            assert second.wait(30) == 7
+        assert first.stdout.read() == "saved\n"
+
+
 @dataclass(frozen=True)
 class Told:
     """A command's answer: bodies behind their frames."""
@@ -489,11 +533,11 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     near_kinds = near("v4-12", ["v5p-8", "v4-16"])
     words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
-    assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
+    assert words == "waiting for 1 slice of v4-12: 0 found so far; the cluster has none, only v4-16, v5p-8"
     in_use = waiting_words(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
-    assert in_use == "waiting for 1 slice of v4-16: 0 there; 0 of 2 free"
+    assert in_use == "waiting for 1 slice of v4-16: 0 found so far; 0 of 2 free"
     too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
-    assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
+    assert too_many == "waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
     assert (job_row(published(status, "STOPPED")) or {})["reason"] is None

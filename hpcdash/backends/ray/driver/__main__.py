@@ -53,7 +53,7 @@ from slice_driver.status import (
 
 # How long more slices than the least are waited for once the least are there.
 _GATHER_SECONDS = 30.0
-# That nothing could be had is said so often, and looked for again.
+# How often a waiting run says so and looks again.
 _WAIT_SECONDS = 60.0
 # The workers of a new slice join one after the other.
 _FIRST_LOOK_SECONDS = 5.0
@@ -69,10 +69,10 @@ _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Successes that come one by one are published together.
 _PUBLISH_SECONDS = 10.0
-# A node that is going takes no connections any more after this.
+# A dying node stops accepting connections within this time.
 _NOTICE_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
-# Slices to grow by that are free are had within this.
+# Free slices to grow into are obtained within this time.
 _GROW_SECONDS = 10.0
 # What workers wrote last comes a little after they have ended.
 _LAST_LINES_SECONDS = 1.0
@@ -116,7 +116,7 @@ class SliceHead:
 
 def _pod_of(resources: Mapping[str, float]) -> str:
     """A slice's own resource on its first worker: named after the slice, on no other node but its workers."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(ImportError, AttributeError):
         from ray.util.accelerators import tpu
 
         if (name := tpu.get_current_pod_name()) in resources:
@@ -137,11 +137,19 @@ def run_worker(
     library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
     path = os.pathsep.join(filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))))
     environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
-    name = container["name"] if container else ""
+    address = ray.util.get_node_ip_address()
+    name = ""
     if container:
+        # One name a machine: what an earlier attempt left there is removed, whichever rank it had.
+        name = f"{container['name']}-{address.replace(':', '-')}"
+        here = [] if os.getcwd().startswith("/tmp/") else [f"{os.getcwd()}:{os.getcwd()}"]
+        container = {**container, "name": name, "binds": [*container["binds"], *here]}
+        for folder in container["made"]:
+            with contextlib.suppress(OSError):
+                os.makedirs(folder, exist_ok=True)
         argv = [*command.container_argv(container, environment), *argv]
     code = command.run(argv, environment, node=ray.get_runtime_context().get_node_id(), container=name)
-    return code, code != 0 and command.is_preempted(), ray.util.get_node_ip_address()
+    return code, code != 0 and command.is_preempted(), address
 
 
 @dataclass
@@ -176,7 +184,7 @@ class SliceRun:
         self.grows_every: float = request["grow_every"]
         self.status = SliceRunStatus(self.workers, request["tpus"])
         self.publish = publish
-        # What an attempt that makes way for a larger one took for that.
+        # Slices already taken for the larger attempt that comes next.
         self.more: list[Slice] = []
 
     def run(self) -> int:
@@ -194,7 +202,7 @@ class SliceRun:
             try:
                 outcome = self.attempt(slices)
             finally:
-                # If it grows, it keeps the slices it already has.
+                # When growing, it keeps its slices and adds the new ones.
                 kept = [*slices, *self.more] if self.more else []
                 self.more = []
                 for held in () if kept else slices:
@@ -238,7 +246,7 @@ class SliceRun:
         problems: dict[str, None] = {}
         began = found_at = time.monotonic()
         pause = _FIRST_LOOK_SECONDS
-        # What grows soon need not be waited for.
+        # No need to wait for what can grow soon.
         gather = min(_GATHER_SECONDS, self.grows_every)
         while pending:
             limit = gather if found else pause
@@ -321,7 +329,6 @@ class SliceRun:
             resources = {held.pod: 1, **({"TPU": self.request["tpus"]} if self.request["tpus"] else {})}
             for rank, (_, _, node) in enumerate(held.places, index * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
-                container = self.request.get("container")
                 # Rank 0 has to be where MASTER_ADDR says.
                 worker = run_worker.options(
                     resources=resources,
@@ -333,7 +340,7 @@ class SliceRun:
                     rank,
                     self.request["argv"],
                     variables,
-                    container and {**container, "name": f"{container['name']}-{rank}"},
+                    self.request["container"],
                 )
                 waiting[started] = rank
         locks = {held.lock: held.pod for held in slices}
@@ -387,13 +394,13 @@ class SliceRun:
         return self.preempted_at_once(slices) or found if found.kind == FAILED else found
 
     def preempted_at_once(self, slices: Sequence[Slice]) -> Outcome | None:
-        """Of an attempt that failed, the preemption that it failed of: peers fail before Ray knows a node is dead."""
+        """The preemption behind a failed attempt: peers fail before Ray notices a dead node."""
         until = time.monotonic() + _NOTICE_SECONDS
         while not (lost := self.lost(slices, is_probed=True)):
             if time.monotonic() >= until:
                 return None
             time.sleep(1)
-        return Outcome(PREEMPTED, lost, "it has lost workers, whose peers failed")
+        return Outcome(PREEMPTED, lost, "it lost workers, and their peers failed")
 
     @property
     def look(self) -> float:
@@ -532,13 +539,14 @@ class Publisher:
             if record is not None:
                 internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
         except (ray.exceptions.RayError, ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-            say(f"lists of jobs do not show how this run stands: {_words(error)}")
+            say(f"job lists cannot show the status of this run: {_words(error)}")
             self._key = b""
 
 
 def _stop(number: int, frame: object) -> None:
     """Ray ends its workers with the driver."""
-    say("stopped")
+    # print raises where the signal came amid another one.
+    os.write(1, b"hpcdash: stopped\n")
     os._exit(128 + number)
 
 

@@ -143,9 +143,9 @@ def waiting_words(
 ) -> str:
     """What a run waits for, and whether the cluster has as much: `cluster` are its resources, `near` its slice types.
 
-    `waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all`.
+    `waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all`.
     """
-    words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} there"
+    words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} found so far"
     total = int(cluster.get(head_resource, 0))
     if total >= wanted:
         return f"{words}; {free} of {total} free"
