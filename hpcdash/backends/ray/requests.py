@@ -20,7 +20,8 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
-from hpcdash.backends.ray.slices import slice_type, types_among
+from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
+from hpcdash.backends.script.body import bound_folders
 from hpcdash.backends.script.call import (
     ARGS_NAME,
     CALLBACKS_NAME,
@@ -30,7 +31,7 @@ from hpcdash.backends.script.call import (
     call_names,
     call_python,
 )
-from hpcdash.backends.script.resume import resume_lines
+from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.demand import LintFinding, nearest
 from hpcdash.domain.offers import Offers
@@ -191,10 +192,16 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     if heads is None:
         step = nearest(kind.name, types_among(queue.name for queue in offers.queues)) or "It has no other slice either."
         return (LintFinding("warning", "slice", f"the cluster has no {kind.name} now: the job waits for one", step),)
+    found = []
     if least > heads.nodes:
         there = f"the cluster has {counted(heads.nodes, 'slice')} of {kind.name} now"
-        return (LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"),)
-    return ()
+        found.append(LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"))
+    tpus, wanted = offers.queue("TPU"), _tpus(request, kind)
+    most = (tpus.gpus_per_node or 0) if tpus else 0
+    if wanted > most:
+        words = f"no node has {counted(wanted, 'TPU')} now, at most {most}: the job waits for one"
+        found.append(LintFinding("warning", "tpus_per_worker", words, f"Write tpus_per_worker = {most}."))
+    return tuple(found)
 
 
 def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
@@ -236,7 +243,7 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
         "head_resource": kind.head_resource,
         "workers": kind.workers,
         "num_slices": request.num_slices or (1,),
-        "tpus": kind.chips if request.tpus_per_worker is None else request.tpus_per_worker,
+        "tpus": _tpus(request, kind),
         "retries_preemption": _or(request.retries_preemption, _RETRIES_PREEMPTION),
         "retries_failure": _or(request.retries_failure, _RETRIES_FAILURE),
         "grow_after": _or(request.grow_after, _GROW_AFTER_SECONDS),
@@ -251,6 +258,10 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
+def _tpus(request: Request, kind: SliceType) -> int:
+    return _or(request.tpus_per_worker, kind.chips)
+
+
 def _container(request: Request, name: str) -> dict[str, Any] | None:
     """What the driver is told of a container: docker runs it, podman where that is asked for; raises UsageError."""
     container = request.container
@@ -263,10 +274,12 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
         )
     return {
         "program": "podman" if container.runtime is Runtime.PODMAN else "docker",
-        "image": container.image,
+        "image": container.image.removeprefix("docker://"),
         "pull": container.force_pull,
         # A path alone would be a volume of docker's own.
-        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in container.binds],
+        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in (*container.binds, *bound_folders(request))],
+        # podman binds no folder that is not there.
+        "made": [path] if (path := fixed_part(request.checkpoints)).startswith("/") else [],
         # docker allows few characters in names.
         "name": re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}"),
     }
