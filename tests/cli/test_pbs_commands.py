@@ -333,7 +333,7 @@ def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program
     assert "cancel --force removes it from the queue" in refused.text
     done = program("cancel", "177", "--yes", "--force")
     assert (done.status, done.text) == (0, "177.pbs01  cancelled\n")
-    assert "by force: what still runs on a node that does not answer is not ended" in done.stderr
+    assert "forced: processes on nodes that do not respond keep running" in done.stderr
     assert lost.calls("qdel") == [["qdel", "177.pbs01"], ["qdel", "-W", "force", "177.pbs01"]]
 
 

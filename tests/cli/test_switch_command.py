@@ -57,7 +57,7 @@ def test_a_path_is_remembered_only_where_the_drop_was_done(program: Program, que
     assert program("save-switch", job, "--path", f"{queue.work}/SAVE").status == 0
     assert program("save-switch", job, "--forget").text == f"{job}  forgotten: {queue.work}/SAVE\n"
     assert unknown in program("save-switch", job, "--status").refused(2)
-    assert "no other option" in program("save-switch", job, "--forget", "--clear").refused(2)
+    assert "--forget cannot be combined" in program("save-switch", job, "--forget", "--clear").refused(2)
     queue.run("cancel", job)
 
 

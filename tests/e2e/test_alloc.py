@@ -228,7 +228,7 @@ async def test_without_keep_it_ends_with_the_command_that_made_it(queue: QueueLa
         screen.type("\x03")
         await screen.until("[y/N]", SECONDS)
         screen.type("n\r")
-        await screen.until("goes on", SECONDS)
+        await screen.until("continues", SECONDS)
         assert queue.job("1").state == "running"
         screen.type("\x03")
         await screen.until(lambda text: text.count("[y/N]") == 2, SECONDS)
@@ -266,7 +266,7 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
         await asyncio.to_thread(until, "the submission", began.exists)
         screen.process.send_signal(number)
         if number != signal.SIGHUP:
-            await screen.until("as soon as its submission is answered", SECONDS)
+            await screen.until("once its submission is answered", SECONDS)
         go.touch()
         assert await screen.ended(SECONDS) == 128 + number
     assert queue.ended("1", SECONDS).state == "cancelled"

@@ -262,7 +262,7 @@ async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_f
             r"set +\d\d:\d\d:\d\d, from here",
             r"removed +\d\d:\d\d:\d\d, by the program +",
             r"log +kill switch: saved, ending",
-            r"left +no job that is known to name it runs or waits",
+            r"left +no running or pending job is known to use it",
         ):
             assert re.search(told, text), (told, text)
         assert "Close (q)" in text
