@@ -65,7 +65,7 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(program: Program
     plain = queue.submit("sleep 300", "--job-name=plain")
     done = program("save-switch", plain, job)
     assert done.status == 1
-    refused = f"{plain}  refused: no save switch is named in the launch or the script of {plain}\n"
+    refused = f"{plain}  refused: no save switch is set in the launch or the script of {plain}\n"
     assert done.text == f"{refused}{job}  created {queue.work}/SAVE\n"
     # Taken away by a person: the program never looked.
     (queue.work / "SAVE").unlink()

@@ -129,10 +129,10 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
     other = queue.submit("sleep 600")
     request = tmp_path / "array.toml"
     request.write_text('command = "true"\narray = "1-3"\n')
-    assert "is no allocation that waits for runs" in refused(
+    assert "is not an allocation that accepts runs" in refused(
         on_queue("submit", str(tmp_path / "first.sh"), "--in", other), 1
     )
-    assert "takes no part in a run" in on_queue("submit", str(request), "--in", job).refused(2)
+    assert "do not apply to a run" in on_queue("submit", str(request), "--in", job).refused(2)
 
     # Where others could plant runs none is taken, and none is handed over.
     spool = Path(runs_of(on_queue, job)[0]["stdout_path"]).parent.parent

@@ -212,7 +212,7 @@ def test_whoever_has_read_enough_ends_it_quietly(over_ssh: Program, sleeper: Wri
 def test_what_cannot_be_read_is_refused_with_words(lab: SlurmLab, over_ssh: Program) -> None:
     assert "999999" in over_ssh("log", "999999").refused(1)
     job_id = lab.submit("alice", "-J", "silent", "-o", "/dev/null")
-    assert "/dev/null: it goes to /dev/null: nothing is kept." in over_ssh("log", job_id).refused(1)
+    assert "/dev/null: output goes to /dev/null." in over_ssh("log", job_id).refused(1)
     assert over_ssh("log", job_id, "-f").refused(1)
 
 

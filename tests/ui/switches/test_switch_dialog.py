@@ -308,7 +308,7 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        assert "kill switch is named" in screen_text(app)
+        assert "kill switch is set in" in screen_text(app)
         await type_text(pilot, "/a/../b")
         await pilot.press("enter")
         await until(pilot, lambda: "contains . or .." in screen_text(app))
