@@ -705,7 +705,7 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 @share.command("show")
 @click.argument("pool", default="")
 @click.option("--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 @common_options
 def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
     """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was interrupted.
@@ -740,11 +740,16 @@ _wish_command("stop", "End your task for good.")
 
 @share.command("simulate")
 @click.argument("trace", metavar="TRACE")
-@click.option("--nodes", type=click.IntRange(min=1), required=True, metavar="N", help="Nodes of the pool.")
+@click.option("--pool", "name", default="", metavar="NAME", help="A pool of the configuration: nodes, quotas, rules.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the pool.")
 @click.option(
-    "--quota", "quotas", multiple=True, metavar="USER:PRIORITY=N", help="Most nodes at once; all of them by default."
+    "--quota",
+    "quotas",
+    multiple=True,
+    metavar="USER:PRIORITY=N",
+    help="Most nodes at once; default: the pool's, else all.",
 )
-@click.option("--grace", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds to save in.")
+@click.option("--grace", type=click.FloatRange(min=0), help="Seconds to save in; default: the pool's, else 5.")
 @click.option("--load", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds to resume.")
 @click.option("--format", "form", type=click.Choice(["chart", "json"]), default="chart", show_default=True)
 @common_options
@@ -756,7 +761,7 @@ def share_simulate(common: CommonOptions, **given: Any) -> None:
     """
     from hpcdash.cli.share import run_simulate
 
-    run_simulate(**given)
+    run_simulate(common, **given)
 
 
 @share.command("generate")
@@ -765,7 +770,7 @@ def share_simulate(common: CommonOptions, **given: Any) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @common_options
 def share_generate(common: CommonOptions, **given: Any) -> None:
-    """Print a made-up trace for `hpcdash share simulate`. The same seed gives the same trace."""
+    """Print a synthetic trace for `hpcdash share simulate`. The same seed gives the same trace."""
     from hpcdash.cli.share import run_generate
 
     run_generate(**given)

@@ -19,7 +19,7 @@ from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import Kind as OutputKind
-from hpcdash.cli.tables import write_csv, write_json, write_table
+from hpcdash.cli.tables import contract_columns, write_csv, write_json, write_table
 from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
@@ -169,7 +169,7 @@ def print_table(name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str
             rejected_rows=len(snapshot.rejected),
         )
     elif form == "csv":
-        write_csv(name, table, stdout())
+        write_csv(contract_columns(name), table, stdout())
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
         write_table(name, table, sys.stdout.buffer, utc_now=taken_at, width=width, encoding=sys.stdout.encoding)

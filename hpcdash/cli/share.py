@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.cli.terminal import print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
@@ -29,19 +30,35 @@ _COMMANDS_PER_MINUTE = 600
 _PAUSE_FACTOR = 4.0
 # Though it is slow, a task that is asked to suspend is looked at before long.
 _MOST_PAUSE_FACTOR = 2.0
+# With --for: how long after its grace a suspended task may take to give up its nodes.
+_END_SECONDS = 10.0
 
 
 def run_generate(*, tasks: int, nodes: int, seed: int) -> None:
-    """Print a trace made up of tasks as a group's trainings."""
+    """Print a synthetic trace."""
     from hpcdash.services.share.simulation import format_trace, generate_trace
 
     print_text(format_trace(generate_trace(tasks, nodes, seed)).removesuffix("\n"))
 
 
-def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float, load: float, form: str) -> None:
-    """Print what a trace comes to under the rules, first come first served, and on nodes of each user's own."""
+def run_simulate(
+    common: CommonOptions,
+    *,
+    trace: str,
+    name: str,
+    nodes: int | None,
+    quotas: Sequence[str],
+    grace: float | None,
+    load: float,
+    form: str,
+) -> None:
+    """Print what a trace comes to under the rules, first come first served, and on nodes of each user's own.
+
+    The rules are those of a pool of the configuration where one is named, but for what is said besides.
+    """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
-    from hpcdash.services.share.scheduling import Quotas
+    from hpcdash.services.share.coordinator import rules_of
+    from hpcdash.services.share.scheduling import PoolRules, Quotas
     from hpcdash.services.share.simulation import (
         BadTrace,
         PoolModel,
@@ -51,6 +68,10 @@ def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float,
         simulate_own_nodes,
     )
 
+    pool = _pool(common, name) if name else None
+    nodes = nodes or (pool.nodes if pool is not None else 0)
+    if not nodes:
+        raise UsageError("how many nodes?", "Write --nodes N, or --pool NAME for a pool of the configuration.")
     try:
         with open(0 if trace == "-" else trace, encoding="utf-8", newline="") as file:
             tasks = parse_trace(file)
@@ -60,10 +81,20 @@ def run_simulate(*, trace: str, nodes: int, quotas: Sequence[str], grace: float,
         raise UsageError(f"{trace}: {error}", "`hpcdash share generate` prints a trace to begin with.") from None
     if not tasks:
         raise UsageError(f"{trace} has no tasks", "`hpcdash share generate` prints a trace to begin with.")
-    limits: dict[tuple[str, Priority], int] = {(EVERYONE, level): nodes for level in LEVELS}
+    rules = PoolRules(Quotas({(EVERYONE, level): nodes for level in LEVELS}), frozenset({EVERYONE}))
+    if pool is not None:
+        rules = rules_of(pool)
+    limits = dict(rules.quotas.nodes)
     for text in quotas:
         limits.update(_quota(text))
-    model = PoolModel(nodes, Quotas(limits), grace_seconds=grace, load_seconds=load)
+    model = PoolModel(
+        nodes,
+        Quotas(limits),
+        demote_after_seconds=rules.demote_after_seconds,
+        grace_seconds=grace if grace is not None else 5.0 if pool is None else pool.grace_seconds,
+        load_seconds=load,
+        choosers=rules.choosers,
+    )
     outcomes = [simulate(tasks, model), simulate_fifo(tasks, model), simulate_own_nodes(tasks, model)]
     if form == "json":
         print_json({"schema": 1, "outcomes": [outcome_figures(one) for one in outcomes]})
@@ -117,7 +148,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.database import PoolHeld, ShareDatabase
-    from hpcdash.services.share.state import PUBLISH_SECONDS, build_state, publish
+    from hpcdash.services.share.state import PUBLISH_SECONDS, publish
 
     pool = with_state_file(_pool(common, name))
     seconds = None if limit is None else _seconds(limit)
@@ -145,7 +176,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
             now = store.clock.now()
             if database.changes == changes and 0 <= now - published_at < PUBLISH_SECONDS:
                 return
-            state = build_state(pool, coordinator.rules, database, coordinator.decision, now, coordinator.capacity)
+            state = coordinator.state()
             try:
                 publish(state, Path(pool.state_file))
             except HpcdashError as error:
@@ -163,11 +194,11 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                 lambda words: print(visible(words), flush=True),
                 launch=site.launch,
             )
-            until = None if seconds is None else monotonic() + seconds
+            until = monotonic() + (inf if seconds is None else seconds)
             while True:
                 is_changing = False
                 try:
-                    is_changing = await coordinator.step()
+                    is_changing = await coordinator.step(is_ending=monotonic() >= until)
                     tell_pool()
                     failing = ""
                 except PoolHeld:
@@ -180,12 +211,14 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     if failure.message != failing:
                         print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
                     failing = failure.message
-                if (once and not is_changing) or (until is not None and monotonic() >= until):
+                left = until - monotonic()
+                # What saves just now would hold its nodes until a successor comes.
+                if (once and not is_changing) or left <= (-pool.grace_seconds - _END_SECONDS if is_changing else 0.0):
                     return
                 # A busy scheduler is asked less often.
                 slower = min(_PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every)
                 pause = max(soon if is_changing else every, slower)
-                await asyncio.sleep(pause if until is None else max(0.0, min(pause, until - monotonic())))
+                await asyncio.sleep(min(pause, left) if left > 0.0 else pause)
         finally:
             database.close()
 
@@ -214,6 +247,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     from msgspec.structs import replace
 
     from hpcdash.cli.jobs import with_session
+    from hpcdash.cli.tables import write_csv
     from hpcdash.domain import query
     from hpcdash.services.share.state import PoolReader
     from hpcdash.services.share.table import POOL_TASKS, task_table
@@ -232,6 +266,8 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
             print_json({"schema": 1, "cluster": session.name, "backend": store.backend.name, **to_builtins(pool)})
+        elif form == "csv":
+            write_csv(POOL_TASKS.names, task_table(pool.tasks), stdout())
         else:
             print_text("\n".join(_pool_lines(pool, store.user, now)) + "\n")
         if words := format_silence(pool, now):
@@ -306,6 +342,8 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
 
     age = format_age(max(0.0, (now - pool.taken_at).total_seconds()))
     yield f"pool {pool.pool}: {text.format_use(pool)}; {visible(pool.coordinator)}, {age} ago"
+    if words := text.format_outsiders(pool):
+        yield words
     users = text.quota_users(pool, user)
     rows = [("QUOTA", *("everyone" if one == EVERYONE else one for one in users))]
     rows += [(level, *(text.format_quota(pool, one, level) for one in users)) for level in text.quota_levels(pool)]

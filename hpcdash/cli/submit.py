@@ -277,6 +277,8 @@ def run_submit(
         if own:
             raise UsageError("a request's script takes no arguments", "Put them in the request's command.")
         submitting = RequestSubmitting.read(common, script, options=options, **asked)
+        if chain > 1 and submitting.request.is_task:
+            raise UsageError("--chain: a task of a shared pool goes on by itself until it ends", "Leave --chain out.")
     else:
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())

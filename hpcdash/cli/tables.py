@@ -408,13 +408,12 @@ def write_json(
     out.flush()
 
 
-def write_csv(kind: Kind, table: pa.Table, out: ByteStream) -> None:
-    """Write RFC 4180 in UTF-8, a header of the contract's columns first, and flush.
+def write_csv(names: Sequence[str], table: pa.Table, out: ByteStream) -> None:
+    """Write these columns as RFC 4180 in UTF-8, a header first, and flush.
 
     Unknown is empty, lists are joined with ',', and text is as it is: quoted where it must be, never altered.
     BrokenPipeError is the caller's.
     """
-    names = contract_columns(kind)
     out.write(_csv_lines([names]))
     for part in _parts(table):
         out.write(_csv_lines(zip(*(_csv_values(part, name) for name in names), strict=True)))

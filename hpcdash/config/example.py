@@ -158,7 +158,7 @@ _EXAMPLE = """\
 #gpus = 2
 #grace_seconds = 10
 
-# A pool of nodes that tasks have in turns, by priority and quota (`hpcdash share run lab`). A request with
+# A pool of nodes that tasks share in slices of time, by priority and quota (`hpcdash share run lab`). A request with
 # share = "NORMAL" is a task of it; pool = "lab" names it where there are several. Whoever is not among the choosers
 # gets the highest priority with quota left. Of a cluster a queue, a QoS, a reservation or a list of nodes is the pool,
 # and as_owners acts on other users' jobs by sudo; on the embedded queue cpus_per_node and gpus_per_node say what a node

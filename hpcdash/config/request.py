@@ -27,7 +27,18 @@ from hpcdash.config.values import whole as whole_between
 from hpcdash.domain import nodelist, units
 from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.dependencies import parse_after
-from hpcdash.domain.request import SITE_SAID, Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import (
+    ACCOUNT_NAME,
+    SITE_SAID,
+    Call,
+    Container,
+    EarlySignal,
+    Launcher,
+    Request,
+    Runtime,
+    Site,
+    SlotType,
+)
 from hpcdash.domain.share import parse_priority
 from hpcdash.errors import ConfigError
 
@@ -41,7 +52,6 @@ _LONGEST_TEXT = 1_000_000
 _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 # What people call a slot that is a GPU.
 _GPU_WORDS = {"gpu": SlotType.CUDA, "gpus": SlotType.CUDA, "nvidia": SlotType.CUDA, "amd": SlotType.ROCM}
 _BIND_OPTIONS = re.compile(r"[A-Za-z0-9_=,-]+")
@@ -224,9 +234,9 @@ def _run_as(value: object) -> str:
     text = line_of_text(value)
     if text == "root":
         raise ValidationError("jobs are submitted as anyone but root")
-    if not _ACCOUNT.fullmatch(text):
+    if not ACCOUNT_NAME.fullmatch(text):
         raise ValidationError(
-            f"{shown(text)} is not a login name that sudo rules can name: small letters, digits, '_' and '-'"
+            f"{shown(text)} is not a login name that sudo rules can name: letters, digits and _.@- alone"
         )
     return text
 

@@ -184,7 +184,7 @@ class PoolSettings(Struct, frozen=True):
 
     queue, qos, reservation: which jobs and nodes belong to the pool; '' for any. node_list: the only nodes its tasks
     start on, as `n[01-16]`; '' for any of these.
-    as_owners: run the scheduler's commands as each task's owner, as the sudo rules allow, not as the coordinator.
+    as_owners: run scontrol as each task's owner through sudo, not as the coordinator.
     cpus_per_node, gpus_per_node: the size of a node if the scheduler does not count nodes, like the embedded queue.
     choosers: the users who may choose a priority ("*": everyone); others get AUTO. least_gpus: the minimum for a task.
     grace_seconds: how long a task has to save. demote_after_seconds: running time until ABOVE_NORMAL becomes NORMAL.

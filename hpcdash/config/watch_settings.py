@@ -111,7 +111,8 @@ class FailuresWatch(Struct, frozen=True):
 
 class PoolsWatch(Struct, frozen=True):
     """Report tasks of shared pools that have had no turn for `no_turn_seconds` since they came or last ran, that were
-    interrupted `unsaved_in_a_row` times without ever saving, or that save too slowly."""
+    interrupted `unsaved_in_a_row` times without a save, in a row or more often than they saved, or that save too
+    slowly."""
 
     no_turn_seconds: SomeSeconds = 1.0 * DAY
     unsaved_in_a_row: Counted = 2

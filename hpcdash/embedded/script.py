@@ -12,6 +12,7 @@ from hpcdash.backends.options import Option, ParsedCommandLine
 from hpcdash.backends.pbs.options import attributes, chunks, read_directives, resources, split_list
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.share import parse_mark
 from hpcdash.domain.units import parse_duration, parse_instant, parse_memory
 from hpcdash.embedded.job import JobDependency, JobSignal, QueueRequest
 from hpcdash.errors import UsageError
@@ -220,7 +221,9 @@ class _Reader:
     def take(self, option: Option) -> None:
         taker = self._takers.get(option.name)
         if taker is None:
-            if option.name not in _SILENT:
+            # The nodes of a pool here are what its tasks count as some.
+            is_moot = option.name == "exclusive" and parse_mark(self._values.get("comment"))
+            if option.name not in _SILENT and not is_moot:
                 self.ignored.append(_placed(" ".join(option.words), option.line))
             return
         try:

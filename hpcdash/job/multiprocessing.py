@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 10.0
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
-def spawn(main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, bind_numa: bool = False) -> None:
+def spawn(main: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1, bind_numa: bool = True) -> None:
     """Calls `main(number, *args)` in `nprocs` new processes, numbered from 0, and waits for all of them.
 
     `main` is a module-level function, and the program calls `spawn` under `if __name__ == "__main__":`. With

@@ -21,7 +21,7 @@ from hpcdash.job.aside import Aside
 from hpcdash.job.said_once import SaidOnce
 
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
-# What is beside the command's file once a process has seen the command.
+# What is beside the command's file, not empty once a process has seen the command.
 SEEN_SUFFIX = ".seen"
 # What is beside it, not empty once the task has saved and waits to be ended.
 READY_SUFFIX = ".ready"
@@ -63,7 +63,7 @@ class _Command:
             _log.say(self.path, f"the suspend command cannot be looked for: {error}")
             return False
         if is_given:
-            _make(self.path + SEEN_SUFFIX)
+            _make(self.path + SEEN_SUFFIX, b"seen\n")
         return is_given
 
 
@@ -86,9 +86,9 @@ def receive_suspend_command() -> bool:
 
 
 def go_suspend() -> None:
-    """Says that all is saved, and waits to be ended; on any node, asked or not. Outside a shared pool it returns.
+    """Reports that the state is saved and waits to be stopped; on any node, asked or not.
 
-    The task starts again from its beginning when it is its turn.
+    Outside a shared pool it returns. The task starts again from its beginning when it is its turn.
     """
     path = os.environ.get(SUSPEND_READY, "")
     if not path:

@@ -299,9 +299,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("suspend_task", "p", "suspend the task, or resume it (asks)", SHARE, acts=True, shown=2, short="suspend"),
     Action("stop_task", "x", "stop the task for good (asks)", SHARE, acts=True, shown=3, short="stop"),
-    Action(
-        "interruptions", "t", "the task's runs; who was interrupted, and had saved", SHARE, shown=4, short="interrupted"
-    ),
+    Action("interruptions", "t", "runs, interruptions, and whether each saved", SHARE, shown=4, short="interrupted"),
     Action("next_pool", "right_square_bracket", "next pool", SHARE),
     Action("mark_failed", "f", "mark failed tasks", frozenset({"triage"}), shown=1, short="mark failed"),
     Action("snooze", "z", "snooze an alert, or end its snooze", frozenset({"alerts"}), shown=3, short="snooze"),

@@ -104,7 +104,7 @@ def json_of(kind: Kind, table: pa.Table, cluster: str = "juno", rejected_rows: i
 
 def csv_of(kind: Kind, table: pa.Table) -> str:
     out = io.BytesIO()
-    write_csv(kind, table, out)
+    write_csv(contract_columns(kind), table, out)
     return out.getvalue().decode("utf-8")
 
 

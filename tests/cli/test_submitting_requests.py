@@ -262,6 +262,13 @@ def test_links_of_a_chain_wait_for_each_other(program: Program) -> None:
     program("cancel", "1", "2", "3", "--yes")
 
 
+def test_a_task_of_a_pool_is_no_chain_and_waits_for_a_coordinator(program: Program) -> None:
+    file = request(program, 'command = "true"\nshare = "HIGH"')
+    assert "--chain: a task of a shared pool" in program("submit", file, "--chain", "2").refused(2)
+    done = program("submit", file)
+    assert (done.status, "held until a coordinator elsewhere starts it" in done.stderr) == (0, True), done
+
+
 def test_links_of_a_chain_without_a_name_have_the_same_one(program: Program) -> None:
     file = program.home / "a.toml"
     file.write_text('command = "true"\nslots = 1\nslot_type = "cpu"\nhold = true\n')

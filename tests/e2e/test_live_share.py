@@ -200,7 +200,7 @@ def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.
 @pytest.mark.parametrize("pool", [(3.0, False)], indirect=True)
 def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     pool.submit("bob", "good", "NORMAL")
-    pool.submit("bob", "slow", "NORMAL", told="sleep 300")
+    pool.submit("bob", "slow", "NORMAL", told="echo seen > {launch}/suspend.seen; sleep 300")
     # Neither looks at the command nor ends at SIGTERM.
     pool.submit("carol", "deaf", "HIGH", before="trap '' TERM", told=":")
     pool.start()
@@ -222,6 +222,7 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     pool.submit("alice", "hot", "HIGH", 4)
     tasks = pool.until(hot="running", slow="waiting", deaf="waiting", good="running")
     assert {name: tasks[name]["suspended"] for name in ("good", "slow", "deaf")} == {"good": 0, "slow": 1, "deaf": 1}
+    assert [tasks[name]["runs"][0]["how"] for name in ("slow", "deaf")] == ["slow", "ignored"]
     for name in ("slow", "deaf"):
         assert pool.lab.job_states(tasks[name]["id"]) == {"PENDING"}
     # What was put back cannot be released by its owner either, and a person's stop is for good.
@@ -239,6 +240,12 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     tasks = pool.until(hot="succeeded", deaf="stopped", good="succeeded", slow="succeeded", third="succeeded")
     pool.assert_nothing_lost("good")
     assert all(run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"])
+    # A job that is no task starts all the same: it is named.
+    carol = pool.users["carol"]
+    where = (f"--partition={QUEUE}", f"--account={ACCOUNT}", "--output=/dev/null")
+    other = pool.lab.submit(carol, *where, script="#!/bin/sh\nsleep 100\n")
+    told = f"not tasks of the pool: job {other} of {carol} on 1 node"
+    wait_until("it is named", lambda: told in pool.call("show").stdout, 60)
 
 
 def test_a_coordinator_that_is_killed_goes_on(pool: Pool) -> None:
@@ -293,10 +300,11 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     (linked / "suspend").symlink_to(elsewhere)
     shutil.chown(linked, pool.users["carol"])
     pool.submit("carol", "linked", "NORMAL", launch=str(linked))
-    # More nodes than one number, an array, a job that is not put back: no tasks.
+    # More nodes than one number, an array, a job that is not put back, or has no nodes of its own: no tasks.
     pool.submit("carol", "range", "NORMAL", 1, "--nodes=1-4")
     pool.submit("carol", "array", "NORMAL", 1, "--array=1-2")
     pool.submit("carol", "stays", "NORMAL", 1, "--no-requeue")
+    pool.submit("carol", "shares", "NORMAL", 1, "--oversubscribe")
     hostile = "x';touch ${HOME}/x;'\x1b[31m"
     named = pool.submit("carol", "odd", "NORMAL", 1, f"--job-name={hostile}", "--comment=hpcdash-share:ROOT:/x\n;")
     # A name of a task's own does not keep the others from theirs; one that is released already is put back.
@@ -309,11 +317,16 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
         outside="running",
         range="refused",
         stays="refused",
+        shares="refused",
         **{f"JobId=1 {hostile}": "waiting"},
     )
     pool.lab.wait_state(odd, "PENDING")
     assert tasks["range"]["why"] == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
     assert "--no-requeue" in tasks["stays"]["why"]
+    assert "--exclusive" in tasks["shares"]["why"]
+    # Nor can its owner have others share the nodes later.
+    update = ("scontrol", "update", f"jobid={odd}", "oversubscribe=yes")
+    assert b"denied" in pool.lab.as_user(pool.users["carol"], *update, check=False).stderr
     assert {one["user"] for one in tasks.values() if one["name"] in ("thief", "outside")} == {pool.users["bob"]}
     # Not one of the pool's priorities: nobody's task, and left as it is.
     assert pool.lab.job_states(named) == {"PENDING"}
@@ -375,7 +388,7 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         others = f"[ $HPCDASH_SUSPEND ] || {{ while [ ! -e {pool.work('low')}/enough ]; do sleep 0.1; done; exit; }}"
         request = site.home(pool.users["alice"]) / "REQUEST.toml"
         fields = {"name": "low", "pool": name, "share": "LOW", "slot_type": "cpu", "slots_per_node": 1}
-        fields |= {"account": ACCOUNT, "labels": ["nlp", "7B"], "extra_args": ["--exclusive"]}
+        fields |= {"account": ACCOUNT, "labels": ["nlp", "7B"]}
         fields |= {"command": f"{others}\n{script}"} | ({} if name == "named" else {"queue": QUEUE})
         assert pool.call("run", name, "--once").returncode == 0
         for slots, status, words in ((3, 2, f"pool {name} refuses this: it asks for 3 nodes"), (2, 0, "")):

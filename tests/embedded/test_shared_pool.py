@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -205,7 +206,7 @@ from hpcdash.job.suspend import go_suspend
 again = os.path.exists("FOLDER/again")
 open("FOLDER/again", "w").close()
 if not again: go_suspend()
-while not os.path.exists("FOLDER/enough"): print("on", flush=True); time.sleep(0.2)
+while not os.path.exists("FOLDER/enough"): print("on", file=sys.stderr); time.sleep(0.2)
 """
 
 
@@ -220,7 +221,7 @@ def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_a
     lab.start()
     tasks = lab.until(silent="failed", gives="running", slight="refused")
     assert tasks["slight"]["why"] == "it asks for 0 GPUs, and a task of this pool has at least 1"
-    assert tasks["silent"]["why"] == "it wrote no log for 3 s"
+    assert tasks["silent"]["why"] == "no log output for 3 s"
     # Nobody was interrupted for another.
     gives = tasks["gives"]
     assert ([run["how"] for run in gives["runs"]], gives["suspended"]) == (["yielded", ""], 1)
@@ -254,6 +255,22 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     lab.until(one="running")
     assert lab.program("share", "stop", first, "--yes").status == 0
     lab.until(one="stopped")
+    titles, *rows = csv.reader(lab.program("share", "show", "--format", "csv").text.splitlines())
+    assert {row[titles.index("name")]: row[titles.index("state")] for row in rows} == {
+        "one": "stopped",
+        "two": "succeeded",
+    }
+    # A trace under this pool's own rules: its nodes, and its quotas.
+    trace = lab.folder / "trace.csv"
+    trace.write_text(
+        "submitted_at,user,nodes,seconds,priority\n0,ann,2,100,NORMAL\n0,ann,1,100,LOW\n0,ann,3,100,NORMAL\n"
+    )
+    simulated = lab.program("share", "simulate", str(trace), "--pool", "lab")
+    assert "tasks that never run" in simulated.stderr
+    assert "slices of time" in simulated.text
+    outcome = json.loads(lab.program("share", "simulate", str(trace), "--pool", "lab", "--format", "json").text)
+    assert [(one["nodes"], one["tasks"], one["never_run"]) for one in outcome["outcomes"][:1]] == [(2, 1, 2)]
+    assert "--nodes" in lab.program("share", "simulate", str(trace)).refused(2)
 
 
 @pytest.mark.system

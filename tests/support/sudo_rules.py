@@ -55,7 +55,7 @@ class SudoSite:
 
     @property
     def alice(self) -> str:
-        return f"{self.prefix}-a"
+        return f"{self.prefix}-a.li"
 
     @property
     def bob(self) -> str:

@@ -15,10 +15,10 @@ id=$1; shift
 found=
 for of in /proc/[0-9]*; do
   [ -O "$of" ] || continue
-  tr '\n\0' '\001\n' 2>/dev/null < "$of/environ" | grep -Fxq -e "PBS_JOBID=$id" || continue
+  grep -qszFx -e "PBS_JOBID=$id" "$of/environ" || continue
   found=$of
   break
-done 2>/dev/null
+done
 if [ -n "$found" ]; then
   devices='CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES'
   adopt "$found" "PBS_[A-Za-z0-9_]*|TMPDIR|NCPUS|OMP_NUM_THREADS|$devices"

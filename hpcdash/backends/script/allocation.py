@@ -100,12 +100,12 @@ _GPUS = r"""
 BESIDE = r"""
 beside() {
   own=$(cut -d ' ' -f 6 < "/proc/$$/stat" 2>/dev/null) && [ -n "$own" ] || return 2
-  for of in /proc/[0-9]*; do
+  while IFS= read -r of; do
+    of=${of%/environ}
     [ -O "$of" ] || continue
-    tr '\n\0' '\001\n' < "$of/environ" | grep -Fxq -e "$1" || continue
     its=$(sed 's/.*) //' < "$of/stat" | cut -d ' ' -f 4)
     [ -z "$its" ] || [ "$its" = "$own" ] || return 0
-  done 2>/dev/null
+  done 2>/dev/null < <(grep -lszFx -e "$1" /proc/[0-9]*/environ)
   return 1
 }
 """

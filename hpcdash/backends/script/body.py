@@ -417,18 +417,22 @@ def share_mark(request: Request, place: Place) -> TaskMark:
     """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
     if request.array is not None or place.waiting is not None:
         raise UsageError("share: an array and an allocation are no tasks of a shared pool", "Submit one job a task.")
+    if request.begin:
+        raise UsageError("begin: a task of a shared pool starts when it is its turn", "Leave begin out.")
     if len(request.labels) > MOST_LABELS or any(len(label) > LONGEST_LABEL for label in request.labels):
         raise UsageError(f"labels: a task has at most {MOST_LABELS}, of {LONGEST_LABEL} characters each")
     priority = parse_priority(request.share) if request.share else Priority.AUTO
-    return TaskMark(priority, place.folder, pool=request.pool, labels=request.labels)
+    return TaskMark(priority, place.folder, is_paused=request.hold, pool=request.pool, labels=request.labels)
 
 
 def _share_lines(request: Request, place: Place) -> str:
-    """The shell's lines by which a task of a shared pool hears that it is to suspend: on its first node alone."""
+    """The shell's lines by which a task of a shared pool hears that it is to suspend, on its first node alone; and by
+    which Python writes its log as it goes, since a silent task is cancelled."""
     if not request.is_task or not place.folder:
         return ""
     file = f"{place.folder}/{SUSPEND_NAME}"
     return (
+        'export PYTHONUNBUFFERED="${PYTHONUNBUFFERED-1}"\n'
         f"export {SUSPEND_READY}={shlex.quote(file + READY_SUFFIX)}\n"
         f'[ "${{SLURM_NODEID:-${{NODE_RANK:-0}}}}" != 0 ] || export {SUSPEND}={shlex.quote(file)}\n'
     )
@@ -437,7 +441,7 @@ def _share_lines(request: Request, place: Place) -> str:
 _MASTER_PORT = "2222"
 # Debian's hosts files have 127.0.1.1 for a host's own name, which other nodes cannot reach.
 _NODE_RANKS = """\
-# Of this node among the job's, and where the first one is reached; rank_variables = "processes" leaves them out.
+# This node's rank, the node count and the first node's address; rank_variables = "processes" leaves them out.
 export RANK="${rank}" WORLD_SIZE="${count}" MASTER_PORT={port} MASTER_IP
 MASTER_IP=$({{ getent ahostsv4 "$MASTER_ADDR"; [ "$RANK" != 0 ] || hostname -I | tr ' ' '\\n'; }} 2> /dev/null |
   sed -n 's/ .*//; /^127\\.0\\.1\\.1$/d; /./{{p;q;}}')

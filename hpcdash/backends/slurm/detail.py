@@ -74,6 +74,8 @@ def task_refusal(native: Mapping[str, str]) -> str:
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
         return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
+    if native.get("OverSubscribe") != "NO":
+        return "other jobs may share its nodes: submit it with --exclusive"
     return requeue_refusal(native)
 
 

@@ -130,6 +130,9 @@ def batch_script(
         "--requeue" if request.requeue or request.is_task else "--no-requeue",
     ]
     extra = extra_options(request.extra_args)
+    if request.is_task and "exclusive" not in _given(extra):
+        # The pool counts nodes, whatever its partition lets jobs share.
+        generated.append("--exclusive")
     if (request.requeue or request.is_task) and "open-mode" not in _given(extra):
         # Slurm empties a requeued job's logs, and a training's curve would begin anew.
         generated.append("--open-mode=append")
@@ -409,8 +412,8 @@ END_OF_ON_NODE
 """
 _STATUS_SAID = "# srun's status is to be that of what failed, not 143 of those that it ends for it.\n"
 _STATUS_AFTER = '[ "$status" -ne 143 ] || status=1\n'
-_RANK_LOGS_SAID = "# What each rank writes is copied to a log of its own; what runs before its command is not in it.\n"
-# A signal to a step goes to each of its processes, and what copies is to go on to the end of what is written.
+_RANK_LOGS_SAID = "# Each rank's output is also copied to its own log, except what runs before the command.\n"
+# Signals reach every process of the step; tee must outlive them.
 _RANK_LOGS_BEFORE = """\
 log=@LOG.rank-$SLURM_PROCID
 copies=()
@@ -425,7 +428,7 @@ else
 fi
 trap - HUP INT QUIT TERM USR1 USR2 CONT
 """
-# What the command left running may keep them open.
+# Processes that the command left behind may keep them open.
 _RANK_LOGS_AFTER = """\
 exec > /dev/null 2>&1
 for _ in {1..50}; do

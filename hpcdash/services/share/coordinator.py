@@ -6,17 +6,19 @@ Each step is noted in share.db before it is done, and can be done again: a coord
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import NODES, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import JobScope
 from hpcdash.config.settings import LaunchSettings, PoolSettings
+from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.share import Priority, TaskMark, parse_mark, write_labels
 from hpcdash.domain.states import ENDED, JobState, NodeState
@@ -33,9 +35,11 @@ from hpcdash.services.share.database import (
 )
 from hpcdash.services.share.files import TaskFiles
 from hpcdash.services.share.scheduling import Decision, PoolRules, PoolTask, Quotas, decide, queue_up
+from hpcdash.services.share.state import Outsider, Pool, build_state
 from hpcdash.services.share.wishes import heeded
 
 Row = Mapping[str, Any]
+_Seen = TypeVar("_Seen")
 _RESULTS = {JobState.COMPLETED: "succeeded", JobState.CANCELLED: "stopped"}
 _RUNS = (JobState.RUNNING, JobState.SUSPENDED)
 _TAKES_JOBS = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED, NodeState.RESERVED, NodeState.PLANNED)
@@ -43,6 +47,9 @@ _NODES_EVERY_SECONDS = 15.0
 # A training that is ready without being asked waits so long; each look at another account's file is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
+_MOST_LOOKS = 8
+# At one look; each is two commands, and those that run are looked at meanwhile no more.
+_MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
 # An accounting that is busy, or was down, tells how a job ended later than the queue forgets it.
 _HISTORY_WAIT_SECONDS = 300.0
@@ -77,15 +84,21 @@ class Coordinator:
         # What was decided last, and for how many nodes.
         self.decision = Decision()
         self.capacity = pool.nodes
+        # Which waiting tasks are to follow other jobs, in words.
+        self.waits_for: dict[str, str] = {}
+        self.outsiders: list[Outsider] = []
         # What was last said of what an owner wants.
         self._heeded: dict[str, tuple[str, TaskMark]] = {}
         self._launch = launch or LaunchSettings()
+        self._began_at = self._now
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
         self._told: dict[str, str] = {}
+        self._task_files: dict[str, TaskFiles] = {}
+        self._looks = asyncio.Semaphore(_MOST_LOOKS)
         # When each task's files were last looked at.
         self._looked_at: dict[tuple[str, str], float] = {}
-        self._logs: dict[str, str] = {}
+        self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
         # When the suspend command that each task has was written.
         self._asked_at: dict[str, float] = {}
         # The jobs that the scheduler counts to the pool, and the nodes of those that run.
@@ -93,14 +106,14 @@ class Coordinator:
         self._busy: frozenset[str] = frozenset()
         # The nodes of a pool of named ones that tasks are to start on.
         self._given: dict[str, tuple[str, ...]] = {}
-        # Since when the history of a job that left the queue does not tell how it ended.
-        self._gone_since: dict[str, float] = {}
 
-    async def step(self) -> bool:
-        """Look at the queue once and do what follows; whether a task is about to start or to give up its nodes.
+    async def step(self, *, is_ending: bool = False) -> bool:
+        """Look at the queue once and do what follows; whether a task is about to start, to give up its nodes, or to be
+        admitted. With `is_ending` no task is started or suspended that was not before.
 
         Raises HpcdashError where the queue cannot be asked, and PoolHeld where another coordinator has taken over.
         """
+        self.database.keep_lease(self._now)
         rows = await self._fetch_rows()
         known = {one.id: one for one in self.database.tasks_of(rows)}
         for task in known.values():
@@ -108,17 +121,32 @@ class Coordinator:
                 await self._follow(task, rows[task.id])
             else:
                 await self._begin_again(task, rows[task.id])
-        for job_id, row in rows.items():
-            if job_id not in known:
-                await self._admit(row)
-        await self._watch_running()
-        await self._decide(rows)
+        new = [(row, mark) for job_id, row in rows.items() if job_id not in known and (mark := self._mark_of(row))]
+        for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
+            await self._admit(row, mark)
+        if not is_ending:
+            await self._watch_running()
+            await self._decide(rows)
         self._forget_ended()
-        return bool(self.database.tasks("state IN ('starting', 'suspending')"))
+        return len(new) > _MOST_ADMITTED or bool(self.database.tasks("state IN ('starting', 'suspending')"))
+
+    def state(self) -> Pool:
+        """What is to be published of the pool."""
+        return build_state(
+            self.pool,
+            self.rules,
+            self.database,
+            self.decision,
+            self._now,
+            self.capacity,
+            self.waits_for,
+            self.outsiders,
+            {one.id: why for one in unfinished_tasks(self.database) if (why := self._files(one).unreached)},
+        )
 
     def _forget_ended(self) -> None:
         living = {one.id for one in unfinished_tasks(self.database)}
-        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._gone_since)
+        memories: tuple[dict[str, Any], ...] = (self._heeded, self._told, self._logs, self._asked_at, self._task_files)
         for memory in memories:
             for job_id in memory.keys() - living:
                 del memory[job_id]
@@ -141,14 +169,21 @@ class Coordinator:
             if row["state"] in (*_RUNS, JobState.COMPLETING)
             for name in _names(row["node_list"])
         )
-        gone = [one.id for one in unfinished_tasks(self.database) if one.id not in rows]
+        unfinished = unfinished_tasks(self.database)
+        gone = [one.id for one in unfinished if one.id not in rows]
         if gone:
-            found = {str(row["id"]): row for row in await self.actions.rows_of(gone)}
-            forgotten = [job_id for job_id in gone if job_id not in found]
-            rows |= found | (await self._past_rows(forgotten) if forgotten else {})
-        return rows
+            rows |= {str(row["id"]): row for row in await self.actions.rows_of(gone)}
+        self._note_gone({one.id: None for one in unfinished if one.id in rows and one.gone_since is not None})
+        forgotten = [one for one in unfinished if one.id not in rows]
+        return rows | await self._past_rows(forgotten) if forgotten else rows
 
-    async def _past_rows(self, job_ids: list[str]) -> dict[str, Row]:
+    def _note_gone(self, since: Mapping[str, float | None]) -> None:
+        if since:
+            with self.database.writing(self._now):
+                for job_id, at in since.items():
+                    self.database.alter(job_id, {"gone_since": at})
+
+    async def _past_rows(self, tasks: Sequence[StoredTask]) -> dict[str, Row]:
         """Rows of jobs that have left the queue for good: from the history, else that say no more than that.
 
         A history that is behind has none yet.
@@ -156,41 +191,46 @@ class Coordinator:
         store = self.actions.store
         waits = _HISTORY_WAIT_SECONDS
         try:
-            parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, job_ids))
+            parsed = await store.ask(store.backend.history.jobs(None, _HISTORY_SECONDS, [one.id for one in tasks]))
             past = {str(row["id"]): row for row in parsed.table.to_pylist() if row["state"] in ENDED}
         except NoSuchJob:
             past = {}
         except AccountingUnavailable:
             past, waits = {}, 0.0
-        for job_id in job_ids:
-            since = self._gone_since.setdefault(job_id, self._now)
-            if job_id not in past and self._now >= since + waits:
-                past[job_id] = {"state": JobState.GONE, "ends_at": None, "started_at": None}
-        return past
+        unknown = [one for one in tasks if one.id not in past]
+        self._note_gone({one.id: self._now for one in unknown if one.gone_since is None})
+        lost = {"state": JobState.GONE, "ends_at": None, "started_at": None}
+        return past | {one.id: lost for one in unknown if self._now >= (one.gone_since or self._now) + waits}
 
     def _files(self, task: StoredTask) -> TaskFiles:
+        if (known := self._task_files.get(task.id)) is not None:
+            return known
         store = self.actions.store
-        return TaskFiles(
+        self._task_files[task.id] = made = TaskFiles(
             store.transport,
             task.folder,
             account="" if task.user == store.user else task.user,
             program=self._launch.launch_program,
             storage_root=self._launch.site.storage_root.rstrip("/"),
         )
+        return made
 
     # -- what came
 
-    async def _admit(self, row: Row) -> None:
+    def _mark_of(self, row: Row) -> TaskMark | None:
+        """What a job's comment asks of this pool; None where it does not, or has ended."""
         mark = parse_mark(row["comment"])
-        if mark is None or row["state"] not in (JobState.HELD, JobState.PENDING, *_RUNS) or not self._is_meant(mark):
-            return
+        is_there = row["state"] in (JobState.HELD, JobState.PENDING, *_RUNS)
+        return mark if mark is not None and is_there and self._is_meant(mark) else None
+
+    async def _admit(self, row: Row, mark: TaskMark) -> None:
         user, job_id = str(row["user"]), str(row["id"])
         priority = self.rules.allowed_priority(user, mark.priority)
         place = (row["submitted_at"].timestamp() if row["submitted_at"] else self._now, int(row["_number"] or 0))
         task = PoolTask(job_id, user, self._nodes(row), priority, place)
         name = str(row["name"] or "")
         refusal = await self._refusal(task, row, name)
-        state = "refused" if refusal else "waiting"
+        state = "refused" if refusal else "paused" if mark.is_paused else "waiting"
         with self.database.writing(self._now):
             self.database.add(
                 StoredTask(
@@ -215,6 +255,8 @@ class Coordinator:
             )
         waits = f"waits at {priority.name} for {counted(task.nodes, 'node')}"
         self.tell(f"job {job_id} of {user}: {refusal or waits}")
+        if not refusal and (why := self._files(self.database.tasks("id = ?", job_id)[0]).unreached):
+            self.tell(f"job {job_id} cannot be warned before it is suspended: {why}")
         if refusal:
             await self._act(Verb.CANCEL, job_id, user)
         elif row["state"] not in _RUNS:
@@ -265,9 +307,9 @@ class Coordinator:
         """Somebody has put a task back into the queue that had ended; or another job has its number now."""
         state = row["state"]
         if state not in ENDED and row["user"] != task.user:
+            # It is admitted as any other at the next look.
             with self.database.writing(self._now):
                 self.database.remove(task.id)
-            await self._admit(row)
             return
         if state in ENDED or state == JobState.COMPLETING or (task.state == "refused" and state == JobState.HELD):
             return
@@ -275,10 +317,9 @@ class Coordinator:
             self.tell(f"job {task.id} was {task.state}, and does not start again")
             await self._act(Verb.CANCEL, task.id, task.user)
             return
-        with self.database.writing(self._now):
-            self.database.change("UPDATE tasks SET state = 'waiting', words = '' WHERE id = ?", task.id)
-        self.tell(f"job {task.id} waits again")
-        await self._follow(replace(task, state="waiting"), row)
+        again = await self._check(replace(task, state="waiting"), row, "was requeued")
+        if again.state == "waiting":
+            await self._follow(again, row)
 
     # -- what became of a task
 
@@ -312,7 +353,7 @@ class Coordinator:
             if task.state != "starting":
                 # Whoever released or requeued it: its turn has not come.
                 await self._act(Verb.HOLD, task.id, task.user)
-            elif now > (task.since or now) + self.pool.start_seconds:
+            elif self._is_start_overdue(task):
                 await self._withdraw(task, str(row["reason"] or "no reason is told"))
         elif state in _RUNS:
             if task.state in ("waiting", "paused"):
@@ -387,23 +428,29 @@ class Coordinator:
         )
         if changed == task and not is_moved:
             return task if task.id in self._members else self._set_aside(task)
-        refusal = await self._refusal(changed.pool_task, row, changed.name)
-        changes: dict[str, Any] = {"nodes": changed.nodes, "name": changed.name, "words": refusal}
-        if refusal:
-            changes["state"] = "refused"
+        return await self._check(task, row, "was changed")
+
+    async def _check(self, task: StoredTask, row: Row, said: str) -> StoredTask:
+        """Note a waiting task as its job is now; what may not run is refused, and its job cancelled."""
+        noted = replace(task, nodes=self._nodes(row), name=str(row["name"] or ""))
+        refusal = await self._refusal(noted.pool_task, row, noted.name)
+        noted = replace(noted, words=refusal, state="refused" if refusal else noted.state)
         with self.database.writing(self._now):
-            self.database.alter(task.id, changes)
-        waits = f"waits for {counted(changed.nodes, 'node')}"
-        self.tell(f"job {task.id} was changed: {refusal or waits}")
+            self.database.alter(task.id, {name: getattr(noted, name) for name in ("nodes", "name", "words", "state")})
+        waits = f"waits for {counted(noted.nodes, 'node')}"
+        self.tell(f"job {task.id} {said}: {refusal or waits}")
         if refusal:
             await self._act(Verb.CANCEL, task.id, task.user)
-        return replace(changed, **changes)
+        return noted
 
     def _set_aside(self, task: StoredTask) -> StoredTask:
-        """Have a task wait that is in the pool's reservation no more, which may have ended and come again."""
+        """Have a task wait that is in the pool no more: its reservation may have ended, and come again."""
         if task.state != "waiting" or task.retry_at > self._now:
             return task
-        words = f"it is not in reservation {self.pool.reservation}"
+        reservation = self.pool.reservation
+        words = (
+            f"it is not in reservation {reservation}" if reservation else "the scheduler no longer has it in the pool"
+        )
         changes: dict[str, Any] = {"words": words, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):
             self.database.alter(task.id, changes)
@@ -414,19 +461,29 @@ class Coordinator:
         """Look at the files of tasks that run: which are ready to be ended by themselves, and which write no log."""
         running = self.database.tasks("state = 'running'")
         ready = [task for task in running if self._is_due(task, "ready", _READY_EVERY_SECONDS)]
-        found = await asyncio.gather(*(self._files(task).is_ready() for task in ready))
-        for task, is_ready in zip(ready, found, strict=True):
+        for task, is_ready in await self._look_at(ready, lambda task: self._files(task).is_ready()):
             if is_ready:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
             return
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
-        for task, written in zip(logging, await asyncio.gather(*map(self._written_at, logging)), strict=True):
+        for task, written in await self._look_at(logging, self._written_at):
             since = max(written or 0.0, task.since or 0.0)
             if written is not None and self._now - since > self.pool.no_log_seconds:
-                words = f"it wrote no log for {self.pool.no_log_seconds:g} s"
+                words = f"no log output for {self.pool.no_log_seconds:g} s"
                 self._note_failing(task, words)
                 await self._act(Verb.CANCEL, task.id, task.user)
+
+    async def _look_at(
+        self, tasks: Sequence[StoredTask], look: Callable[[StoredTask], Awaitable[_Seen]]
+    ) -> list[tuple[StoredTask, _Seen]]:
+        """Each task with what is seen of it; a few at once, as each look at another account's is a sudo."""
+
+        async def looked(task: StoredTask) -> tuple[StoredTask, _Seen]:
+            async with self._looks:
+                return task, await look(task)
+
+        return await asyncio.gather(*map(looked, tasks))
 
     def _is_due(self, task: StoredTask, what: str, seconds: float) -> bool:
         is_own = task.user == self.actions.store.user
@@ -436,23 +493,23 @@ class Coordinator:
         return True
 
     async def _written_at(self, task: StoredTask) -> float | None:
-        """When a task last wrote to its log, in epoch seconds; None where that cannot be seen."""
+        """When a task last wrote to its output or its errors, in epoch seconds; None where either cannot be seen."""
         if task.id not in self._logs:
             try:
-                detail = await self.actions.store.fetch_detail(task.id)
+                [row] = (await self.actions.store.fetch_detail(task.id)).job.to_pylist()
             except HpcdashError:
                 return None
-            self._logs[task.id] = detail.job["stdout_path"][0].as_py() or ""
-        path = PurePosixPath(self._logs[task.id])
+            paths = [row[column] for column in ("stdout_path", "stderr_path")]
+            self._logs[task.id] = tuple(PurePosixPath(path) for path in dict.fromkeys(paths) if path)
+        times = [await self._modified_at(task, path) for path in self._logs[task.id]]
+        seen = [time for time in times if time is not None]
+        return max(seen) if seen and len(seen) == len(times) else None
+
+    async def _modified_at(self, task: StoredTask, path: PurePosixPath) -> float | None:
         if task.folder and str(path.parent) == task.folder:
             seen = await self._files(task).look(path.name)
             return None if seen is None else float(seen[1])
-        if task.user != self.actions.store.user or not path.is_absolute():
-            return None
-        try:
-            return os.stat(path).st_mtime
-        except OSError:
-            return None
+        return await self._files(task).modified_at(str(path)) if path.is_absolute() else None
 
     def _note_failing(self, task: StoredTask, words: str) -> None:
         with self.database.writing(self._now):
@@ -462,7 +519,7 @@ class Coordinator:
                 self._now,
                 task.id,
             )
-        self.tell(f"job {task.id} is ended: {words}")
+        self.tell(f"job {task.id} cancelled: {words}")
 
     async def _suspend(self, task: StoredTask) -> None:
         """Ask a task to suspend; end it once it has saved, or its time is over."""
@@ -481,9 +538,11 @@ class Coordinator:
         if not is_ready:
             asked_at = task.asked_at or now
             # Once it is written it stays, and each write as another account is a sudo.
-            if self._asked_at.get(task.id) != asked_at and await files.tell():
+            told: bool | None = self._asked_at.get(task.id) == asked_at
+            if not told and (told := await files.tell()):
                 self._asked_at[task.id] = asked_at
-            if self._asked_at.get(task.id) == asked_at and now < asked_at + self.pool.grace_seconds:
+            # A write that failed is tried again at each look.
+            if told is not None and now < asked_at + self.pool.grace_seconds:
                 return
         await self._requeue(task)
 
@@ -504,30 +563,32 @@ class Coordinator:
             due = task.running_task.demotion_at(self.rules.demote_after_seconds)
             if due is not None and due <= now:
                 with self.database.writing(now):
-                    self.database.change(
-                        "UPDATE tasks SET demoted = 1, level = ?, since = ? WHERE id = ?", Priority.NORMAL, now, task.id
-                    )
+                    self.database.move(task.running_task.moved(Priority.NORMAL, now, since=now))
+                    self.database.alter(task.id, {"demoted": 1})
                 self.tell(f"job {task.id} is NORMAL from now on")
         tasks = {one.id: one for one in unfinished_tasks(self.database)}
+        waits = [one.id for one in tasks.values() if one.state == "waiting" and one.id in rows]
+        self.waits_for = {job_id: words for job_id in waits if (words := _format_dependency(rows[job_id]))}
         decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         if (decision.start or decision.suspend) and self._usable_at < now:
             # A node may have been drained since: a task that is to start there would only hold up the others.
             self._usable_at = float("-inf")
             decision = self._decision(tasks, rows, await self._capacity(tasks, rows))
         self.decision = decision
-        if any(tasks[name].level != level for name, level in decision.levels.items()):
+        moved = [(tasks[name].running_task, level) for name, level in decision.levels.items()]
+        if moved := [(one, level) for one, level in moved if one.level != level]:
             with self.database.writing(now):
-                for name, level in decision.levels.items():
-                    self.database.change("UPDATE tasks SET level = ? WHERE id = ?", level, name)
-        for one in decision.suspend:
+                for one, level in moved:
+                    self.database.move(one.moved(level, now, since=one.since))
+        for task in (tasks[one.id] for one in decision.suspend):
             # One that only starts is asked once it runs.
-            if tasks[one.id].state == "running":
-                await self._suspend(tasks[one.id])
-        for one, level in decision.start:
+            if task.state == "running":
+                await self._suspend(task)
+        for task, level in ((tasks[one.id], level) for one, level in decision.start):
             with self.database.writing(now):
-                self.database.begin(one.id, level, now)
-            self.tell(f"job {one.id} starts at {level.name}")
-            await self._release(tasks[one.id])
+                self.database.begin(task.id, level, now)
+            self.tell(f"job {task.id} starts at {level.name}")
+            await self._release(task)
 
     def _decision(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row], capacity: int) -> Decision:
         self.capacity = capacity
@@ -537,11 +598,11 @@ class Coordinator:
             self.rules.quotas,
             capacity=capacity,
             free=capacity - sum(one.nodes for one in tasks.values() if one.state in WITH_NODES),
+            leaving=[one.running_task for one in tasks.values() if one.state == "suspending"],
         )
 
     def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:
-        row = rows.get(task.id)
-        return task.retry_at <= self._now and row is not None and not row["dependency"]
+        return task.retry_at <= self._now and task.id in rows and task.id not in self.waits_for
 
     async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
         """How many nodes the pool's tasks may have now: what can be used or they have, and no other job has."""
@@ -549,10 +610,17 @@ class Coordinator:
             return self.pool.nodes
         ours: set[str] = set()
         others: set[str] = set()
+        named = frozenset(_names(self.pool.node_list))
+        self.outsiders = []
         for job_id, row in rows.items():
-            is_ours = job_id in tasks and tasks[job_id].state in WITH_NODES
-            if row["state"] in (*_RUNS, JobState.COMPLETING):
-                (ours if is_ours else others).update(_names(row["node_list"]))
+            if row["state"] not in (*_RUNS, JobState.COMPLETING):
+                continue
+            names = frozenset(_names(row["node_list"]))
+            if job_id in tasks and tasks[job_id].state in WITH_NODES:
+                ours |= names
+            elif names := names & named if named else names:
+                others |= names
+                self.outsiders.append(Outsider(job_id, str(row["user"]), len(names)))
         usable = await self._usable_nodes()
         if usable is None:
             return max(0, self.pool.nodes - len(others))
@@ -591,11 +659,16 @@ class Coordinator:
 
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():
-            self._tell_once(task.id, f"job {task.id} cannot start: what its last run left in {task.folder} stays there")
+            words = f"the suspend files of its last run in {task.folder} cannot be removed"
+            self._tell_once(task.id, f"job {task.id} cannot start: {words}")
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
-        if self._now > (task.since or self._now) + self.pool.start_seconds:
+        if self._is_start_overdue(task):
             await self._withdraw(task, self._told.get(task.id, "it stays held"))
+
+    def _is_start_overdue(self, task: StoredTask) -> bool:
+        """Whether the scheduler had its time to start a task, while somebody coordinated the pool."""
+        return self._now > max(task.since or self._now, self._began_at) + self.pool.start_seconds
 
     async def _give_nodes(self, task: StoredTask) -> bool:
         """Have a task start on nodes of the pool that are free; whether it will."""
@@ -604,7 +677,8 @@ class Coordinator:
         taken = {name for job_id, names in self._given.items() if job_id != task.id for name in names}
         free = sorted((await self._usable_nodes() or frozenset()) - self._busy - taken)[: task.nodes]
         if len(free) < task.nodes:
-            self._tell_once(task.id, f"job {task.id} cannot start: {counted(len(free), 'node')} of the pool is free")
+            are_free = f"{counted(len(free), 'node')} of the pool {'is' if len(free) == 1 else 'are'} free"
+            self._tell_once(task.id, f"job {task.id} cannot start: only {are_free}")
             return False
         self._given[task.id] = tuple(free)
         return (await self._act(Verb.ALTER, task.id, task.user, {NODES: ",".join(free)})).done is True
@@ -623,6 +697,8 @@ class Coordinator:
     async def _act(
         self, verb: Verb, job_id: str, user: str, changes: Mapping[str, str] = MappingProxyType({})
     ) -> Outcome:
+        # Another one may have taken over while this one waited for an answer.
+        self.database.keep_lease(self._now)
         own = self.actions.store.user
         request = ActionRequest(
             verb, (job_id,), hold=verb is Verb.REQUEUE, at_once=verb is Verb.RELEASE, changes=dict(changes)
@@ -639,6 +715,19 @@ class Coordinator:
         if self._told.get(job_id) != words:
             self._told[job_id] = words
             self.tell(words)
+
+
+def _in_turn(new: Sequence[tuple[Row, TaskMark]]) -> list[tuple[Row, TaskMark]]:
+    """Jobs that came, one of each user after the other: nobody's thousands keep the others waiting."""
+    turns: dict[str, Iterator[int]] = defaultdict(count)
+    return sorted(new, key=lambda one: next(turns[one[0]["user"]]))
+
+
+def _format_dependency(row: Row) -> str:
+    """What a job waits for, as `job 12, 13`; '' where it depends on none."""
+    text = row["dependency"]
+    ids = parse_dependency(text).job_ids
+    return f"job {', '.join(ids)}" if ids else str(text or "")
 
 
 def _names(node_list: str | None) -> Iterable[str]:

@@ -38,15 +38,16 @@ _SCHEMA = (
     " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,"
     " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
     " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,"
-    " labels TEXT NOT NULL DEFAULT '')",
+    " labels TEXT NOT NULL DEFAULT '', gone_since REAL)",
     "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,"
     " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
     "CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, submitted_at, number)",
     "CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (submitted_at, number)",
 )
+_LATER_COLUMNS = {"labels": "TEXT NOT NULL DEFAULT ''", "gone_since": "REAL"}
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, above_normal_seconds,"
-    " demoted, suspended, asked_at, retry_at, labels"
+    " demoted, suspended, asked_at, retry_at, labels, gone_since"
 )
 
 
@@ -63,7 +64,8 @@ class StoredTask(Struct, frozen=True):
 
     `state`: waiting, starting, running, suspending, paused, succeeded, failed, stopped, refused or unknown.
     `level` and `since` are of the present run, `asked_at` is when it was told to suspend, and it is not started before
-    `retry_at`; epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
+    `retry_at`; `gone_since` is when its job was first seen to have left the queue, with no history yet of how it ended;
+    epoch seconds. `words` say why it is refused, ended, or did not start. `labels` are as
     domain/share.py writes them.
     """
 
@@ -85,6 +87,7 @@ class StoredTask(Struct, frozen=True):
     asked_at: float | None
     retry_at: float = 0.0
     labels: str = ""
+    gone_since: float | None = None
 
     @property
     def pool_task(self) -> PoolTask:
@@ -121,8 +124,10 @@ class ShareDatabase:
             self._connection.execute("PRAGMA synchronous = FULL")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
-            if "labels" not in {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}:
-                self._connection.execute("ALTER TABLE tasks ADD COLUMN labels TEXT NOT NULL DEFAULT ''")
+            known = {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}
+            for name, kind in _LATER_COLUMNS.items():
+                if name not in known:
+                    self._connection.execute(f"ALTER TABLE tasks ADD COLUMN {name} {kind}")
         except sqlite3.Error as error:
             raise HpcdashError(f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?") from error
         finally:
@@ -158,6 +163,13 @@ class ShareDatabase:
         """(who, on which host, until when) has the lease; None where nobody ever had it."""
         rows = self._connection.execute("SELECT holder, host, expires_at FROM lease").fetchall()
         return rows[0] if rows else None
+
+    def keep_lease(self, now: float) -> None:
+        """Renew the lease where a third of it is over; raises PoolHeld where another coordinator has taken it."""
+        [(token, expires_at)] = self._connection.execute("SELECT token, expires_at FROM lease")
+        if token != self._token or expires_at < now + LEASE_SECONDS * 2 / 3:
+            with self.writing(now):
+                pass
 
     def close(self) -> None:
         if self._token:
@@ -228,6 +240,10 @@ class ShareDatabase:
 
     # -- inside `writing`
 
+    def move(self, running: RunningTask) -> None:
+        """Note that a running task goes on at another level."""
+        self.alter(running.task.id, level_columns(running))
+
     def alter(self, task: str, changes: Mapping[str, object]) -> None:
         """Change columns of a task, by their names."""
         names = ", ".join(f"{name} = ?" for name in changes)
@@ -269,13 +285,12 @@ class ShareDatabase:
 
     def end_run(self, task: StoredTask, state: str, now: float, how: str) -> None:
         """Note that a task has no nodes any more: it waits again, or has ended."""
-        ran = max(0.0, now - (task.since or now)) if task.level == Priority.ABOVE_NORMAL else 0.0
         self.change(
             "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = suspended + ?,"
-            " above_normal_seconds = above_normal_seconds + ? WHERE id = ?",
+            " above_normal_seconds = ? WHERE id = ?",
             state,
             int(state == "waiting"),
-            ran,
+            task.running_task.above_normal_seconds(now),
             task.id,
         )
         self.change("UPDATE runs SET ended_at = ?, how = ? WHERE task = ? AND ended_at IS NULL", now, how, task.id)
@@ -293,6 +308,15 @@ def _require_plain(file: Path) -> None:
         )
     if found.st_mode & 0o077:
         file.chmod(0o600)
+
+
+def level_columns(running: RunningTask) -> dict[str, Any]:
+    """The columns that a running task's level is kept in."""
+    return {
+        "level": int(running.level),
+        "since": running.since,
+        "above_normal_seconds": running.task.above_normal_seconds,
+    }
 
 
 def in_states(states: tuple[str, ...]) -> str:

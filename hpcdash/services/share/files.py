@@ -6,13 +6,20 @@ could write there anyway.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import re
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeVar, cast
 
+from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.errors import HpcdashError
+from hpcdash.job.aside import Aside
 from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX
 from hpcdash.services.submit.sudoers import NOTHING_THERE, PLAIN_NAME, program_argv
 from hpcdash.transport.base import CommandResult, Transport
@@ -20,7 +27,10 @@ from hpcdash.transport.base import CommandResult, Transport
 _READY = f"{SUSPEND_NAME}{READY_SUFFIX}"
 _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+OWN_LIMIT_SECONDS = 2.0
+_Found = TypeVar("_Found")
+# A missing file, a link, a folder, a FIFO that nobody reads: whatever the weather, nothing is to be written there.
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 # What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
 _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")
 
@@ -29,7 +39,7 @@ class TaskFiles:
     """Of one task: `folder` is absolute, '' where it has none.
 
     `account` is the owner where that is not the coordinator's own account. Then root's `program` there writes, in
-    launches of `storage_root` alone.
+    launches of `storage_root` alone: the training of any other is not reached, and suspended without a warning.
     """
 
     def __init__(
@@ -39,43 +49,54 @@ class TaskFiles:
         self._folder = folder
         self._account = account
         self._program = program
+        self._aside = Aside()
         root, _, self._launch = folder.rpartition("/")
-        is_kept = bool(storage_root) and root == storage_root and PLAIN_NAME.fullmatch(self._launch)
-        self._is_reached = bool(folder) and (not account or bool(is_kept and _ACCOUNT.fullmatch(account)))
+        # Why no training is reached; '' where it is.
+        self.unreached = ""
+        if not folder:
+            self.unreached = "it has no launch folder"
+        elif account and not (storage_root and root == storage_root and PLAIN_NAME.fullmatch(self._launch)):
+            self.unreached = "its folder is not in storage_root"
+        elif account and not ACCOUNT_NAME.fullmatch(account):
+            self.unreached = "sudo takes no such login name"
 
-    async def tell(self) -> bool:
-        """Write the suspend command; whether the training can see it."""
+    async def tell(self) -> bool | None:
+        """Write the suspend command; whether it is there. None: no training of this folder can ever be told."""
         return await self._write(SUSPEND_NAME, b"suspend\n")
 
     async def clear(self) -> bool:
         """Take the command of the run before and its answers away; whether none is left."""
-        if not self._is_reached:
+        if self.unreached:
             return True
         if not self._account:
             for name in (_READY, _SEEN):
                 with suppress(OSError):
-                    os.unlink(f"{self._folder}/{name}")
+                    await self._on_disk(partial(os.unlink, f"{self._folder}/{name}"))
             await self._write(SUSPEND_NAME, b"")
             return not await self.is_ready()
-        if await self.is_ready() and not await self._write(_READY, b""):
-            return False
-        return await self._write(SUSPEND_NAME, b"") or not await self.is_ready()
+        for name in (_READY, _SEEN):
+            if await self._has_words(name) and not await self._write(name, b""):
+                return False
+        return bool(await self._write(SUSPEND_NAME, b"")) or not await self.is_ready()
 
     async def is_ready(self) -> bool:
         """Whether the training has saved, and waits to be ended."""
-        return ((await self.look(_READY)) or (0, 0))[0] > 0
+        return await self._has_words(_READY)
 
     async def has_seen(self) -> bool:
         """Whether the training has seen the command."""
-        return await self.look(_SEEN) is not None
+        return await self._has_words(_SEEN)
+
+    async def _has_words(self, name: str) -> bool:
+        return ((await self.look(name)) or (0, 0))[0] > 0
 
     async def look(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be seen."""
-        if not self._is_reached:
+        if self.unreached:
             return None
         if not self._account:
             try:
-                found = os.lstat(f"{self._folder}/{name}")
+                found = await self._on_disk(partial(_stat, self._folder, name))
             except OSError:
                 return None
             return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
@@ -84,17 +105,39 @@ class TaskFiles:
             return None
         return int(said[1]), int(said[2])
 
-    async def _write(self, name: str, content: bytes) -> bool:
-        if not self._is_reached:
-            return False
+    async def _write(self, name: str, content: bytes) -> bool | None:
+        """Whether it was written; None where there is no such file to write to."""
+        if self.unreached:
+            return None
         if self._account:
             # Only what was made at the submission is written to: a folder without it has no training that looks.
             seen = await self._run("read", name, "end", "0")
             if seen is None or seen.status == NOTHING_THERE:
-                return False
+                return False if seen is None else None
             told = await self._run("write", name, stdin=content)
             return told is not None and told.status == 0
-        return _write_own(f"{self._folder}/{name}", content)
+        try:
+            return await self._on_disk(partial(_write_own, f"{self._folder}/{name}", content))
+        except OSError:
+            return False
+
+    async def modified_at(self, path: str) -> float | None:
+        """When the account's own file outside the folder was changed, in epoch seconds; None where that is not seen."""
+        try:
+            return None if self._account else (await self._on_disk(partial(os.stat, path))).st_mtime
+        except OSError:
+            return None
+
+    async def _on_disk(self, call: Callable[[], _Found]) -> _Found:
+        """What a call on the account's own files returns; raises OSError, also where their disk does not respond.
+
+        Such a call holds up this task alone, until it returns.
+        """
+        found = await asyncio.to_thread(self._aside.answer, lambda: (call, call()), OWN_LIMIT_SECONDS, None)
+        # The answer may be that of an earlier call.
+        if found is None or found[0] is not call:
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        return cast("_Found", found[1])
 
     async def _run(self, verb: str, *words: str, stdin: bytes | None = None) -> CommandResult | None:
         argv = program_argv(self._account, self._program, verb, self._launch, *words)
@@ -104,16 +147,25 @@ class TaskFiles:
             return None
 
 
-def _write_own(path: str, content: bytes) -> bool:
-    """Write to a file that is there and the account's own."""
+def _stat(folder: str, name: str) -> os.stat_result:
+    # A network file system remembers what was not there, until the folder is opened anew.
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return os.stat(name, dir_fd=held, follow_symlinks=False)
+    finally:
+        os.close(held)
+
+
+def _write_own(path: str, content: bytes) -> bool | None:
+    """Write to a file that is there and the account's own; None where it is neither."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
+    except OSError as error:
+        return None if error.errno in _NO_FILE else False
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
-            return False
+            return None
         os.ftruncate(file, 0)
         os.write(file, content)
     except OSError:

@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority
 from hpcdash.domain.text import counted
@@ -44,7 +45,10 @@ class PoolTask(Struct, frozen=True):
 
 
 class RunningTask(Struct, frozen=True):
-    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it does."""
+    """A task that has nodes and keeps them: the level it runs at, and since when (epoch seconds) it has them.
+
+    One that its owner, or its demotion, gave another level has its place among those of that level since then.
+    """
 
     task: PoolTask
     level: Priority
@@ -55,6 +59,18 @@ class RunningTask(Struct, frozen=True):
         if self.level != Priority.ABOVE_NORMAL:
             return None
         return self.since + after_seconds - self.task.above_normal_seconds
+
+    def above_normal_seconds(self, now: float) -> float:
+        """How long it has run at ABOVE_NORMAL, in all its runs."""
+        is_counting = self.level == Priority.ABOVE_NORMAL
+        return self.task.above_normal_seconds + (max(0.0, now - self.since) if is_counting else 0.0)
+
+    def moved(self, level: Priority, now: float, *, since: float) -> RunningTask:
+        """As it goes on at another level from `now` on; of the time since `since` only that at ABOVE_NORMAL counts."""
+        counted = self.above_normal_seconds(now)
+        if level == Priority.ABOVE_NORMAL:
+            counted -= now - since
+        return RunningTask(replace(self.task, above_normal_seconds=counted), level, since)
 
 
 class Quotas(Struct, frozen=True):
@@ -81,8 +97,9 @@ class Decision(Struct, frozen=True):
     """What to do now.
 
     `suspend` has to give up its nodes. `start` may begin at once, each at its level; `next` begins, in this order, when
-    nodes that are being freed are free. `levels` are those of the running tasks that go on. `blocker` is the first task
-    that waits for nodes nobody behind it could free; those in `out_of_quota` wait for nodes of the same user and level.
+    the nodes and the quota that are being freed are free. `levels` are those of the running tasks that go on. `blocker`
+    is the first task that waits for nodes nobody behind it could free; those in `out_of_quota` wait for nodes of the
+    same user and level.
     """
 
     suspend: tuple[PoolTask, ...] = ()
@@ -101,11 +118,19 @@ def queue_up(tasks: Iterable[PoolTask]) -> dict[tuple[str, Priority], list[PoolT
     return dict(lines)
 
 
-def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, capacity: int, free: int) -> Decision:
+def decide(
+    running: Sequence[RunningTask],
+    waiting: Waiting,
+    quotas: Quotas,
+    *,
+    capacity: int,
+    free: int,
+    leaving: Sequence[RunningTask] = (),
+) -> Decision:
     """What to suspend and to start.
 
     `capacity` counts every node of the pool that can be used, those being freed among them; `free` are idle now. Tasks
-    being suspended are in neither `running` nor `waiting`.
+    being suspended are `leaving`, in neither `running` nor `waiting`: their quota is given again once they have left.
     """
     lines = _lines(running, waiting, quotas)
     heap = [(first, number) for number, line in enumerate(lines) if (first := next(line, None)) is not None]
@@ -141,11 +166,25 @@ def decide(running: Sequence[RunningTask], waiting: Waiting, quotas: Quotas, *, 
             heappop(heap)
         else:
             heapreplace(heap, (following, number))
+    # What each has at once by now: nothing starts or moves up on quota that is still being freed.
+    held: dict[tuple[str, Priority], int] = defaultdict(int)
+    for one in chain(running, leaving):
+        held[one.task.user, one.level] += one.task.nodes
+    moving = [one for one in running if levels.get(one.task.id, one.level) != one.level]
+    for one in sorted(moving, key=lambda one: levels[one.task.id] - one.level):
+        key = (one.task.user, levels[one.task.id])
+        if key[1] > one.level and held[key] + one.task.nodes > quotas.of(*key):
+            levels[one.task.id] = one.level
+            continue
+        held[key] += one.task.nodes
+        held[one.task.user, one.level] -= one.task.nodes
     ready = 0
-    for task, _ in chosen:
-        if task.nodes > free:
+    for task, level in chosen:
+        key = (task.user, level)
+        if task.nodes > free or held[key] + task.nodes > quotas.of(*key):
             break
         free -= task.nodes
+        held[key] += task.nodes
         ready += 1
     return Decision(
         tuple(suspend), tuple(chosen[:ready]), tuple(chosen[ready:]), levels, blocker, frozenset(out_of_quota)

@@ -38,13 +38,17 @@ class TracedTask(Struct, frozen=True):
 
 
 class PoolModel(Struct, frozen=True):
-    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds` before it works."""
+    """`grace_seconds` is what a suspended task has to save; each further run takes `load_seconds` before it works.
+
+    `choosers` have the priorities that their tasks ask for, the others AUTO.
+    """
 
     nodes: int
     quotas: Quotas
     demote_after_seconds: float = DEMOTE_AFTER_SECONDS
     grace_seconds: float = 5.0
     load_seconds: float = 60.0
+    choosers: frozenset[str] = frozenset({EVERYONE})
 
 
 class PolicyResult(Struct):
@@ -99,6 +103,7 @@ class _Simulation:
         self.outcome = outcome
         self.free = model.nodes
         self.running: dict[str, RunningTask] = {}
+        self.leaving: dict[str, RunningTask] = {}
         self.waiting: dict[tuple[str, Priority], list[PoolTask]] = defaultdict(list)
         self.tasks: dict[str, _Progress] = {}
         self.events: list[tuple[float, int, int, str, int]] = []
@@ -126,6 +131,7 @@ class _Simulation:
             self.wait(now, one)
         elif kind == _FREED:
             self.free += one.task.nodes
+            del self.leaving[name]
             self.wait(now, one)
         elif not one.runs or one.run != run:
             return
@@ -137,9 +143,9 @@ class _Simulation:
             self.outcome.idled += one.task.nodes * (self.model.load_seconds if one.run > 1 else 0.0)
             self.outcome.interrupted_tasks += bool(one.interrupted)
             self.outcome.ended_at = max(self.outcome.ended_at, now)
-        else:
-            one.task = replace(one.task, demoted=True)
-            self.running[name] = RunningTask(one.task, self.running[name].level, now)
+        elif self.running[name].demotion_at(self.model.demote_after_seconds) == now:
+            self.running[name] = running = self.running[name].moved(Priority.NORMAL, now, since=now)
+            self.running[name] = replace(running, task=replace(running.task, demoted=True))
 
     def wait(self, now: float, one: _Progress) -> None:
         one.waits_since = now
@@ -152,10 +158,12 @@ class _Simulation:
             self.model.quotas,
             capacity=self.model.nodes,
             free=self.free,
+            leaving=list(self.leaving.values()),
         )
         for name, level in decision.levels.items():
-            if level != self.running[name].level:
-                self.running[name] = replace(self.running[name], level=level)
+            if level != (running := self.running[name]).level:
+                self.running[name] = running.moved(level, now, since=running.since)
+                self.plan_demotion(self.tasks[name])
         for task in decision.suspend:
             self.suspend(now, self.tasks[task.id])
         for task, level in decision.start:
@@ -178,14 +186,18 @@ class _Simulation:
         one.run += 1
         one.since, one.runs = now, True
         self.free -= one.task.nodes
-        self.running[one.task.id] = started = RunningTask(one.task, level, now)
+        self.running[one.task.id] = RunningTask(one.task, level, now)
         load = self.model.load_seconds if one.run > 1 else 0.0
         self.at(now + load + one.traced.work_seconds - one.done, _ENDS, one.task.id, one.run)
-        if (demoted := started.demotion_at(self.model.demote_after_seconds)) is not None:
-            self.at(demoted, _DEMOTED, one.task.id, one.run)
+        self.plan_demotion(one)
+
+    def plan_demotion(self, one: _Progress) -> None:
+        due = self.running[one.task.id].demotion_at(self.model.demote_after_seconds)
+        if due is not None:
+            self.at(due, _DEMOTED, one.task.id, one.run)
 
     def suspend(self, now: float, one: _Progress) -> None:
-        stopped = self.running.pop(one.task.id)
+        self.leaving[one.task.id] = stopped = self.running.pop(one.task.id)
         load = self.model.load_seconds if one.run > 1 else 0.0
         worked = max(0.0, now - one.since - load)
         in_time = one.traced.save_seconds <= self.model.grace_seconds
@@ -194,9 +206,7 @@ class _Simulation:
         one.done += saved
         one.runs = False
         one.interrupted += 1
-        if stopped.level == Priority.ABOVE_NORMAL:
-            so_far = one.task.above_normal_seconds + now - stopped.since
-            one.task = replace(one.task, above_normal_seconds=so_far)
+        one.task = replace(stopped.task, above_normal_seconds=stopped.above_normal_seconds(now))
         self.outcome.worked += one.task.nodes * saved
         self.outcome.lost += one.task.nodes * (worked - saved)
         self.outcome.idled += one.task.nodes * (min(load, now - one.since) + saving)
@@ -207,15 +217,16 @@ class _Simulation:
 
 def simulate(tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time") -> PolicyResult:
     """The trace under the pool's rules; a task that could never run is counted, and left out."""
-    rules = PoolRules(model.quotas, demote_after_seconds=model.demote_after_seconds)
+    rules = PoolRules(model.quotas, model.choosers, demote_after_seconds=model.demote_after_seconds)
+    allowed = [(one, one.user, rules.allowed_priority(one.user, one.priority)) for one in tasks]
     fit = [
-        one
-        for one in tasks
-        if not rules.refusal(PoolTask("", one.user, one.nodes, one.priority, (0.0, 0)), capacity=model.nodes)
+        (one, user, priority)
+        for one, user, priority in allowed
+        if not rules.refusal(PoolTask("", user, one.nodes, priority, (0.0, 0)), capacity=model.nodes)
     ]
     outcome = PolicyResult(name, model.nodes, len(fit), never_run=len(tasks) - len(fit))
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
-    _Simulation(model, outcome).run((one, one.user, one.priority) for one in fit)
+    _Simulation(model, outcome).run(fit)
     return outcome
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
@@ -46,6 +47,7 @@ SILENT_SECONDS = 60.0
 MOST_BYTES = 8 << 20
 _MOST_TASKS = 5000
 _MOST_ENDED = 100
+_MOST_OUTSIDERS = 100
 _MOST_RUNS = 50
 _FEW_RUNS = 3
 _LONGEST_NAME = 200
@@ -74,7 +76,8 @@ class Task(msgspec.Struct, frozen=True):
     """One task. `state` is as StoredTask has it, `why` says in words why it waits; `place` 1 is next.
 
     `level` is the priority it runs at, or would: AUTO's is the highest with quota left. `demotion_at`: when it becomes
-    NORMAL. `since`: when its level or its run began. Null is unknown, or does not hold.
+    NORMAL. `since`: when its run began, or its owner or its demotion changed its level. `waits_for`: the
+    jobs that it is to follow, in words; '' for none. Null is unknown, or does not hold.
     """
 
     id: str
@@ -93,6 +96,7 @@ class Task(msgspec.Struct, frozen=True):
     suspended: Count
     runs: tuple[Run, ...]
     labels: tuple[str, ...] = ()
+    waits_for: str = ""
 
     @property
     def is_unfinished(self) -> bool:
@@ -106,6 +110,14 @@ class Quota(msgspec.Struct, frozen=True):
     priority: PriorityName
     total: Count
     used: Count | None
+
+
+class Outsider(msgspec.Struct, frozen=True):
+    """A job that runs on the pool's nodes and is no task of it: neither quotas nor the order hold for it."""
+
+    id: str
+    user: str
+    nodes: Count
 
 
 class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
@@ -124,6 +136,7 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
     quotas: tuple[Quota, ...]
     tasks: tuple[Task, ...]
     tasks_left_out: Count
+    outsiders: tuple[Outsider, ...] = ()
 
     @property
     def rules(self) -> PoolRules:
@@ -162,11 +175,26 @@ class Pool(msgspec.Struct, frozen=True, tag_field="schema", tag=SCHEMA):
             for at, task in tasks
             if task.state in ("starting", "running")
         ]
-        waiting = [_pool_task(task, at) for at, task in tasks if task.state == "waiting"]
+        waiting = [_pool_task(task, at) for at, task in tasks if task.state == "waiting" and not task.waits_for]
         used = sum(task.nodes for _, task in tasks if task.state in WITH_NODES)
         usable = self.nodes_usable
         decision = decide(running, queue_up(waiting), self.rules.quotas, capacity=usable, free=max(0, usable - used))
         return {one.id for one in decision.suspend}
+
+
+def in_order(tasks: Sequence[Task]) -> list[Task]:
+    """Those that have nodes by their level, those that wait by their turn, then what ended, the newest first."""
+
+    def rank(task: Task) -> tuple[float, ...]:
+        if task.state in WITH_NODES:
+            return (0, -Priority[task.level or task.priority], task.submitted_at.timestamp())
+        if task.is_unfinished:
+            place = float("inf") if task.place is None else task.place
+            return (1 + (task.state == "paused"), place, task.submitted_at.timestamp())
+        ended = max((run.ended_at for run in task.runs if run.ended_at), default=task.submitted_at)
+        return (3, 0, -ended.timestamp())
+
+    return sorted(tasks, key=rank)
 
 
 def _pool_task(task: Task, at: int) -> PoolTask:
@@ -191,16 +219,24 @@ def build_state(
     decision: Decision,
     now: float,
     capacity: int | None = None,
+    waits_for: Mapping[str, str] = MappingProxyType({}),
+    outsiders: Sequence[Outsider] = (),
+    unwarned: Mapping[str, str] = MappingProxyType({}),
 ) -> Pool:
-    """What is known of a pool after its coordinator has decided; `capacity` nodes of it can be used now (None: all)."""
+    """What is known of a pool after its coordinator has decided.
+
+    `capacity` nodes of it can be used now (None: all). `waits_for` says which waiting tasks are to follow other jobs,
+    `unwarned` why no command to suspend reaches a task.
+    """
     stored = unfinished_tasks(database)
     used: dict[tuple[str, Priority], int] = defaultdict(int)
     for one in stored:
         if one.state in WITH_NODES:
             used[one.user, Priority.NORMAL if one.level is None else Priority(one.level)] += one.nodes
-    waiting = _Waiting(stored, rules.quotas, used, decision, now)
+    waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for, unwarned)
     left_out = max(0, len(stored) - _MOST_TASKS)
-    shown = [*database.ended_tasks(_MOST_ENDED), *stored[:_MOST_TASKS]]
+    first = sorted(stored, key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))))
+    shown = [*database.ended_tasks(_MOST_ENDED), *first[:_MOST_TASKS]]
     runs = database.runs_of([one.id for one in shown], _MOST_RUNS)
     tasks = [
         Task(
@@ -223,6 +259,7 @@ def build_state(
                 for number, level, start, end, how in runs.get(one.id, ())
             ),
             labels=read_labels(one.labels),
+            waits_for=waits_for.get(one.id, ""),
         )
         for one in sorted(shown, key=lambda one: (one.submitted_at, one.number))
     ]
@@ -241,6 +278,7 @@ def build_state(
         quotas=tuple(_quotas(rules.quotas, used, {one.user for one in stored})),
         tasks=tuple(tasks),
         tasks_left_out=left_out,
+        outsiders=tuple(outsiders[:_MOST_OUTSIDERS]),
     )
 
 
@@ -253,10 +291,13 @@ def publish(state: Pool, file: Path) -> None:
         state = msgspec.structs.replace(state, tasks=short)
         content = msgspec.json.encode(state)
     while len(content) >= MOST_BYTES:
-        # The newest are the last to have their turn.
-        kept = state.tasks[: len(state.tasks) // 2]
-        left_out = sum(task.is_unfinished for task in state.tasks[len(kept) :])
-        state = msgspec.structs.replace(state, tasks=kept, tasks_left_out=state.tasks_left_out + left_out)
+        ordered = in_order(state.tasks)
+        kept, left_out = {task.id for task in ordered[: len(ordered) // 2]}, ordered[len(ordered) // 2 :]
+        state = msgspec.structs.replace(
+            state,
+            tasks=tuple(task for task in state.tasks if task.id in kept),
+            tasks_left_out=state.tasks_left_out + sum(task.is_unfinished for task in left_out),
+        )
         content = msgspec.json.encode(state)
     try:
         with _folder_of(file) as folder:
@@ -308,21 +349,22 @@ class _Waiting:
         used: Mapping[tuple[str, Priority], int],
         decision: Decision,
         now: float,
+        waits_for: Mapping[str, str],
+        unwarned: Mapping[str, str],
     ) -> None:
+        self._unwarned = unwarned
+        self._waits_for = waits_for
         self._quotas = quotas
         self._now = now
         self._used = used
         self._next = {task.id: level for task, level in (*decision.start, *decision.next)}
         self._blocker = decision.blocker
         self._out_of_quota = decision.out_of_quota
+        waits = [one for one in tasks if one.state == "waiting"]
+        self._levels = {one.id: self._wanted(one) for one in waits}
         # In the order in which they came.
-        self._waits = [one for one in tasks if one.state == "waiting"]
-        self._levels = {one.id: self._wanted(one) for one in self._waits}
-        in_line = [
-            one
-            for one in self._waits
-            if one.retry_at <= now and self._levels[one.id] is not None and not self._lacks_quota(one)
-        ]
+        self._ready = [one for one in waits if one.retry_at <= now and one.id not in waits_for]
+        in_line = [one for one in self._ready if self._levels[one.id] is not None and not self._lacks_quota(one)]
         in_line.sort(
             key=lambda one: (one.id not in self._next, -(self._levels[one.id] or 0), one.submitted_at, one.number)
         )
@@ -353,19 +395,23 @@ class _Waiting:
         return (task.user, level) in self._out_of_quota
 
     def why(self, task: StoredTask, grace_seconds: float) -> str:
-        if task.state == "suspending" and not task.words:
+        if task.state == "suspending" and not task.words and task.id not in self._unwarned:
             return f"was asked to suspend, and has {grace_seconds:g} s to save"
         if task.state == "starting":
             return "is being started"
         if task.state == "paused":
             return "suspended by its owner until resumed"
+        if task.state == "running" and task.id in self._unwarned:
+            return f"is suspended without a warning: {self._unwarned[task.id]}"
         if task.state != "waiting" or task.retry_at > self._now:
             return task.words
+        if task.id in self._waits_for:
+            return f"waits for {self._waits_for[task.id]}"
         if self._lacks_quota(task):
             level = self._levels[task.id]
             if level is None:
                 return f"{task.user}'s quota is used up at every priority"
-            ahead = next(one for one in self._waits if (one.user, self._levels[one.id]) == (task.user, level))
+            ahead = next(one for one in self._ready if (one.user, self._levels[one.id]) == (task.user, level))
             if ahead.id != task.id:
                 return f"behind job {ahead.id} of {ahead.user}"
             used, total = self._used.get((task.user, level), 0), self._quotas.of(task.user, level)

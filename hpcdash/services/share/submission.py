@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from hpcdash.backends.script.body import is_spread
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.request import Request, SlotType, slots_of
 from hpcdash.domain.share import Priority, parse_priority
@@ -13,6 +15,7 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.share.scheduling import PoolTask
 from hpcdash.services.share.state import Pool, PoolReader
+from hpcdash.services.share.text import format_silence
 
 # What of a request says which pool it is for.
 _PLACES = ("queue", "qos", "reservation")
@@ -27,6 +30,9 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
         known = ", ".join(one.name for one in pools) or "none"
         raise UsageError(f"pool: there is no [share.{request.pool}] in the configuration", f"Pools here: {known}.")
     fitting = _fitting(request, pools)
+    if pools and not fitting:
+        asked = ", ".join(f"{what} {there}" for what in _PLACES if (there := getattr(request, what)))
+        raise UsageError(f"share: no pool has {asked}", f"Pools here: {', '.join(one.name for one in pools)}.")
     if len(fitting) > 1:
         raise UsageError("share: several pools fit", f"Name one as pool: {', '.join(one.name for one in fitting)}.")
     for pool in fitting:
@@ -52,21 +58,36 @@ def _fitting(request: Request, pools: Sequence[PoolSettings]) -> list[PoolSettin
     ]
 
 
+def require_node_count(request: Request, slot_type: SlotType) -> None:
+    """Raises UsageError for a task whose scheduler would find any number of nodes."""
+    if is_spread(request, slot_type) and request.slots > 1:
+        raise UsageError(
+            "slots_per_node: a task of a shared pool has one number of nodes", "Write how many slots each node has."
+        )
+
+
 async def require_turn(
     store: ClusterStore, pools: Sequence[PoolSettings], request: Request, slot_type: SlotType
-) -> None:
-    """Raises UsageError for a task that its pool's coordinator would refuse, as far as it has published its rules."""
+) -> str:
+    """What is to be said of a task's pool: that nobody seems to coordinate it; '' for nothing.
+
+    Raises UsageError for a task that its coordinator would refuse, as far as it has published its rules.
+    """
+    if store.backend.detail.task_refusal is None:
+        return ""
     fitting = _fitting(request, pools)
     if len(fitting) != 1:
-        return
+        return "share: the configuration has no pool; the job stays held until a coordinator elsewhere starts it"
     try:
         pool = await PoolReader(store, fitting[0]).read()
-    except HpcdashError:
+    except HpcdashError as error:
         # It may not have begun yet; it refuses what it must itself.
-        return
+        return f"share: {error.message}; the job stays held until it is coordinated"
     user = request.site.run_as or store.user or ""
     if words := refusal(pool, fitting[0], request, user, slot_type, is_embedded=store.backend.is_embedded):
         raise UsageError(f"share: pool {pool.pool} refuses this: {words}", "`hpcdash share show` has its quotas.")
+    silence = format_silence(pool, datetime.fromtimestamp(store.clock.now(), UTC))
+    return f"share: pool {pool.pool}: {silence}" if silence else ""
 
 
 def refusal(

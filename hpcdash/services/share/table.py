@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
-from hpcdash.domain.share import Priority
-from hpcdash.services.share.state import Task
+from hpcdash.services.share.state import Task, in_order
 from hpcdash.services.share.text import format_level, format_turn
 
 POOL_TASKS = pa.schema(
@@ -51,18 +50,3 @@ def task_table(tasks: Sequence[Task]) -> pa.Table:
         for task in in_order(tasks)
     ]
     return pa.Table.from_pylist(rows, POOL_TASKS)
-
-
-def in_order(tasks: Sequence[Task]) -> list[Task]:
-    """Those that have nodes by their level, those that wait by their turn, then what ended, the newest first."""
-
-    def rank(task: Task) -> tuple[float, ...]:
-        if task.state in ("starting", "running", "suspending"):
-            return (0, -Priority[task.level or task.priority], task.submitted_at.timestamp())
-        if task.is_unfinished:
-            place = float("inf") if task.place is None else task.place
-            return (1 + (task.state == "paused"), place, task.submitted_at.timestamp())
-        ended = max((run.ended_at for run in task.runs if run.ended_at), default=task.submitted_at)
-        return (3, 0, -ended.timestamp())
-
-    return sorted(tasks, key=rank)

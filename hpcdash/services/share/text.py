@@ -11,13 +11,14 @@ from hpcdash.domain.units import format_age, format_span
 from hpcdash.services.share.state import SILENT_SECONDS, Pool, Run, Task
 
 _MOST_INTERRUPTED = 10
+_MOST_OUTSIDERS = 5
 HOW = {
     "suspended": "saved",
     "slow": "too slow to save",
     "ignored": "did not answer",
     "paused": "suspended by its owner",
     "yielded": "suspended itself",
-    "requeued": "put back by the scheduler",
+    "requeued": "requeued by the scheduler",
 }
 
 
@@ -42,6 +43,14 @@ def format_silence(pool: Pool, now: datetime) -> str:
     if silent < SILENT_SECONDS:
         return ""
     return f"its coordinator has said nothing for {format_age(silent)}: no task is started or suspended"
+
+
+def format_outsiders(pool: Pool) -> str:
+    """`not tasks of the pool: job 12 of bob on 2 nodes`; '' where nothing else runs on its nodes."""
+    named = [f"job {visible(one.id)} of {visible(one.user)} on {counted(one.nodes, 'node')}" for one in pool.outsiders]
+    more = len(named) - _MOST_OUTSIDERS
+    shown = [*named[:_MOST_OUTSIDERS], *((f"{more} more",) if more > 0 else ())]
+    return f"not tasks of the pool: {', '.join(shown)}" if named else ""
 
 
 def quota_users(pool: Pool, user: str) -> list[str]:

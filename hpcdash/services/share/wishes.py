@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import COMMENT, ActionRequest, Verb
 from hpcdash.domain.share import LEVELS, Priority, TaskMark, parse_mark, write_labels
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.share.database import StoredTask
+from hpcdash.services.share.database import StoredTask, level_columns
 from hpcdash.services.share.scheduling import PoolRules, PoolTask
 
 if TYPE_CHECKING:
@@ -56,19 +56,16 @@ def heeded(
             words = f"asks for {priority.name}"
             level = replace(task.pool_task, priority=priority).level
             if task.level is not None and level not in (Priority.AUTO, task.level):
-                # What ran at ABOVE_NORMAL counts, however often its owner changes it.
-                ran = max(0.0, now - (task.since or now)) if task.level == Priority.ABOVE_NORMAL else 0.0
-                changes |= {"level": int(level), "above_normal_seconds": task.above_normal_seconds + ran}
-                if task.state == "running":
-                    changes["since"] = now
+                since = now if task.state == "running" else task.since or now
+                changes |= level_columns(task.running_task.moved(level, now, since=since))
         else:
             words = f"{priority.name} is refused: {words}"
     if (labels := write_labels(mark.labels)) != task.labels:
         changes["labels"] = labels
     if mark.is_paused and task.state == "waiting":
-        changes["state"], words = "paused", "its owner has it wait"
+        changes["state"], words = "paused", "suspended by its owner"
     elif not mark.is_paused and task.state == "paused":
-        changes["state"], words = "waiting", "its owner has it go on"
+        changes["state"], words = "waiting", "resumed by its owner"
     return changes, words
 
 
@@ -143,5 +140,7 @@ def _priority(pool: Pool, task: Task, wish: Wish, asked: Priority | None) -> Pri
     fitting = [level for level in levels if not refusal(level)]
     if not fitting:
         way = "above" if is_higher else "below"
-        raise HpcdashError(f"{task.user} has no quota {way} {present.name} for job {task.id} ({task.nodes} nodes)")
+        raise HpcdashError(
+            f"{task.user} has no quota {way} {present.name} for job {task.id} ({counted(task.nodes, 'node')})"
+        )
     return fitting[-1] if is_higher else fitting[0]

@@ -184,6 +184,8 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
         return 1
     if int(text) > 1 and texts.get("array", "").strip():
         problems["chain"] = "an array with %1 is already a chain: use either array or chain"
+    if int(text) > 1 and any(texts.get(name, "").strip() for name in ("share", "pool")):
+        problems["chain"] = "a task of a shared pool goes on by itself until it ends: use either share or chain"
     return int(text)
 
 

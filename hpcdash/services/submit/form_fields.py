@@ -166,10 +166,8 @@ _WHEN = FormGroup(
 _POOL = FormGroup(
     "Shared pool",
     (
-        FormField("pool", "pool", "pool to have turns in; empty: the only one, if share is set", example="lab"),
-        FormField(
-            "share", "share", "priority in the pool; empty: no task of it, or AUTO if pool is set", choices=_PRIORITIES
-        ),
+        FormField("pool", "pool", "pool to run in (default: the only one)", example="lab"),
+        FormField("share", "share", "priority in the pool; empty: AUTO with a pool, else no pool", choices=_PRIORITIES),
         FormField(
             "labels", "labels", "words to find it by; for accounting where the site says so", FieldKind.WORDS, "nlp 7B"
         ),

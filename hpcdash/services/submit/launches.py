@@ -196,12 +196,14 @@ class Launches:
         if waiting is not None:
             place = replace(place, waiting=waiting)
         script = self._script(request, place, aside)
-        if request.is_task and self.pools:
+        if request.is_task:
             from hpcdash.services.share.submission import require_turn
             from hpcdash.services.submit.request_lint import slot_type_in
 
             slot_type = slot_type_in(request, await self.queues.offers())
-            await require_turn(self.store, self.pools, request, slot_type)
+            named = replace(request, name=script.job_name)
+            if words := await require_turn(self.store, self.pools, named, slot_type):
+                script = replace(script, warnings=(words, *script.warnings))
         code_state = await self._code_state(request, base)
         if code_state is not None:
             script = with_code_state(script, code_state.words)
@@ -492,6 +494,11 @@ class Launches:
                 f"hpcdash writes no scripts for {backend.title}", "Write one yourself and run: hpcdash submit SCRIPT"
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
+        if request.is_task and backend.detail.task_refusal is not None and not backend.is_embedded:
+            from hpcdash.domain.request import slot_type_of
+            from hpcdash.services.share.submission import require_node_count
+
+            require_node_count(request, slot_type_of(request, queue_has_gpus=has_gpus))
         slots = slots_of(request)
         made = writer.batch_script(
             request,

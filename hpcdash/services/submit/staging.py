@@ -13,6 +13,7 @@ from msgspec import Struct
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER, PACKAGES_NAME, STAGED_FOLDER, staged_name
+from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
 from hpcdash.services.submit.sudoers import (
@@ -33,7 +34,6 @@ _LIMIT_SECONDS = 120.0
 _LEAST_BYTES_A_SECOND = 50_000
 # Of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*")
 
 # root, name, and 'own' where the root has to be this account's. Where anybody may put another folder in the place of
 # ours, nothing is staged. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has to
@@ -143,7 +143,7 @@ def staged_files(
     With `run_as` the given ones are at the top too. Raises UsageError for a name that is none, or is taken, and for
     more than `most_bytes`.
     """
-    if run_as and (not _ACCOUNT.fullmatch(run_as) or run_as == "root"):
+    if run_as and (not ACCOUNT_NAME.fullmatch(run_as) or run_as == "root"):
         raise UsageError(f"run_as: {run_as!r} is not a valid account to submit as", "Write a login name: alice")
     total = sum(map(len, (*own.values(), *given.values())))
     if total > most_bytes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 from hpcdash.config.settings import PLAIN_PATH
+from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import UsageError
 
 # Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell acts on.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]{0,199}")
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+# sudo takes these for its aliases, of which ALL is everybody.
+_ALIAS = re.compile(r"[A-Z][A-Z0-9_]*")
 _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 
 # How `remove` ends where there is no such launch.
@@ -228,7 +230,7 @@ def sudoers_text(
     The scheduler's `commands`, and the launch program; as nobody of uid 0, whatever the name, and in an environment of
     sudo's, with what `env_file` sets. Raises UsageError for a name or path that sudo would read as something else.
     """
-    if not _ACCOUNT.fullmatch(account):
+    if not ACCOUNT_NAME.fullmatch(account) or _ALIAS.fullmatch(account):
         raise UsageError(
             f"{account!r} is not a valid account name for sudo rules", "Write a login name: --account launcher"
         )
@@ -258,7 +260,7 @@ def sudoers_text(
         f"{setup}"
         f"# Every folder above these two has to be root's, with nobody else who may write there (namei -l PATH).\n"
         f"# Then root checks and installs these rules, saved as RULES:\n"
-        f"#   visudo -c -f RULES && install -o root -m 0440 RULES /etc/sudoers.d/{account}\n"
+        f"#   visudo -c -f RULES && install -o root -m 0440 RULES /etc/sudoers.d/{account.replace('.', '_')}\n"
         f"#\n"
         f"# What the rules give away: {account}, and whoever breaks into it, can run any program as any member of\n"
         f"# {group}. Submitting a job means that, and srun and salloc run a program at once, salloc on this very\n"

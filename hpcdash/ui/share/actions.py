@@ -1,8 +1,10 @@
-"""What keys do to the task of a shared pool that one points at: raise, lower, suspend, resume, stop."""
+"""What keys do to tasks of a shared pool, those marked or the one pointed at: raise, lower, suspend, resume, stop."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
@@ -13,8 +15,8 @@ from hpcdash.ui.screen import DashboardScreen
 if TYPE_CHECKING:
     from hpcdash.services.share.wishes import Wish
 
-# The coordinator looks at the queue about as often.
-_TAKEN_UP_SECONDS = 2.0
+# A coordinator looks at Slurm's queue every 5 s, and publishes what it took up.
+_PUBLISHED_SECONDS = 7.0
 
 
 class ShareActions:
@@ -34,8 +36,8 @@ class ShareActions:
         from hpcdash.ui.share.view import ShareView
 
         view = self.screen.view
-        task = view.pointed_task() if isinstance(view, ShareView) else None
-        self._begin("resume" if task is not None and task.state == "paused" else "suspend")
+        tasks = view.chosen_tasks() if isinstance(view, ShareView) else []
+        self._begin("resume" if tasks and all(task.state == "paused" for task in tasks) else "suspend")
 
     def do_stop_task(self) -> None:
         self._begin("stop")
@@ -53,24 +55,34 @@ class ShareActions:
         view = self.screen.view
         if not isinstance(view, ShareView):
             return
-        pool, task = view.pool, view.pointed_task()
-        if pool is None or task is None:
+        pool, tasks = view.pool, view.chosen_tasks()
+        if pool is None or not tasks:
             self.screen.notify("no task is pointed at", severity="warning", timeout=3)
             return
         try:
-            planned = await plan_wish(self.screen.session, pool, task.id, wish)
+            planned = [await plan_wish(self.screen.session, pool, task.id, wish) for task in tasks]
         except HpcdashError as error:
             self.screen.notify(format_error(error), severity="warning", markup=False)
             return
         if self.screen.view is not view:
             return
-        lines = [visible(words) for words in format_interrupted(planned.interrupted)]
-        asides = [*planned.outcome, *(lines if wish is not Wish.STOP and not planned.interrupted else ())]
+        # A task that is asked for something itself is not interrupted for another.
+        chosen = {task.id for task in tasks}
+        interrupted = {task.id: task for one in planned for task in one.interrupted if task.id not in chosen}
+        lines = [visible(words) for words in format_interrupted(list(interrupted.values()))]
+        first = planned[0]
+        outcome = dict.fromkeys(words for one in planned for words in one.outcome)
+        asides = [*outcome, *(lines if wish is not Wish.STOP and not interrupted else ())]
         report = await self.runner.carry_out(
-            planned.plan,
+            replace(
+                first.plan,
+                request=replace(first.plan.request, job_ids=tuple(task.id for task in tasks)),
+                rows=tuple(row for one in planned for row in one.plan.rows),
+                commands=tuple(command for one in planned for command in one.plan.commands),
+            ),
             asides=asides,
-            question=planned.question,
-            warnings=lines if planned.interrupted else (),
+            question=first.question if len(tasks) == 1 else f"{wish.capitalize()} {len(tasks)} tasks?",
+            warnings=lines if interrupted else (),
         )
         if report is not None:
-            view.set_timer(_TAKEN_UP_SECONDS, view.read)
+            view.set_timer(_PUBLISHED_SECONDS, view.read)

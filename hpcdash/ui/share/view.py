@@ -110,6 +110,13 @@ class ShareView(ReadTableView):
         row_id = self.rows.cursor_id if self.is_live else None
         return None if self.pool is None or row_id is None else self.pool.task(row_id)
 
+    def chosen_tasks(self) -> list[Task]:
+        """The marked tasks in the order in which they came, else the one that is pointed at."""
+        pool, pointed = self.pool, self.pointed_task()
+        if pool is None or not self.marks():
+            return [] if pointed is None else [pointed]
+        return [task for task in pool.tasks if task.id in self.rows.marked]
+
     @property
     def kinds(self) -> frozenset[Kind]:
         return frozenset()
@@ -249,7 +256,7 @@ class ShareView(ReadTableView):
         self.query_one(".use", Static).update(self._use(pool, width))
         self.query_one(".quotas", Static).update(Content("\n").join(self._quotas(pool, width)))
         silence = self.query_one(".silent", Static)
-        words = text.format_silence(pool, self.now())
+        words = "\n".join(filter(None, (text.format_silence(pool, self.now()), text.format_outsiders(pool))))
         silence.display = bool(words)
         silence.update(words)
         # A third of what is free below the first lines.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -251,7 +252,9 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
     if request.is_task:
         from hpcdash.services.share.submission import with_pool
 
-        request = with_pool(request, launches.pools)
+        # What is wrong with it is said of the script.
+        with suppress(UsageError):
+            request = with_pool(request, launches.pools)
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
 
 

@@ -17,12 +17,12 @@ from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.model import TableReader, ValidationError
 from hpcdash.config.problems import ConfigProblems, Problem, did_you_mean, dotted
 from hpcdash.config.request import text_list
+from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import ConfigError
 
 # As `openssl rand -hex 32` or Python's secrets.token_urlsafe(32) print them.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 _NEXT_STEP = 'Each table is a token: [ci], token = "…" (of `openssl rand -hex 32`), accounts = ["alice"].'
 
 
@@ -126,7 +126,7 @@ def _accounts(value: object) -> tuple[str, ...]:
     if not accounts:
         raise ValidationError('expected at least one account, as in ["alice"]')
     for account in accounts:
-        if not _ACCOUNT.fullmatch(account):
+        if not ACCOUNT_NAME.fullmatch(account):
             raise ValidationError(f"{account!r} is not a login name")
     return tuple(dict.fromkeys(accounts))
 

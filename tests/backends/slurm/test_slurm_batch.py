@@ -125,6 +125,16 @@ def test_each_field_of_a_request_is_in_the_script(field: str) -> None:
         assert wanted in script.text
 
 
+def test_a_task_of_a_pool_has_nodes_of_its_own_and_starts_when_its_turn_comes() -> None:
+    asked = options(made(share="HIGH", hold=True))
+    assert {"hold", "requeue", "exclusive"} <= asked.keys()
+    # What its owner holds is not the coordinator's to release.
+    assert asked["comment"] == f"hpcdash-share:HIGH+paused:{PLACE.folder}"
+    assert options(made(share="HIGH", extra_args=("--exclusive=user",)))["exclusive"] == "user"
+    with pytest.raises(UsageError, match="begin: "):
+        made(share="HIGH", begin="+60")
+
+
 def test_without_the_library_nothing_is_on_python_s_path_and_slurm_is_asked_nothing() -> None:
     without = made(job_library=False, limit_seconds=60).text
     assert not [word for word in ("PYTHONPATH", "HPCDASH_", "squeue") if word in without]

@@ -146,6 +146,8 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
     [
         ({"NumNodes": "2", "Requeue": "1"}, ""),
         ({"NumNodes": "2-2", "Requeue": "1"}, ""),
+        ({"NumNodes": "2", "OverSubscribe": "OK"}, "other jobs may share its nodes: submit it with --exclusive"),
+        ({"NumNodes": "2", "OverSubscribe": "USER"}, "other jobs may share its nodes: submit it with --exclusive"),
         ({"NumNodes": "1-4"}, "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"),
         ({"NumNodes": "1", "ArrayJobId": "7"}, "an array or a heterogeneous job is no task"),
         ({"NumNodes": "1", "HetJobId": "7"}, "an array or a heterogeneous job is no task"),
@@ -156,4 +158,4 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
     ],
 )
 def test_which_jobs_are_tasks_of_a_pool(native: dict[str, str], why: str) -> None:
-    assert task_refusal(native) == why
+    assert task_refusal({"OverSubscribe": "NO", **native}) == why

@@ -27,7 +27,7 @@ PLENTY = Quotas({(EVERYONE, level): 100 for level in LEVELS})
 
 @dataclass
 class Pool:
-    """A pool whose tasks give up their nodes at once."""
+    """A pool; what is suspended is `leaving` for a while, and is paused then where its name is in `pausing`."""
 
     nodes: int
     quotas: Quotas = PLENTY
@@ -35,6 +35,9 @@ class Pool:
     now: float = 0.0
     waiting: dict[str, PoolTask] = field(default_factory=dict)
     running: dict[str, RunningTask] = field(default_factory=dict)
+    leaving: dict[str, RunningTask] = field(default_factory=dict)
+    paused: dict[str, PoolTask] = field(default_factory=dict)
+    pausing: set[str] = field(default_factory=set)
     count: int = 0
 
     def submit(self, user: str, nodes: int = 1, priority: Priority = NORMAL) -> str:
@@ -44,7 +47,12 @@ class Pool:
         return task.id
 
     def free(self) -> int:
-        return self.nodes - sum(one.task.nodes for one in self.running.values())
+        return self.nodes - sum(one.task.nodes for one in (*self.running.values(), *self.leaving.values()))
+
+    def held(self, user: str, level: Priority) -> int:
+        """How many nodes a user has at a level, those being freed among them."""
+        some = (*self.running.values(), *self.leaving.values())
+        return sum(one.task.nodes for one in some if (one.task.user, one.level) == (user, level))
 
     def decide(self) -> Decision:
         return decide(
@@ -53,35 +61,66 @@ class Pool:
             self.quotas,
             capacity=self.nodes,
             free=max(0, self.free()),
+            leaving=list(self.leaving.values()),
         )
 
     def settle(self) -> list[Decision]:
         """Decide until nothing changes any more."""
         decisions = []
-        for _ in range(2 * self.count + 3):
+        for _ in range(4 * self.count + 3):
             decision = self.decide()
+            raised = [name for name, level in decision.levels.items() if level > self.running[name].level]
             for name, level in decision.levels.items():
-                self.running[name] = replace(self.running[name], level=level)
-            if not decision.suspend and not decision.start:
+                one = self.running[name]
+                self.running[name] = one if one.level == level else one.moved(level, self.now, since=one.since)
+            for one in map(self.running.__getitem__, raised):
+                assert self.held(one.task.user, one.level) <= self.quotas.of(one.task.user, one.level)
+            if decision.suspend or decision.start:
+                decisions.append(decision)
+            elif not self.leaving:
                 return decisions
-            decisions.append(decision)
-            for task in decision.suspend:
-                self.waiting[task.id] = self.stop(task.id)
             for task, level in decision.start:
                 self.running[task.id] = RunningTask(self.waiting.pop(task.id), level, self.now)
+                # At no moment more than its quota, nor than the pool.
+                assert self.held(task.user, level) <= self.quotas.of(task.user, level)
+                assert self.free() >= 0
+            if not decision.suspend and not decision.start:
+                self.leave()
+            for task in decision.suspend:
+                self.leaving[task.id] = self.running.pop(task.id)
         raise AssertionError("the rules never come to rest")
 
+    def leave(self) -> None:
+        """What is being suspended gives up its nodes."""
+        for name, one in self.leaving.items():
+            (self.paused if name in self.pausing else self.waiting)[name] = self._counted(one)
+        self.leaving, self.pausing = {}, set()
+
+    def pause(self, name: str) -> None:
+        if name in self.running:
+            self.leaving[name] = self.running.pop(name)
+            self.pausing.add(name)
+        else:
+            self.paused[name] = self.waiting.pop(name)
+
+    def resume(self) -> None:
+        self.waiting |= self.paused
+        self.paused = {}
+        self.pausing = set()
+
     def stop(self, name: str) -> PoolTask:
-        one = self.running.pop(name)
-        if one.level != ABOVE:
-            return one.task
-        return replace(one.task, above_normal_seconds=one.task.above_normal_seconds + self.now - one.since)
+        """It ends; as it would go on."""
+        return self._counted(self.running.pop(name))
+
+    def _counted(self, one: RunningTask) -> PoolTask:
+        return replace(one.task, above_normal_seconds=one.above_normal_seconds(self.now))
 
     def demote(self) -> None:
         for name, one in self.running.items():
             due = one.demotion_at(self.demote_after)
             if due is not None and due <= self.now:
-                self.running[name] = RunningTask(replace(one.task, demoted=True), NORMAL, self.now)
+                one = one.moved(NORMAL, self.now, since=self.now)
+                self.running[name] = replace(one, task=replace(one.task, demoted=True))
 
     def runs(self) -> list[str]:
         self.settle()
@@ -139,6 +178,19 @@ def test_a_task_is_not_interrupted_for_another_of_its_user_and_priority() -> Non
     assert pool.runs() == [mine]
 
 
+def test_quota_that_is_being_freed_is_not_given_again_before() -> None:
+    pool = Pool(4, Quotas({("ann", NORMAL): 2, ("bob", NORMAL): 2}))
+    mine, after = pool.submit("ann", 2), pool.submit("ann", 2)
+    assert pool.runs() == [mine]
+    pool.pause(mine)
+    other = pool.submit("bob", 2)
+    decision = pool.decide()
+    # Two nodes are free: they are kept for whose turn it is.
+    assert (decision.start, [task.id for task, _ in decision.next]) == ((), [after, other])
+    pool.leave()
+    assert pool.runs() == [after, other]
+
+
 def test_auto_is_the_highest_priority_with_quota_left() -> None:
     pool = Pool(10, Quotas({("ann", HIGH): 2, ("ann", NORMAL): 3}))
     tasks = [pool.submit("ann", 2, AUTO) for _ in range(3)]
@@ -166,6 +218,25 @@ def test_above_normal_becomes_normal_after_half_an_hour_of_running_in_all() -> N
     pool.now = 5800.0
     pool.demote()
     assert pool.runs() == [other]
+
+
+def test_only_what_an_auto_task_runs_at_above_normal_counts() -> None:
+    pool = Pool(4, Quotas({("ann", ABOVE): 1, ("ann", NORMAL): 1}))
+    first, task = pool.submit("ann", 1, ABOVE), pool.submit("ann", 1, AUTO)
+    pool.settle()
+    assert pool.running[task].level == NORMAL
+    pool.now = 2400.0
+    pool.stop(first)
+    pool.settle()
+    # It has moved up after 40 minutes, and has half an hour there.
+    assert (pool.running[task].level, pool.running[task].demotion_at(1800.0)) == (ABOVE, 4200.0)
+    pool.now = 3000.0
+    moved = pool.running[task].moved(NORMAL, pool.now, since=pool.running[task].since)
+    pool.now = 9000.0
+    assert moved.above_normal_seconds(pool.now) == 600.0
+    again = moved.moved(ABOVE, pool.now, since=moved.since)
+    assert again.demotion_at(1800.0) == 10_200.0
+    assert again.above_normal_seconds(9100.0) == 700.0
 
 
 @pytest.mark.parametrize(
@@ -244,7 +315,6 @@ def check(pool: Pool, decisions: list[Decision]) -> None:
 @given(pools(), EVENTS, st.lists(st.integers(1, 5), min_size=30, max_size=30))
 def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, ...]], work: list[int]) -> None:
     most, rules = pool.nodes, PoolRules(pool.quotas)
-    held: dict[str, PoolTask] = {}
     for kind, *given_values in events:
         if kind == "submit":
             user, nodes, priority = given_values
@@ -260,21 +330,26 @@ def test_the_rules_hold_whatever_happens(pool: Pool, events: list[tuple[object, 
         elif kind == "nodes":
             pool.nodes = min(most, given_values[0])
         elif kind == "hold" and (names := sorted((*pool.waiting, *pool.running))):
-            name = names[given_values[0] % len(names)]
-            held[name] = pool.waiting.pop(name, None) or pool.stop(name)
+            pool.pause(names[given_values[0] % len(names)])
         elif kind == "release":
-            pool.waiting |= held
-            held = {}
+            pool.resume()
         order = {task.id: task.place for task in pool.waiting.values()}
         decisions = pool.settle()
         check(pool, decisions)
         for decision in decisions:
             for task, _ in decision.start:
-                ahead = [one for one in pool.waiting.values() if (one.user, one.level) == (task.user, task.level)]
-                assert all(one.place > task.place or one.id not in order for one in ahead)
+                passed = [
+                    one
+                    for one in pool.waiting.values()
+                    if one.id in order and one.level == task.level and one.place < task.place
+                ]
+                assert task.user not in {one.user for one in passed}
+                # Of other users only those that it passes who have no quota, or hold an earlier place by what runs.
+                for one in passed if task.level != AUTO else ():
+                    assert pool.held(one.user, one.level) or one.nodes > pool.quotas.of(one.user, one.level)
     # Nothing comes any more: all that was not refused runs to its end.
     pool.nodes = most
-    pool.waiting |= held
+    pool.resume()
     left = {name: work[int(name.lstrip("abcnoy")) - 1] for name in (*pool.waiting, *pool.running)}
     for _ in range(sum(left.values()) + 5 * len(left)):
         check(pool, pool.settle())

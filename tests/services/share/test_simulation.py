@@ -59,6 +59,23 @@ def test_a_generated_trace_is_read_back_and_every_task_of_it_runs_whole() -> Non
     assert outcome.busy[-1][1] == 0
 
 
+def test_who_may_not_choose_a_priority_has_auto() -> None:
+    tasks = [TracedTask(0.0, "ann", 1, 100.0, NORMAL), TracedTask(1.0, "bob", 1, 100.0, HIGH)]
+    quotas = Quotas({(EVERYONE, NORMAL): 1})
+    outcome = simulate(tasks, PoolModel(1, quotas, choosers=frozenset({"ann"})))
+    # At HIGH bob has no quota, and AUTO is NORMAL.
+    assert (outcome.never_run, outcome.waits) == (0, {NORMAL: [0.0], HIGH: [99.0]})
+    assert simulate(tasks, PoolModel(1, quotas)).never_run == 1
+
+
+@pytest.mark.long
+def test_ten_thousand_tasks_run_whole_on_a_thousand_nodes() -> None:
+    trace = generate_trace(10_000, 1000, seed=1)
+    outcome = simulate(trace, model(1000))
+    assert outcome.worked == pytest.approx(sum(one.nodes * one.work_seconds for one in trace))
+    assert max(busy for _, busy in outcome.busy) <= 1000
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

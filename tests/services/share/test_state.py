@@ -182,12 +182,28 @@ def test_a_pool_that_is_too_large_for_its_readers_is_published_in_part(database:
     (task,) = state.tasks
     assert len(task.name) == 200
     run = Run(1, "NORMAL", None, None, "suspended")
-    many = [msgspec.structs.replace(task, id=str(number), runs=(run,) * 50) for number in range(9000)]
+    many = [msgspec.structs.replace(task, id=str(number), place=number + 1, runs=(run,) * 50) for number in range(9000)]
+    # What came last runs, and the last but one is next.
+    many[-2:] = [msgspec.structs.replace(many[-2], place=0), msgspec.structs.replace(many[-1], state="running")]
     publish(msgspec.structs.replace(state, tasks=tuple(many)), tmp_path / "pool.json")
     assert (tmp_path / "pool.json").stat().st_size <= MOST_BYTES
     found = parse_state((tmp_path / "pool.json").read_bytes())
     assert [len(one.runs) for one in found.tasks[:2]] == [3, 3]
     assert found.tasks_left_out == 9000 - len(found.tasks) > 0
+    assert [one.id for one in found.tasks[-2:]] == ["8998", "8999"]
+
+
+def test_what_has_nodes_is_published_though_thousands_came_before(database: ShareDatabase) -> None:
+    tasks = Tasks(database)
+    first = tasks.add("ada")
+    [one] = database.tasks()
+    with database.writing(NOW):
+        for number in range(2, 5002):
+            database.add(msgspec.structs.replace(one, id=str(number), number=number))
+    tasks.count = 5001
+    late = tasks.run("bob", HIGH)
+    state = tasks.state()
+    assert (state.tasks[0].id, state.tasks[-1].id, state.tasks_left_out) == (first, late, 2)
 
 
 def reader(file: Path, coordinator: str = "") -> PoolReader:

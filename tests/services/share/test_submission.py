@@ -54,7 +54,6 @@ SPARE = PoolSettings("spare", 2, queue="cpu", qos="low")
         ({"pool": "spare"}, (LAB, SPARE), ("cpu", "low", "")),
         # What it asks for leaves one of them.
         ({"share": "HIGH", "queue": "cpu"}, (LAB, SPARE), ("cpu", "low", "")),
-        ({"share": "HIGH", "queue": "other"}, (LAB, SPARE), ("other", "", "")),
         ({"share": "HIGH"}, (), ("", "", "")),
     ],
 )
@@ -77,6 +76,8 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
         ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),
         ({"share": "HIGH"}, "share: several pools fit"),
         ({"pool": "lab", "queue": "cpu"}, "queue: pool lab has gpu, not cpu"),
+        # Nobody would release it.
+        ({"share": "HIGH", "queue": "other", "qos": "low"}, "share: no pool has queue other, qos low"),
     ],
 )
 def test_a_task_without_a_place_is_refused(asked: dict[str, str], words: str) -> None:

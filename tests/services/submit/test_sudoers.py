@@ -72,6 +72,8 @@ def test_root_s_commands_and_what_the_rules_give_away_are_in_the_remarks() -> No
     assert f"#   {program}" in remarks
     assert "#   install -d -m 1777 /work/launches" in remarks
     assert "can run any program as any member" in text
+    # sudo passes over files whose names have a dot.
+    assert "/etc/sudoers.d/j_doe\n" in rules("j.doe")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,9 @@ def test_root_s_commands_and_what_the_rules_give_away_are_in_the_remarks() -> No
     [
         {"account": "root"},
         {"account": "ALL"},
+        {"account": "SVC_1"},
+        {"account": "-u"},
+        {"account": "#0"},
         {"account": "a b"},
         {"group": ""},
         {"group": "hpcusers, root"},
@@ -105,7 +110,7 @@ def test_what_sudo_would_read_as_something_else_is_refused(wrong: dict[str, str]
 @pytest.mark.skipif(shutil.which("visudo") is None, reason="visudo is not installed")
 def test_sudo_s_own_check_finds_nothing_wrong_in_the_rules_of_two_accounts(tmp_path: Path) -> None:
     file = tmp_path / "rules"
-    file.write_text(rules("launcher", env_file="/etc/hpcdash/slurm.env") + rules("other", group="Others.2"))
+    file.write_text(rules("launcher", env_file="/etc/hpcdash/slurm.env") + rules("j.Doe@site", group="Others.2"))
     file.chmod(0o440)
     checked = subprocess.run(["visudo", "-c", "-f", file], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")

@@ -450,6 +450,9 @@ class TestPools:
             " it was interrupted 2 times in a row and did not save"
         )
         assert slow == "slow-save: job 7 (train) of ada takes longer to save than the 5 s that pool lab gives"
+        [lost] = self.found(self.task("ignored", "suspended", "ignored"))
+        assert lost.endswith("lost its work: it was interrupted 3 times and saved 1")
+        assert self.found(self.task("suspended", "ignored", "suspended", "ignored")) == []
 
     def test_only_tasks_that_are_meant_and_have_not_ended_are_told(self) -> None:
         hows = ("slow", "slow")

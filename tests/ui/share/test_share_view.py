@@ -77,6 +77,18 @@ async def test_a_wish_is_asked_for_with_its_command_and_says_whom_it_interrupts(
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
         assert "It has 30 s to save, and does not run until it is resumed." in screen_text(app)
         await press(pilot, "n")
+        # The marked ones, wherever the cursor is; who is asked for something is not interrupted.
+        for row_id in ("6", "72"):
+            rows_of(app).move_to(row_id)
+            await press(pilot, "space")
+        rows_of(app).move_to("5")
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "it asks")
+        told = " ".join(screen_text(app).split())
+        assert "Suspend 2 tasks?" in told
+        assert told.index("scontrol update jobid=6 comment=") < told.index("scontrol update jobid=72 comment=")
+        await press(pilot, "n")
+        await press(pilot, "u")
         # What is another one's stays so.
         rows_of(app).move_to("5")
         await press(pilot, "x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.cli.build import build_queue_session
-from hpcdash.config.settings import LaunchSettings
+from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import Site
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
@@ -34,10 +35,12 @@ def queue_app(lab: QueueLab, state: Path, **arguments: Any) -> HpcdashApp:
     return HpcdashApp([build_queue_session(lab.folder, name="local", state_folder=state)], **arguments)
 
 
-def recorded_app(state: Path | None = None, *, cases: Path = CASES, **arguments: Any) -> HpcdashApp:
+def recorded_app(
+    state: Path | None = None, *, cases: Path = CASES, pools: Sequence[PoolSettings] = (), **arguments: Any
+) -> HpcdashApp:
     """The dashboard on a recorded cluster, whose launches have a folder without anyone being asked."""
     session: ClusterSession = replayed(cases=cases)
-    launches = PlacedLaunches(session.store, LaunchSettings(Site(storage_root=KEPT_BELOW)), state)
+    launches = PlacedLaunches(session.store, LaunchSettings(Site(storage_root=KEPT_BELOW)), state, pools)
     return HpcdashApp([replace(session, launches=launches)], **arguments)
 
 

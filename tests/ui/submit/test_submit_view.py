@@ -16,6 +16,7 @@ from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.submissions import StartEstimate
 from hpcdash.config.read import settings_from_text
+from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.offers import Offers
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.store import ClusterStore
@@ -465,6 +466,21 @@ async def test_a_queue_that_is_not_there_is_told_and_keeps_it_from_being_submitt
         await press(pilot, "ctrl+j")
         assert app.screen is app.main
         assert view.form.field == "queue"
+
+
+async def test_what_is_no_task_of_a_pool_is_told_at_its_field(tmp_path: Path) -> None:
+    pools = (PoolSettings("lab", 8, queue="gpu"), PoolSettings("spare", 2, queue="cpu"))
+    app = recorded_app(tmp_path, pools=pools)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        view = await fill(pilot, command="true", share="HIGH")
+        assert "several pools fit" in view.form.complaint_of("share")
+        view = await fill(pilot, pool="lab", slots="4")
+        assert "one number of nodes" in view.form.complaint_of("slots_per_node")
+        view = await fill(pilot, slots_per_node="2", chain="3")
+        assert view.form.complaint_of("slots_per_node") == ""
+        assert "either share or chain" in view.form.complaint_of("chain")
 
 
 async def test_a_queue_that_is_not_there_is_told_while_other_fields_do_not_parse(tmp_path: Path) -> None:

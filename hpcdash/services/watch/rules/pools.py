@@ -41,15 +41,20 @@ def _of_task(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterat
     who, job = format_task(task), shown(task.id)
     ended = [run.ended_at for run in task.runs if run.ended_at is not None]
     waited = (now - max(ended, default=task.submitted_at)).total_seconds()
-    if task.state == "waiting" and waited >= watch.no_turn_seconds:
+    if task.state == "waiting" and not task.waits_for and waited >= watch.no_turn_seconds:
         words = f"{who} has waited {format_span(waited)} for its turn in pool {shown(pool.pool)}: {shown(task.why)}"
         step = f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
         yield Finding(NO_TURN, task.id, Severity.WARNING, words, step, name=task.name)
     hows = [run.how for run in task.runs if run.is_interrupted]
     unsaved = next((at for at, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
-    if unsaved >= watch.unsaved_in_a_row:
-        times = "" if unsaved == 1 else f" {unsaved} times in a row"
-        words = f"{who} lost its work: it was interrupted{times} and did not save"
+    lost = sum(how != _SAVED for how in hows)
+    saved = len(hows) - lost
+    if unsaved >= watch.unsaved_in_a_row or (unsaved and lost >= watch.unsaved_in_a_row and lost > saved):
+        if unsaved >= watch.unsaved_in_a_row:
+            often = f"{'' if unsaved == 1 else f' {unsaved} times in a row'} and did not save"
+        else:
+            often = f" {len(hows)} times and saved {saved}"
+        words = f"{who} lost its work: it was interrupted{often}"
         step = "hpcdash.job.suspend tells the program when to save; checkpoints at an interval lose less"
         yield Finding(UNSAVED, task.id, Severity.CRITICAL, words, step, name=task.name)
     if hows[-1:] == [_SLOW]:
