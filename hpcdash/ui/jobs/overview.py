@@ -122,6 +122,8 @@ class JobOverview(Vertical):
         self._usages: dict[str, tuple[Usage | None, float]] = {}
         # Jobs whose log was looked for.
         self._asked: set[str] = set()
+        # Of those, whose log was last read while they ran: its last words may be missing.
+        self._read_early: set[str] = set()
         # Of those, where reading it went wrong, which is said once.
         self._failed: set[str] = set()
         self._shown = ("", "")
@@ -189,7 +191,9 @@ class JobOverview(Vertical):
             self._ask()
 
     def _is_unread(self, row: Row) -> bool:
-        return row["state"] not in WAITING and self._tail is None and row["id"] not in self._asked
+        if row["state"] in WAITING:
+            return False
+        return row["id"] in self._read_early or (self._tail is None and row["id"] not in self._asked)
 
     @property
     def _logged(self) -> Row | None:
@@ -315,7 +319,11 @@ class JobOverview(Vertical):
             if job_id not in self._failed and self.is_attached:
                 self._failed.add(job_id)
                 self.notify(f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False)
-        self._asked |= self._tails.looked_at | self._tails.failures.keys()
+        read = self._tails.looked_at | self._tails.failures.keys()
+        self._asked |= read
+        self._read_early -= read
+        if row["state"] in ACTIVE:
+            self._read_early.add(str(row["id"]))
         self._draw_again(row)
         self._look_at_failures()
 

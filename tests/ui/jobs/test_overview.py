@@ -46,6 +46,13 @@ async def test_a_running_job_has_its_loss_and_the_end_of_its_log_and_new_lines_c
         await until(pilot, lambda: "iteration      200/" in screen_text(app), "the end of the log")
         append(log, b" iteration 201/ 4000 | lm loss: 1.5 | grad norm: 1 |\nthe newest line\n")
         await until(pilot, lambda: "the newest line" in screen_text(app), "what was appended")
+        monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 600.0)
+        append(log, b"RuntimeError: out of memory\n")
+        set_state(app.sessions[0].store.transport, b"FAILED")
+        await press(pilot, "ctrl+r")
+        await until(pilot, lambda: "failed" in screen_text(app), "that it failed")
+        monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
+        await until(pilot, lambda: "RuntimeError: out of memory" in screen_text(app), "its last words")
 
 
 async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_is_some(
