@@ -353,7 +353,7 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
         ("setup", "setup of its runtime environment", "/ray-logs/n1/runtime_env_setup-02.log", None),
     ]
     assert find_other_log(logs, "ps").name == "cdcdcdcd"
-    with pytest.raises(UsageError, match="no other log of this job is named evil: cdcdcdcd, abababab, setup"):
+    with pytest.raises(UsageError, match="this job has no other log named evil: cdcdcdcd, abababab, setup"):
         find_other_log(logs, "evil")
     assert (
         BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"}), LogFiles(None, None)) is None
