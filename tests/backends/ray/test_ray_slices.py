@@ -199,7 +199,7 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     }
     assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
     assert body["entrypoint"].endswith(" python -m slice_driver")
-    assert body["metadata"] == {"job_name": "llm", "slice": "v4-16"}
+    assert body["metadata"] == {"job_name": "llm", "slice": "v4-16", "hpcdash_script": shown}
     # The dashboard shows a job's body to everyone.
     assert "s3cret" not in json.dumps(body)
     assert "s3cret" not in shown
