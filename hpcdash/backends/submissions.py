@@ -56,6 +56,8 @@ class SubmitCommand(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     mark: str = ""
     job_name: str = ""
+    # Asked before it runs: raises SchedulerRefused where what the job needs is gone.
+    check: Query[None] | None = None
 
     @property
     def named_command(self) -> ActionCommand:

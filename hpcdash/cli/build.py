@@ -52,6 +52,9 @@ from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME, Launches
 from hpcdash.transport.base import Prompter, Transport
 from hpcdash.transport.pool import ConnectionPool
 
+# RFC 9110, field names and values; what a request itself depends on is ours.
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([!-~](?:[ -~\t]*[!-~])?)")
+_OWN_HEADERS = ("host", "connection", "content-length", "content-type", "transfer-encoding")
 # No configuration that names a server is longer than this.
 _READ_CHARACTERS = 4_000_000
 # In place of what this user may not read.
@@ -293,7 +296,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
     login = pool.transport("ssh", str(cluster.ssh)) if cluster.ssh else None
     return HttpTransport(
         cluster.url,
-        headers=_token(cluster),
+        headers=_headers(cluster),
         login=login if isinstance(login, SshTransport) else None,
         log_request=backends[0].logs.request,
         file_readers={**FILE_READERS, FACTS_SCRIPT: facts_log_positions},
@@ -301,21 +304,37 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
     )
 
 
-def _token(cluster: ClusterSettings) -> dict[str, str]:
-    """The header with the token of a cluster's file, {} where it has none; raises ConfigError."""
-    if not cluster.token_file:
-        return {}
-    file = Path(cluster.token_file).expanduser()
+def _headers(cluster: ClusterSettings) -> dict[str, str]:
+    """The headers of a cluster's files, with its token; {} where it has none. Raises ConfigError."""
+    found = {}
+    for number, line in enumerate(_private_lines(cluster.headers_file), 1):
+        header = _HEADER.fullmatch(line)
+        if line and (header is None or header[1].lower() in _OWN_HEADERS):
+            what = f"line {number}: expected a header, as in Name: value"
+            raise ConfigError(what, f"Not: {', '.join(_OWN_HEADERS)}", file=cluster.headers_file)
+        if header is not None:
+            found[header[1]] = header[2]
+    if cluster.token_file:
+        token = "\n".join(_private_lines(cluster.token_file)).strip()
+        if not token or not token.isprintable() or " " in token:
+            step = "It must hold only the token, on one line."
+            raise ConfigError("the file holds no token", step, file=cluster.token_file)
+        found["Authorization"] = f"Bearer {token}"
+    return found
+
+
+def _private_lines(name: str) -> list[str]:
+    """The lines of a file that only its owner reads, [] for ''; raises ConfigError."""
+    if not name:
+        return []
+    file = Path(name).expanduser()
     try:
         if file.stat().st_mode & 0o077:
-            raise ConfigError("other users can read the token", f"chmod 600 {file}", file=str(file))
-        token = file.read_text(encoding="ascii").strip()
+            raise ConfigError("other users can read this file, which holds a secret", f"chmod 600 {file}", file=str(file))
+        return [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a token"
-        raise ConfigError(f"the token cannot be read: {reason}", file=str(file)) from error
-    if not token or not token.isprintable() or " " in token:
-        raise ConfigError("the file holds no token", "It must hold only the token, on one line.", file=str(file))
-    return {"Authorization": f"Bearer {token}"}
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise ConfigError(f"the file cannot be read: {reason}", file=str(file)) from error
 
 
 def pace_of(cluster: ClusterSettings) -> Pace:

@@ -101,6 +101,8 @@ _EXAMPLE = """\
 #ray = "http://127.0.0.1:8265"
 # The file, readable by you alone, with the token that the dashboard asks for.
 #token_file = "~/.ray/auth_token"
+# Likewise of headers that a proxy before it asks for: one `Name: value` a line.
+#headers_file = "~/.ray/headers"
 
 # What generated scripts are to know of a site; [site] of a request's own file says otherwise for one job.
 #[launch]

@@ -107,6 +107,7 @@ class ClusterSettings(Struct, frozen=True):
     ssh: where to; None when transport is "local", and where a URL is asked directly.
     url: of a scheduler that is asked over HTTP, under the backend's name (NAME = "URL"); '' for any other.
     token_file: a file of this machine that holds the token sent with each request to `url`; '' for none.
+    headers_file: likewise of more headers, one `Name: value` a line.
     backend: "slurm", "pbs" or "local" (the embedded queue); None: found out by asking.
     path: directories there, absolute and joined with ':', looked in before the PATH; '' for none.
     user: whose jobs are mine; None: who one is there.
@@ -120,6 +121,7 @@ class ClusterSettings(Struct, frozen=True):
     ssh: Annotated[SshDestination | None, values.ssh_destination] = None
     url: Annotated[str, Key.APART] = ""
     token_file: Annotated[str, values.path_here] = ""
+    headers_file: Annotated[str, values.path_here] = ""
     backend: Annotated[str | None, _backend] = None
     path: Annotated[str, values.search_path] = ""
     user: Annotated[str | None, values.user_name] = None
@@ -362,8 +364,8 @@ def _cluster(
     by_url = {name: found.pop(name) for name in OVER_HTTP if name in found}
     if by_url:
         return _over_http(reader, name, path, found, by_url, replace(poll, **overrides))
-    if "token_file" in found:
-        reader.problem((*path, "token_file"), f"only a cluster with a URL has a token: {' or '.join(OVER_HTTP)} = ...")
+    for key in {"token_file", "headers_file"} & found.keys():
+        reader.problem((*path, key), f"only a cluster with a URL has one: {' or '.join(OVER_HTTP)} = ...")
     transport = found.setdefault("transport", "local" if ssh is None else "ssh")
     if transport == "local" and ssh is not None:
         reader.problem((*path, "ssh"), 'a cluster with transport = "local" has no ssh destination')

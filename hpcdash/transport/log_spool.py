@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, suppress
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from urllib.parse import unquote_to_bytes
@@ -26,6 +27,9 @@ _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
 # Of a larger log no more is copied: it would fill the disk of this machine.
 _MOST_BYTES = 4 << 30
+# Copies that nobody reads are removed: after so long, or sooner where all of them together are larger.
+_UNREAD_SECONDS = 600.0
+_MOST_BYTES_TOGETHER = 8 << 30
 # Longer lines are read in pieces.
 _LONGEST_LINE = 1 << 20
 # The last bytes that were read tell whether a copy is still of the same log.
@@ -44,6 +48,7 @@ class LogSpool:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._copies: dict[str, _Copy] = {}
         self._parts: dict[str, _Part] = {}
+        self._numbers = count()
 
     async def copy_of(self, request: str) -> Path:
         """The file with all that a log holds by now; none is there where the server knows no such log, or for ''.
@@ -58,17 +63,32 @@ class LogSpool:
             return Path(self._folder.name, "none")
         copy = self._copies.get(request)
         if copy is None:
-            copy = _Copy(request, Path(self._folder.name, str(len(self._copies))), self._open_stream)
+            await self._remove_unread()
+            copy = _Copy(request, Path(self._folder.name, str(next(self._numbers))), self._open_stream)
             self._copies[request] = copy
         await copy.catch_up()
         if not quoted:
             return copy.file
         part = self._parts.get(f"{request}#{quoted}")
         if part is None:
-            file = Path(self._folder.name, f"part-{len(self._parts)}")
+            file = Path(self._folder.name, f"part-{next(self._numbers)}")
             part = self._parts[f"{request}#{quoted}"] = _Part(copy.file, file, re.compile(unquote_to_bytes(quoted)))
         await asyncio.to_thread(part.catch_up)
         return part.file
+
+    async def _remove_unread(self) -> None:
+        now = time.monotonic()
+        size = sum(copy.size_bytes for copy in self._copies.values())
+        for request, copy in sorted(self._copies.items(), key=lambda one: one[1].read_at):
+            unread_seconds = now - copy.read_at
+            if unread_seconds < _IDLE_SECONDS or (unread_seconds < _UNREAD_SECONDS and size <= _MOST_BYTES_TOGETHER):
+                break
+            size -= copy.size_bytes
+            del self._copies[request]
+            for key in [key for key in self._parts if key.startswith(f"{request}#")]:
+                self._parts.pop(key).file.unlink(missing_ok=True)
+            await copy.close()
+            copy.file.unlink(missing_ok=True)
 
     async def close(self) -> None:
         """End all streams and remove the copies."""
@@ -136,13 +156,17 @@ class _Copy:
         self._open_stream = open_stream
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
-        self._read_at = 0.0
+        self.read_at = 0.0
         # Whether any of it has come, and all that was written before it was followed.
         self._has_come = False
         self._is_caught_up = False
 
+    @property
+    def size_bytes(self) -> int:
+        return self.file.stat().st_size if self.file.exists() else 0
+
     async def catch_up(self) -> None:
-        self._read_at = time.monotonic()
+        self.read_at = time.monotonic()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow(), name=f"follow {self._request}")
             wait = _FIRST_BYTES_SECONDS
@@ -186,7 +210,7 @@ class _Copy:
                         arriving = arriving or asyncio.ensure_future(anext(pieces, None))
                         await asyncio.wait({arriving}, timeout=_IDLE_SECONDS)
                         if not arriving.done():
-                            if time.monotonic() - self._read_at >= _IDLE_SECONDS:
+                            if time.monotonic() - self.read_at >= _IDLE_SECONDS:
                                 break
                             continue
                         piece, arriving = arriving.result(), None

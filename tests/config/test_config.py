@@ -288,7 +288,7 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('clusters.a.ray = "http://me:secret@head"', "clusters.a.ray", "use token_file"),
         ('clusters.a = {ray = "http://h", backend = "slurm"}', "clusters.a.backend", "says which scheduler it is"),
         ('clusters.a = {ray = "http://h", transport = "openssh"}', "clusters.a.transport", "ssh = ... may lead there"),
-        ('clusters.a.token_file = "~/t"', "clusters.a.token_file", "only a cluster with a URL has a token"),
+        ('clusters.a.token_file = "~/t"', "clusters.a.token_file", "only a cluster with a URL has one"),
         ('clusters.a.user = "-u"', "clusters.a.user", "not a user name"),
         ('[clusters."../x"]', 'clusters."../x"', "a cluster's name is"),
         ("clusters.a.mine_seconds = 9", "clusters.a.mine_seconds", "it belongs in [poll]"),

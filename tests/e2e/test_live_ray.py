@@ -253,8 +253,15 @@ def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(ray: RayClu
     program.config.parent.mkdir(parents=True)
     program.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\ntoken_file = "~/token"\n')
     tpu = Program(program.home, ("--cluster", "tpu"))
-    assert "other users can read the token" in tpu("jobs").refused(2)
+    assert "other users can read this file" in tpu("jobs").refused(2)
     token.chmod(0o600)
+    assert tpu("jobs").status == 0
+    headers = program.home / "headers"
+    headers.write_text("X-Proxy: s3cret\n\nHost: elsewhere\n")
+    headers.chmod(0o600)
+    program.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\nheaders_file = "~/headers"\n')
+    assert "line 3: expected a header" in tpu("jobs").refused(2)
+    headers.write_text("X-Proxy: s3cret\n")
     assert tpu("jobs").status == 0
 
 

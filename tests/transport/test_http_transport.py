@@ -300,6 +300,20 @@ async def test_nothing_of_a_log_stays_after_the_end(tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path) == []
 
 
+async def test_copies_of_logs_that_nobody_reads_any_more_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.transport.log_spool._IDLE_SECONDS", 0.5)
+    monkeypatch.setattr("hpcdash.transport.log_spool._MOST_BYTES_TOGETHER", 10)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with asked(GrowingLog(b"first\n"), log_request=str, file_readers=FILE_READERS) as transport:
+        for name in "abcb":
+            assert (await read(transport, f"/logs/{name}"))[0] == b"first\n"
+        [folder] = os.listdir(tmp_path)
+        # The next one removes what was read before, until the rest is small enough.
+        assert len(os.listdir(tmp_path / folder)) == 2
+
+
 async def test_a_server_behind_a_login_node_is_asked_through_its_connection(
     sshd: Sshd, user: str, tmp_path: Path
 ) -> None:

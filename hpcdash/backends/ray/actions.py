@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.queries import Answer
-from hpcdash.backends.ray.jobs import JOBS_PATH, job_path
-from hpcdash.backends.ray.responses import decode, read_responses, refusal, table
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.ray.jobs import JOBS_PATH, RESOURCES_KEY, job_path
+from hpcdash.backends.ray.responses import amount, decode, read_responses, refusal, table, text
 from hpcdash.backends.ray.slices import METADATA_KEY
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import RAY_START
-from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
 
 _ID_LETTERS = 16
+PACKAGES = "/api/packages/gcs/"
+_PACKAGE = re.compile(r"gcs://(_ray_pkg_[0-9a-zA-Z]+\.zip)")
+_RESOURCES = ("entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory")
 _PATH_LETTERS = "/?#%"
 
 
@@ -96,7 +102,10 @@ def resubmission(
     mark: str,
     limits: NewLimits,
 ) -> SubmitCommand:
-    """The same entrypoint, runtime environment and metadata under another id; raises UsageError for a driver's."""
+    """The same entrypoint, runtime environment, metadata and, of a request, resources under another id.
+
+    Raises UsageError for a driver's.
+    """
     native = detail.native or past
     if not native.get("submission_id"):
         raise UsageError("this driver connected by itself: Ray cannot start it again", "Run its program again.")
@@ -105,8 +114,33 @@ def resubmission(
     if isinstance(body.get("metadata"), dict):
         # How the run before went is no part of the next one.
         body["metadata"].pop(METADATA_KEY, None)
+    body |= _noted_resources(table(body.get("metadata")))
     row = detail.job.to_pylist()[0]
-    return submit_command(body, row["id"], mark, row["name"] or "")
+    package = _PACKAGE.fullmatch(text(table(body.get("runtime_env")).get("working_dir")) or "")
+    # Ray keeps it for ten minutes after it was asked for.
+    check = Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES) if package else None
+    return replace(submit_command(body, row["id"], mark, row["name"] or ""), check=check)
+
+
+def _noted_resources(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a request asked for its entrypoint; anyone may have written them."""
+    try:
+        noted = table(json.loads(text(metadata.get(RESOURCES_KEY)) or "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {name: noted[name] for name in _RESOURCES if (amount(noted.get(name)) or 0) > 0}
+
+
+def _check_package(answer: Answer) -> None:
+    [response] = read_responses(answer)
+    if not response.is_success:
+        raise SchedulerRefused(
+            "Ray has removed the package with this job's files: it keeps none that no job uses",
+            "Submit its request again.",
+            argv=answer.argv,
+            status=answer.status,
+            words=refusal(response.body),
+        )
 
 
 def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -> SubmitCommand:

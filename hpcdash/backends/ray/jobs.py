@@ -34,6 +34,8 @@ LOGS = "/ray-logs/"
 _LOG_END = ".log"
 # Metadata that hpcdash keeps for itself begin so.
 _OWN = ("hpcdash_", "HPCDASH_")
+# What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what its package runs.
+RESOURCES_KEY, SCRIPT_KEY = "hpcdash_resources", "hpcdash_script"
 _STATES = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -288,6 +290,10 @@ def script_query(job_id: str) -> Query[Script]:
 def _parse_script(answer: Answer) -> Script:
     native = _parse_native(answer)
     lines = ["# entrypoint", native.get("entrypoint", ""), ""]
+    metadata = _json_table(native.get("metadata", ""))
+    for title, key in (("what it runs", SCRIPT_KEY), ("resources of its entrypoint", RESOURCES_KEY)):
+        if noted := text(metadata.get(key)):
+            lines += [f"# {title}", noted.rstrip(), ""]
     for title, key in (("runtime environment", "runtime_env"), ("metadata", "metadata")):
         if found := _json_table(native.get(key, "")):
             shown = [

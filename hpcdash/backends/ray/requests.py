@@ -17,8 +17,8 @@ from typing import Any
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import RequestField
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.ray.actions import submit_command
-from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
+from hpcdash.backends.ray.actions import PACKAGES, submit_command
+from hpcdash.backends.ray.jobs import RESOURCES_KEY, SCRIPT_KEY, SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
 from hpcdash.backends.script.body import bound_folders
@@ -42,7 +42,6 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.job.packaging import RunnerCall
 from hpcdash.job.results import JSON, PICKLE
 
-_PACKAGES = "/api/packages/gcs/"
 _DRIVER = "slice_driver"
 LIBRARY_NAME = "hpcdash-job.zip"
 _REQUEST_NAME = "request.json"
@@ -161,20 +160,21 @@ def submitted_request(
     body = {
         "entrypoint": entrypoint,
         "runtime_env": {"working_dir": f"gcs://{uri}"},
-        "metadata": {"job_name": name, **_metadata(request)},
+        "metadata": {"job_name": name, **_metadata(request), SCRIPT_KEY: shown}
+        | ({RESOURCES_KEY: json.dumps(asked)} if asked else {}),
         **asked,
     }
     size = format_memory(len(package))
     names = [*sorted(content), *([counted(len(files), "file") + " of yours"] if files else [])]
     upload = ActionCommand(
-        ("PUT", f"{_PACKAGES}{uri}"),
+        ("PUT", f"{PACKAGES}{uri}"),
         (name,),
         partial(_read_upload, name=name),
         package,
         60.0 + len(package) / _LEAST_BYTES_A_SECOND,
-        shown=(f"PUT {_PACKAGES}{uri} ({size}: {', '.join(names)})",),
+        shown=(f"PUT {PACKAGES}{uri} ({size}: {', '.join(names)})",),
     )
-    is_there = Query(("GET", f"{_PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)
+    is_there = Query(("GET", f"{PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)
     return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
 
 

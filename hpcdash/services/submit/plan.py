@@ -238,6 +238,8 @@ async def _prepare(store: ClusterStore, wanted: Resubmission, limits: NewLimits)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
     mark = f"{MARK_START}{secrets.token_hex(5)}"
     submit = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark, limits)
+    if submit.check is not None:
+        await store.ask(submit.check)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
     return submit, [f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}", *submit.notes]

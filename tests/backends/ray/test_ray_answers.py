@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.backends.registry import load_backend
-from hpcdash.backends.submissions import SentFile, Submission
+from hpcdash.backends.submissions import AS_IT_WAS, SentFile, Submission
 from hpcdash.domain import schema
 from hpcdash.domain.request import Request
 from hpcdash.errors import (
@@ -377,12 +378,28 @@ def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
     }
     body = json.loads(first.submission.command.stdin or b"")
     assert body["runtime_env"] == {"working_dir": f"gcs://{upload.argv[1].rpartition('/')[2]}"}
-    assert body["metadata"] == {"job_name": "train", "labels": "a,b"}
+    assert body["metadata"] == {"job_name": "train", "labels": "a,b", "hpcdash_script": first.shown}
     assert "2 files of yours" in upload.words
     assert "s3cret" not in first.shown + upload.words + str(body)
     assert first.is_sent is not None
     assert first.is_sent.argv == ("GET", upload.argv[1])
     assert [first.is_sent.parse(told(b"", status)) for status in (200, 404, 500)] == [True, False, False]
+
+
+def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_there() -> None:
+    request = Request(command="true", slots=2, memory_bytes=4 << 30)
+    made = BACKEND.submit.request(request, b"PK", "hpcdash:1", {})
+    body = json.loads(made.submission.command.stdin or b"")
+    native = {key: json.dumps(body[key]) for key in ("metadata", "runtime_env")}
+    native |= {"submission_id": body["submission_id"], "entrypoint": body["entrypoint"]}
+    detail = JobDetail(pa.Table.from_pylist([{"id": body["submission_id"], "name": "job"}]), native)
+    again = BACKEND.submit.resubmission(detail, {}, Script("", ""), None, "hpcdash:2", AS_IT_WAS)
+    assert json.loads(again.command.stdin or b"") == body | {"submission_id": "raysubmit_2"}
+    assert again.check is not None
+    assert again.check.argv == ("GET", made.before[0].argv[1])
+    again.check.parse(told(b"PK"))
+    with pytest.raises(SchedulerRefused, match="removed the package"):
+        again.check.parse(told(b"", 404))
 
 
 @pytest.mark.parametrize(

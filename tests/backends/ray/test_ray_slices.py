@@ -225,6 +225,7 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     assert body["metadata"] == {
         "job_name": "llm",
         "slice": "v4-16",
+        "hpcdash_script": shown,
         "HPCDASH_KILL_SWITCH": "/switches/KILL",
         "HPCDASH_SAVE_SWITCH": "/other/SAVE",
     }
