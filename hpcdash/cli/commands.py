@@ -35,7 +35,7 @@ def _table_command(name: Kind, words: str) -> click.Command:
 
 
 def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Options that select jobs of the past; `since` says what is so without --since."""
+    """Options that select ended jobs; `since` says what is so without --since."""
     names = "NAME[,NAME]"
     words = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
     options = [

@@ -151,7 +151,7 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
     """
     if not script.startswith("#!"):
         raise UsageError(
-            "this is not a batch script: its first line does not begin with #!", "Let it begin with #!/bin/bash."
+            "this is not a batch script: its first line does not begin with #!", "Start it with #!/bin/bash."
         )
     if "\r\n" in script:
         raise UsageError("the script has DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT")

@@ -37,7 +37,7 @@ def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
     """Bookmark a view's filter, or no longer."""
     notes = notes_of(screen.session)
     if text in notes.kept().bookmarks.get(view, ()):
-        keep(screen, lambda: notes.forget_bookmark(view, text), f"no bookmark any more: {visible(text)}")
+        keep(screen, lambda: notes.forget_bookmark(view, text), f"bookmark removed: {visible(text)}")
     else:
         keep(screen, lambda: notes.bookmark(view, text), f"bookmarked {visible(text)}")
 

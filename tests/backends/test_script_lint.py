@@ -60,7 +60,7 @@ def test_what_sbatch_would_not_take_is_an_error(script: bytes, words: str) -> No
 
 def test_a_shebang_that_is_not_first_is_pointed_at() -> None:
     (one,) = lint_script(b"\n#!/bin/bash\nx\n", "slurm", OFFERS)
-    assert one.next_step == "The #! has to be its very first bytes."
+    assert one.next_step == "#! must be its first bytes."
 
 
 def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
@@ -73,12 +73,12 @@ def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
     ("line", "severity", "step"),
     [
         ("--partitoin=main", "error", "Did you mean --partition?"),
-        ("--site-thing=1", "warning", "It refuses the script, unless a plugin of this site takes it."),
+        ("--site-thing=1", "warning", "It refuses the script unless a site plugin accepts it."),
         ("--gpu=2", "error", "sbatch refuses the script."),
         ("--time", "error", "sbatch refuses the script."),
         ("-t 90m", "error", "Write minutes, hours:minutes:seconds or days-hours."),
-        ("--output=$HOME/x", "warning", "Write it out, or give the option on the command line."),
-        ("--output=~/x", "warning", "Write it out, or give the option on the command line."),
+        ("--output=$HOME/x", "warning", "Write it out, or set the option on the command line."),
+        ("--output=~/x", "warning", "Write it out, or set the option on the command line."),
         ("–p main", "error", "Type it anew."),
         ("--time=“1:00”", "error", "Type it anew."),
         ("-p\u00a0main", "error", "Type it anew."),

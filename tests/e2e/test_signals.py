@@ -57,7 +57,7 @@ async def the_draft_is_there(program: Program) -> None:
         await screen.until("You have no jobs")
         screen.type("n")
         await screen.until("--job-name=half-done")
-        await screen.until("is here again")
+        await screen.until("restored what you typed")
     assert drafts(program) == []
 
 

@@ -80,7 +80,7 @@ def parse_history_native(answer: Answer, *, question: Listing, dialect: Dialect)
     _require_history(answer, question, dialect)
     native = read_whole(answer, question)
     if not native:
-        raise NoSuchJob("job not found in its history", argv=question.command, status=answer.status)
+        raise NoSuchJob("job not found in the history", argv=question.command, status=answer.status)
     return native
 
 

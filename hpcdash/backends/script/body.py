@@ -99,16 +99,16 @@ def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]
         if not _VARIABLE.fullmatch(name):
             raise UsageError(f"environment: {name!r} is not a variable name", "Letters, digits and _.")
         if "\0" in value:
-            raise UsageError(f"environment.{name}: a variable holds no NUL byte", "Leave it out.")
+            raise UsageError(f"environment.{name}: variables cannot contain NUL bytes", "Leave it out.")
     return list(environment.items())
 
 
 def quote_arguments(words: Sequence[str | Word]) -> str:
     if not words:
-        raise UsageError("command: there is nothing to start", "Write command or script.")
+        raise UsageError("command: there is nothing to run", "Write command or script.")
     made = [word if isinstance(word, Word) else Word(word) for word in words]
     if any("\0" in word.text for word in made):
-        raise UsageError("command: a word holds no NUL byte", "Leave it out.")
+        raise UsageError("command: words cannot contain NUL bytes", "Leave it out.")
     return " ".join(word.quoted() for word in made)
 
 
@@ -416,7 +416,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
 def share_mark(request: Request, place: Place) -> TaskMark:
     """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
     if request.array is not None or place.waiting is not None:
-        raise UsageError("share: an array and an allocation are no tasks of a shared pool", "Submit one job a task.")
+        raise UsageError("share: arrays and allocations cannot be tasks of a shared pool", "Submit one job per task.")
     if request.begin:
         raise UsageError("begin: a task of a shared pool starts when it is its turn", "Leave begin out.")
     if len(request.labels) > MOST_LABELS or any(len(label) > LONGEST_LABEL for label in request.labels):
@@ -546,9 +546,7 @@ def _one_folder(request: Request) -> str:
 
 def _switches(request: Request) -> dict[str, str]:
     if request.kill_switch and request.kill_switch == request.save_switch:
-        raise UsageError(
-            f"kill_switch and save_switch are one file, {request.save_switch}", "Give each a path of its own."
-        )
+        raise UsageError(f"kill_switch and save_switch are one file, {request.save_switch}", "Give each its own path.")
     return {
         name: path
         for name, path in ((KILL_SWITCH, request.kill_switch), (SAVE_SWITCH, request.save_switch))

@@ -80,7 +80,7 @@ def start_of(
     """
     command = command.strip("\n")
     if not command.strip():
-        raise UsageError("command: there is nothing to start", "Write command or script.")
+        raise UsageError("command: there is nothing to run", "Write command or script.")
     if launcher in (Launcher.PLAIN, Launcher.SRUN) or launcher in LONE_LAUNCHERS:
         kept = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
         line = kept.format(signal_name(signal)) if signal else ""
@@ -168,7 +168,7 @@ def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
         return before, command[found[0].end() :], [f"{why}: {said}"]
     if first and found:
         words = f"command: {launcher} starts one program of Python's, and there are {len(found)} after {first.group()}"
-        raise UsageError(words, "Put what comes before it into a script of its own, or write the command out: plain.")
+        raise UsageError(words, "Move what comes before it into a script, or write the whole command: plain.")
     if first:
         return "", command, [f"{launcher} takes {first.group()} for a program of Python's: it starts nothing else"]
     return "", command, []

@@ -86,7 +86,7 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     bom = next((bom for bom in _BOMS if script.startswith(bom)), b"")
     if bom:
         kind = "UTF-8" if len(bom) == 3 else "UTF-16"
-        words = f"it begins with a byte-order mark ({kind})"
+        words = f"it starts with a byte-order mark ({kind})"
         yield LintFinding("error", "line 1", words, "Save it as UTF-8 without one.")
     elif b"\x00" in script:
         yield LintFinding(
@@ -95,7 +95,7 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     elif not script.startswith(b"#!"):
         severity, words = rules.not_taken
         first = re.search(rb"(?m)^[ \t]*#!", script)
-        where = "The #! has to be its very first bytes." if first else "Begin it with #!/bin/bash"
+        where = "#! must be its first bytes." if first else "Start it with #!/bin/bash"
         yield LintFinding(severity, "line 1", f"its first line is no #!: {words}", where)
     if crlf := script.count(b"\r\n"):
         all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"

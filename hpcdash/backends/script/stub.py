@@ -31,9 +31,9 @@ def stub_script(script_text: str, real_path: str) -> str:
     """
     lines = script_text.split("\n")
     if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
-        raise UsageError("the script's first line does not begin with #!", "Let it begin with #!/bin/bash.")
+        raise UsageError("the script's first line does not start with #!", "Start it with #!/bin/bash.")
     if not PurePosixPath(real_path).is_absolute() or any(character in real_path for character in "\n\r\0"):
-        raise UsageError(f"{real_path!r} is not an absolute path", "Name the script's file from / on.")
+        raise UsageError(f"{real_path!r} is not an absolute path", "Give the script's absolute path.")
     interpreter = lines[0][2:].split()
     shell = _shell_of(interpreter)
     path = shlex.quote(real_path)

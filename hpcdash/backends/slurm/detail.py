@@ -70,7 +70,7 @@ def requeue_refusal(native: Mapping[str, str]) -> str:
 def task_refusal(native: Mapping[str, str]) -> str:
     """Why a job cannot be a task of a shared pool; '' where nothing forbids it."""
     if native.get("ArrayJobId") or native.get("HetJobId"):
-        return "an array or a heterogeneous job is no task"
+        return "an array or a heterogeneous job cannot be a task"
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
         return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"

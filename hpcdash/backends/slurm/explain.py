@@ -1,4 +1,4 @@
-"""What #SBATCH lines ask for, in a few words each: `time limit 2 h; 8 GPUs a node`."""
+"""What #SBATCH lines ask for, in a few words each: `time limit 2 h; 8 GPUs per node`."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def duration(value: str | None) -> str:
 
 
 def count_of(one: str, many: str) -> Words:
-    """`4 tasks a node`; `1 task a node`."""
+    """`4 tasks per node`; `1 task per node`."""
     return lambda value: f"{value} {one if value == '1' else many}"
 
 
 def memory(each: str, *, all_of_it: str) -> Words:
-    """`4G of memory a node`; a bare number counts MB, and `all_of_it` says what 0 means."""
+    """`4G of memory per node`; a bare number counts MB, and `all_of_it` says what 0 means."""
 
     def words(value: str | None) -> str:
         text = (value or "").strip()
@@ -147,7 +147,7 @@ def signal(value: str | None) -> str:
 
 
 def gres(kind: str, each: str) -> Words:
-    """`8 GPUs a node`, `2 GPUs (a100) a node and 4 shard a node`; `kind` where the value does not name it."""
+    """`8 GPUs per node`, `2 GPUs (a100) per node and 4 shard per node`; `kind` where the value does not name it."""
 
     def words(value: str | None) -> str:
         parts = [_resource(one, kind) for one in (value or "").split(",") if one]
@@ -246,11 +246,11 @@ _WORDS: dict[str, Words] = {
     "container-id": _of("container is called {}"),
     "context": _of("SELinux context {}"),
     "contiguous": _of("nodes side by side"),
-    "core-spec": count_of("core a node for the system", "cores a node for the system"),
-    "cores-per-socket": count_of("core a socket or more", "cores a socket or more"),
+    "core-spec": count_of("core per node for the system", "cores per node for the system"),
+    "cores-per-socket": count_of("core per socket or more", "cores per socket or more"),
     "cpu-freq": cpu_frequency,
-    "cpus-per-gpu": count_of("CPU a GPU", "CPUs a GPU"),
-    "cpus-per-task": count_of("CPU a task", "CPUs a task"),
+    "cpus-per-gpu": count_of("CPU per GPU", "CPUs per GPU"),
+    "cpus-per-task": count_of("CPU per task", "CPUs per task"),
     "deadline": _of("removed if it cannot end by {}"),
     "delay-boot": lambda value: f"waits {duration(value)} before nodes are rebooted for its features",
     "dependency": dependencies,
@@ -264,22 +264,22 @@ _WORDS: dict[str, Words] = {
     "export": export,
     "export-file": _of("environment read from {}"),
     "extra": _of("extra: {}"),
-    "extra-node-info": _of("sockets:cores:threads {} a node"),
+    "extra-node-info": _of("sockets:cores:threads {} per node"),
     "get-user-env": _or("environment of a login shell", "environment of a login shell ({})"),
     "gid": _of("runs as group {}"),
     "gpu-bind": _of("GPUs bound to tasks: {}"),
     "gpu-freq": _of("GPU frequency {}"),
     "gpus": gres("GPU", ""),
-    "gpus-per-node": gres("GPU", " a node"),
-    "gpus-per-socket": gres("GPU", " a socket"),
-    "gpus-per-task": gres("GPU", " a task"),
-    "gres": gres("", " a node"),
+    "gpus-per-node": gres("GPU", " per node"),
+    "gpus-per-socket": gres("GPU", " per socket"),
+    "gpus-per-task": gres("GPU", " per task"),
+    "gres": gres("", " per node"),
     "gres-flags": _of("GRES flags {}"),
     "help": _of("prints sbatch's help: nothing is submitted"),
     "hint": _one_of(
         {
             "compute_bound": "made for computing: all cores, one thread each",
-            "memory_bound": "made for memory: one core a socket",
+            "memory_bound": "made for memory: one core per socket",
             "multithread": "uses the cores' extra threads",
             "nomultithread": "does not use the cores' extra threads",
         },
@@ -300,38 +300,39 @@ _WORDS: dict[str, Words] = {
     "mail-type": mail_events,
     "mail-user": _of("mail to {}"),
     "mcs-label": _of("MCS label {}"),
-    "mem": memory("a node", all_of_it="all the memory of its nodes"),
+    "mem": memory("per node", all_of_it="all the memory of its nodes"),
     "mem-bind": _of("memory bound: {}"),
-    "mem-per-cpu": memory("a CPU", all_of_it="all the memory of its nodes"),
-    "mem-per-gpu": memory("a GPU", all_of_it="all the memory of its nodes"),
-    "mincpus": count_of("CPU a node or more", "CPUs a node or more"),
+    "mem-per-cpu": memory("per CPU", all_of_it="all the memory of its nodes"),
+    "mem-per-gpu": memory("per GPU", all_of_it="all the memory of its nodes"),
+    "mincpus": count_of("CPU per node or more", "CPUs per node or more"),
     "network": _of("network {}"),
     "nice": _or("priority lowered by 100", "priority lowered by {}"),
-    "no-kill": _one_of({"off": "ends when a node fails"}, "goes on when a node fails"),
+    "no-kill": _one_of({"off": "ends if a node fails"}, "continues if a node fails"),
     "no-requeue": _of("never requeued"),
     "nodefile": _of("on the nodes that {} lists"),
     "nodelist": _of("on {}"),
     "nodes": nodes,
     "ntasks": count_of("task", "tasks"),
-    "ntasks-per-core": count_of("task a core at most", "tasks a core at most"),
-    "ntasks-per-gpu": count_of("task a GPU", "tasks a GPU"),
-    "ntasks-per-node": count_of("task a node", "tasks a node"),
-    "ntasks-per-socket": count_of("task a socket at most", "tasks a socket at most"),
-    "ntasks-per-tres": count_of("task a GPU", "tasks a GPU"),
+    "ntasks-per-core": count_of("task per core at most", "tasks per core at most"),
+    "ntasks-per-gpu": count_of("task per GPU", "tasks per GPU"),
+    "ntasks-per-node": count_of("task per node", "tasks per node"),
+    "ntasks-per-socket": count_of("task per socket at most", "tasks per socket at most"),
+    "ntasks-per-tres": count_of("task per GPU", "tasks per GPU"),
     "oom-kill-step": _one_of(
-        {"0": "a step that runs out of memory is not ended whole"}, "a step that runs out of memory is ended whole"
+        {"0": "a process that runs out of memory is killed alone"},
+        "a step that runs out of memory is killed as a whole",
     ),
     "open-mode": _one_of(
         {
-            "append": "output is added to its files",
-            "a": "output is added to its files",
-            "truncate": "output files are emptied first",
-            "t": "output files are emptied first",
+            "append": "output is appended to its files",
+            "a": "output is appended to its files",
+            "truncate": "output files are truncated first",
+            "t": "output files are truncated first",
         },
         "opens output files as {}",
     ),
     "output": _one_of({key: f"stdout {word}" for key, word in _FILES.items()}, "stdout to {}"),
-    "overcommit": _of("more than one task a CPU"),
+    "overcommit": _of("more than one task per CPU"),
     "oversubscribe": _of("shares its CPUs with other jobs"),
     "parsable": _of("sbatch prints only the job ID"),
     "partition": lambda value: f"{'partitions' if ',' in (value or '') else 'partition'} {value}",
@@ -348,18 +349,18 @@ _WORDS: dict[str, Words] = {
     "resv-ports": _or("reserves ports", "reserves {} ports"),
     "segment": _of("nodes in segments of {}"),
     "signal": signal,
-    "sockets-per-node": count_of("socket a node or more", "sockets a node or more"),
-    "spread-job": _of("spread over as many nodes as can be"),
+    "sockets-per-node": count_of("socket per node or more", "sockets per node or more"),
+    "spread-job": _of("spread over as many nodes as possible"),
     "stepmgr": _of("its first node manages the steps"),
     "switches": switches,
     "test-only": _of("test only: nothing is submitted"),
-    "thread-spec": count_of("thread a node for the system", "threads a node for the system"),
-    "threads-per-core": count_of("thread a core", "threads a core"),
+    "thread-spec": count_of("thread per node for the system", "threads per node for the system"),
+    "threads-per-core": count_of("thread per core", "threads per core"),
     "time": lambda value: "no time limit" if duration(value) == "" else f"time limit {duration(value)}",
     "time-min": lambda value: f"accepts a limit down to {duration(value)}",
-    "tmp": memory("of local disk a node", all_of_it="no local disk"),
+    "tmp": memory("of local disk per node", all_of_it="no local disk"),
     "tres-bind": _of("bound: {}"),
-    "tres-per-task": gres("", " a task"),
+    "tres-per-task": gres("", " per task"),
     "uid": _of("runs as user {}"),
     "usage": _of("prints sbatch's usage: nothing is submitted"),
     "use-min-nodes": _of("takes the fewest nodes of its range"),

@@ -100,11 +100,11 @@ def read_columns(answer: Answer, token: str, fields: Sequence[str] = FIELDS) -> 
     rejected: tuple[str, ...] = ()
     if len(pieces) == 1:
         if answer.stdout.strip():
-            raise unreadable(answer, "jobs of the past")
+            raise unreadable(answer, "ended jobs")
         rows = 0
     elif left or not pieces[-1].endswith(b"\n"):
         # Cut off: the last row is not whole.
-        rejected = ("the output ended inside a row",)
+        rejected = ("the output ended in the middle of a row",)
         if not left:
             rows -= 1
     # Between two rows: the exit code of the one, a newline, the id of the other; what stands between those is noise.
@@ -216,7 +216,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
     if not newline or len(names) < len(FIELDS):
         raise unreadable(answer, "a job of the past") if answer.stdout.strip() else failure(answer)
     if not rest.strip():
-        raise NoSuchJob("job not found in its history", argv=answer.argv, status=answer.status)
+        raise NoSuchJob("job not found in the history", argv=answer.argv, status=answer.status)
     pieces = rest.split(token.encode())[: len(names)]
     if len(pieces) == len(names):
         # Behind the newline the next job's first field begins.

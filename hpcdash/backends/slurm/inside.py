@@ -102,6 +102,6 @@ def _failure(answer: Answer) -> CommandError:
         return error
     if "step aborted" in error.words:
         return SchedulerRefused("The job ended while the command ran", words=error.words)
-    step = "Only its owner may, while it runs; and the site may let nobody start a step from the login node."
+    step = "Only its owner can, while it runs. Some sites allow no steps from the login node."
     words = error.words or "it said nothing"
-    return SchedulerRefused("Slurm starts no step in this job", step, status=answer.status, words=words)
+    return SchedulerRefused("Slurm does not start a step in this job", step, status=answer.status, words=words)

@@ -112,7 +112,7 @@ def with_ids(columns: Columns, name: str) -> Columns:
     good = pc.fill_null(pc.match_substring_regex(ids, ID_PATTERN), False)
     if pc.all(good, min_count=0).as_py():
         return columns
-    refused = [f"no job's number: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
+    refused = [f"not a job ID: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
     return Columns(columns.table.filter(good), (*columns.rejected, *refused))
 
 

@@ -130,7 +130,7 @@ def _unknown(option: Option, place: str) -> LintFinding:
     words = f"sbatch has no option {option.written}"
     if near:
         return LintFinding("error", place, words, f"Did you mean --{near[0]}?")
-    return LintFinding("warning", place, words, "It refuses the script, unless a plugin of this site takes it.")
+    return LintFinding("warning", place, words, "It refuses the script unless a site plugin accepts it.")
 
 
 def _value(option: Option, place: str) -> Iterator[LintFinding]:
@@ -139,14 +139,14 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
         yield LintFinding("error", place, words, "Write minutes, hours:minutes:seconds or days-hours.")
     elif option.value and (found := _VARIABLE.search(option.value)):
         words = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
-        yield LintFinding("warning", place, words, "Write it out, or give the option on the command line.")
+        yield LintFinding("warning", place, words, "Write it out, or set the option on the command line.")
 
 
 def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
     if first := first_line_with(lines, "#PBS"):
         # Seen on 22.05: beside #SBATCH lines too.
-        words = "#PBS lines are for PBS: sbatch follows some of them, and leaves out the rest"
-        step = "Write #SBATCH lines instead." if not has_own else "Remove them, or give --ignore-pbs."
+        words = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
+        step = "Write #SBATCH lines instead." if not has_own else "Remove them, or use --ignore-pbs."
         yield LintFinding("warning", f"line {first}", words, step)
 
 

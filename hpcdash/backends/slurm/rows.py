@@ -145,7 +145,7 @@ def read_rows(raw: bytes, token: str, layout: Layout) -> Columns | None:
     if left and not left.isspace():
         if not chunks and not rejected and separator not in left:
             return None
-        rejected.append(f"the output ended inside a row: {row_excerpt(left, separator)}")
+        rejected.append(f"the output ended in the middle of a row: {row_excerpt(left, separator)}")
     names = (*layout.plain, *layout.hostile)
     schema = pa.schema([(name, pa.string()) for name in names])
     return Columns(pa.concat_tables(chunks) if chunks else schema.empty_table(), tuple(rejected))

@@ -77,7 +77,7 @@ def parse_runs(answer: Answer, *, token: str) -> ParsedTable:
     lines = _Lines(token.encode())
     lines.read(answer.stdout)
     if not lines.count and answer.stdout.strip() and lines.delimiter not in answer.stdout:
-        raise unreadable(answer, "jobs of the past")
+        raise unreadable(answer, "ended jobs")
     raw, steps = lines.runs(), lines.steps()
     has_id = pc.match_substring_regex(as_array(raw["jobid"]), ID_PATTERN)
     table = _in_schema(raw, _used(raw, steps))
@@ -124,7 +124,7 @@ class _Lines:
             position = end
         if rest.strip():
             is_row = self.delimiter in rest
-            self.rejected += ["the output ended inside a row"] if is_row else noise_lines(rest)
+            self.rejected += ["the output ended in the middle of a row"] if is_row else noise_lines(rest)
 
     def _cleaned(self, chunk: bytes, delimiters: int) -> tuple[bytes, bytes]:
         """The rows of a chunk as a line each, without the bytes that would break one; and what is left after them.

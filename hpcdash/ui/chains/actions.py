@@ -47,7 +47,7 @@ class ChainActions:
             return
         end = view.end_unit()
         if end is None:
-            self.screen.notify("what to append to is not known yet", severity="warning", timeout=3)
+            self.screen.notify("the chain is not loaded yet", severity="warning", timeout=3)
             return
         if end.has_ended:
             words = f"{end.job_id} has ended: nothing can wait for it; R on it submits it again"
@@ -61,7 +61,7 @@ class ChainActions:
             except ValueError as error:
                 return str(error)
             if wish.count > MOST_LINKS:
-                return f"at most {MOST_LINKS} by themselves: 1-{wish.count}%1 is an array of as many"
+                return f"at most {MOST_LINKS} one by one; use an array instead: 1-{wish.count}%1"
             self._is_appending = True
             self.screen.run_worker(self._append(view, session, end, wish), group="acting")
             return ""
@@ -132,7 +132,7 @@ class ChainActions:
         if content == before.content:
             words, is_done = f"{before.path} stays as it is", True
         elif content is None:
-            words, is_done = f"what was edited cannot be read: {file}", False
+            words, is_done = f"the edited file cannot be read: {file}", False
         else:
             outcome = await replace_stubbed(session.store, before, content)
             is_done = outcome.done is True
@@ -195,7 +195,7 @@ def _own_script(written: str) -> Appendix:
         with path.open("rb") as stream:
             content = stream.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"{written}: {error.strerror}", "Is the path right, on this machine?") from error
+        raise UsageError(f"{written}: {error.strerror}", "Check the path on this machine.") from error
     if not content.startswith(b"#!") or len(content) > _MOST_BYTES:
         raise UsageError(f"{written} is not a batch script", "Its first line begins with #!.")
     return Appendix(path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name)

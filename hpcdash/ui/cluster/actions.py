@@ -67,7 +67,7 @@ class ClusterActions:
                 try:
                     await asyncio.to_thread(records.submitted, SubmittedCheck(outcome.new_job, one.nodes, one.names))
                 except HpcdashError as error:
-                    said.append(f"what it finds is in its log alone: {error.message}")
+                    said.append(f"its results are only in its log: {error.message}")
                 said.append(f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told here")
         self.screen.notice("\n".join(filter(None, said)))
 

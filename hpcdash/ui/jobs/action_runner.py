@@ -38,7 +38,7 @@ _QUIET_SECONDS = 0.4
 # A scheduler says that it will, and does it a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
-_FORCED_WORDS = "By force it leaves the queue at once; what still runs on its node is not ended by that."
+_FORCED_WORDS = "Forcing removes it from the queue at once; processes still on its node keep running."
 
 
 class Underway(Struct):

@@ -155,7 +155,7 @@ class ChartView(ChartFollowing, can_focus=True):
             where = f"\nits log will be at {visible(watched.paths[0])}" if watched.paths else ""
             return Text(f"the job is {state_word(state)}{reason}; there is a chart once it writes{where}")
         if watched.run.names:
-            return Text("there is too little room for a chart here")
+            return Text("too little room for a chart here")
         text = Text(visible(watched.problem) if watched.problem else "no metric yet")
         text.append(f"\n{_KEYS_WITHOUT_CHART}")
         if not watched.progress.is_whole and watched.progress.total_bytes:
@@ -336,7 +336,7 @@ class ChartView(ChartFollowing, can_focus=True):
         if self.state.cursor is not None:
             self._move_cursor(steps)
         elif self.state.span is None:
-            self._say("all of it is shown; + zooms in, c points at values")
+            self._say("everything is shown; + zooms in, c shows values")
         else:
             self._see(self.state.panned(steps * 0.25, self._whole()))
 

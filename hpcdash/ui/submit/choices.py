@@ -20,16 +20,16 @@ from hpcdash.ui.dialogs import Choice
 
 _MOST_JOBS = 200
 _CHOICE_WORDS = {
-    "cuda": "a GPU of NVIDIA",
-    "rocm": "a GPU of AMD",
+    "cuda": "an NVIDIA GPU",
+    "rocm": "an AMD GPU",
     "cpu": "a core",
-    "plain": "the command once a node, or once a task",
-    "torchrun": "torch.distributed, a process a GPU",
+    "plain": "the command once per node or task",
+    "torchrun": "torch.distributed, one process per GPU",
     "accelerate": "Hugging Face accelerate launch",
-    "srun": "a task a GPU or core",
+    "srun": "one task per GPU or core",
     "none": "no container",
     "apptainer": "also called singularity",
-    "here": "a file of this machine, handed over as it is now",
+    "here": "a file on this machine, sent as it is now",
     "cluster": "a file there",
 }
 
@@ -38,7 +38,7 @@ def format_queue(queue: QueueOffer) -> str:
     """`default, 12 of 40 nodes idle, 96 of 320 GPUs idle (a100), up to 2 d`."""
     parts = ["default"] if queue.is_default else []
     if queue.note or not queue.is_available:
-        parts.append(visible(queue.note) or "takes no jobs now")
+        parts.append(visible(queue.note) or "accepts no jobs now")
     if queue.nodes:
         parts.append(f"{queue.nodes_idle} of {queue.nodes} nodes idle")
     if queue.gpus:

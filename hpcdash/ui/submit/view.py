@@ -179,7 +179,7 @@ class SubmitView(SubmitPage):
         ):
             return
         self.put(Draft(kept.texts, kept.rest), as_it_is=kept.as_it_is)
-        self.notify("what you had typed when hpcdash was ended is here again; ctrl+l has an empty form", timeout=6)
+        self.notify("restored what you typed before hpcdash ended; ctrl+l for an empty form", timeout=6)
 
     def on_form_page_entered(self, event: FormPage.Entered) -> None:
         event.stop()

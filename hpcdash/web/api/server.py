@@ -241,7 +241,7 @@ class ApiServer:
             step = "Send its content as files: {NAME: base64}, or name a file of the cluster by its whole path."
             raise UsageError(f"script: no file {request.script!r} came with the request", step)
         if name in files and not files[name].startswith(b"#!") and not has_interpreter(request):
-            raise UsageError("script: its first line does not begin with #!", "Let it begin with #!/bin/bash.")
+            raise UsageError("script: its first line does not begin with #!", "Start it with #!/bin/bash.")
         return request, files
 
     async def _get_launches(self, request: web.Request) -> web.StreamResponse:

@@ -102,7 +102,7 @@ def test_noise_and_a_row_cut_short_are_told_and_the_rest_stands() -> None:
     raw = b"welcome\n" + runs_text({}) + b"sacct: warning\n" + runs_text({"jobid": "89"}, {"jobid": "90"})[:-9]
     parsed = parse_runs(answered(raw), token=TOKEN)
     assert parsed.table["id"].to_pylist() == ["88", "89"]
-    assert parsed.rejected == ("welcome", "sacct: warning", "the output ended inside a row")
+    assert parsed.rejected == ("welcome", "sacct: warning", "the output ended in the middle of a row")
 
 
 def test_what_is_no_answer_is_told() -> None:

@@ -395,7 +395,7 @@ def test_long_lines_are_judged_at_once(line: str) -> None:
         ),
         (
             "\n".join(source_login("/no such/login")),
-            "hpcdash: /no such/login must be a file of one's own of mode 0600; nothing was started",
+            "hpcdash: /no such/login must be your own file with mode 0600; nothing was started",
         ),
     ],
 )

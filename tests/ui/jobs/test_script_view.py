@@ -67,7 +67,7 @@ async def test_directives_have_their_meaning_beside_them_or_below() -> None:
         await opened(pilot)
         lines = [line.rstrip() for line in screen_text(app).split("\n")]
         assert "  2 #SBATCH -J train -t 2:00:00                  called train; time limit 2 h"[1:] in lines
-        assert any(line.endswith("8 GPUs a node") for line in lines)
+        assert any(line.endswith("8 GPUs per node") for line in lines)
         below = next(at for at, line in enumerate(lines) if "└ stdout to /scratch" in line)
         assert "#SBATCH --output" in lines[below - 1]
         assert any("#SBATCH -N 4" in line and "not read" in line for line in lines)

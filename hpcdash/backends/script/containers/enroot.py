@@ -59,7 +59,7 @@ def enroot_command(
             options += ["--env", f"{key}={value}"]
     inside = ["env", *(f"{key}={value}" for key, value in of_lines.items())] if of_lines else []
     visible = ("export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES:-all}",) if slot_type is SlotType.CUDA else ()
-    note = "force_pull makes the container anew: other jobs on the node that run in it lose its files."
+    note = "force_pull recreates the container: other jobs on the node that use it lose its files."
     return ContainerCommand(
         argv=(*words(options), Word('"${hpcdash_env[@]}"', is_shell=True), *words(("--", name, *inside)), *command),
         prepare=(

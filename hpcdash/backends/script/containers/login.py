@@ -27,7 +27,7 @@ def source_login(path: str) -> tuple[str, ...]:
     if not path:
         return ()
     file = shlex.quote(path)
-    complaint = shlex.quote(f"hpcdash: {path} must be a file of one's own of mode 0600; nothing was started")
+    complaint = shlex.quote(f"hpcdash: {path} must be your own file with mode 0600; nothing was started")
     return without_trace(
         f'[[ ! -L {file} && -O {file} && "$(stat -L -c %a -- {file})" == 600 ]] || {{',
         f"  printf '%s\\n' {complaint} >&2",
