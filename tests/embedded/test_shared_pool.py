@@ -201,13 +201,15 @@ nodes = 2
 """
 # Gives up its node once, without being asked.
 GIVES_WAY = """
-import os, sys, time
+import os, time
 from hpcdash.job.suspend import go_suspend
 again = os.path.exists("FOLDER/again")
 open("FOLDER/again", "w").close()
 if not again: go_suspend()
-while not os.path.exists("FOLDER/enough"): print("on", file=sys.stderr); time.sleep(0.2)
+while not os.path.exists("FOLDER/enough"): time.sleep(0.05)
 """
+# Writes to its errors alone, and before Python has started, which may take seconds.
+TELLS = "while sleep 0.2; do echo on >&2; done & python3 PROGRAM; kill $!"
 
 
 @pytest.mark.system
@@ -216,7 +218,8 @@ def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_a
     lab.submit("silent", "normal", command="sleep 600", slot_type="cuda")
     program = lab.folder / "gives.py"
     program.write_text(GIVES_WAY.replace("FOLDER", str(lab.work("gives"))))
-    lab.submit("gives", "normal", command=f"python3 {program}", slot_type="cuda", labels=["nlp", "7B, run 2"])
+    command = TELLS.replace("PROGRAM", str(program))
+    lab.submit("gives", "normal", command=command, slot_type="cuda", labels=["nlp", "7B, run 2"])
     lab.submit("slight", "normal", command="true", slot_type="cpu")
     lab.start()
     tasks = lab.until(silent="failed", gives="running", slight="refused")
