@@ -49,7 +49,7 @@ class SubmitCommand(Struct, frozen=True):
     """A script that would be handed in, for the first time or once more; of an array perhaps some tasks.
 
     `notes` say in words what is left out, guessed or not known. Where the answer is lost the new job is found by `mark`
-    in its comment; `mark` is '' where it keeps a comment of its own, and then by `job_name` ('': not known).
+    in its comment or ID; `mark` is '' where it keeps a comment of its own, and then by `job_name` ('': not known).
     """
 
     command: ActionCommand

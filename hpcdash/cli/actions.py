@@ -45,7 +45,7 @@ _PAST = {
 _MOST_COMMANDS_SHOWN = 10
 _MOST_JOBS_LISTED = 20
 _COMMAND_LETTERS = 1000
-_HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "HOW IT ENDED")
+_HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "OUTCOME")
 # The last column is as wide as it is.
 _WIDEST = (19, 20, 17, 40)
 
@@ -80,7 +80,7 @@ def run_action(
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{verb}: nothing is changed here ({whence})")
+        raise UsageError(f"{verb} is refused: hpcdash is read-only ({whence})")
     job_ids = named_jobs(jobs)
     is_for_ended = verb == Verb.DELETE
     kinds = (Kind.HISTORY, Kind.HISTORY_EVERYONE) if is_for_ended else (Kind.MINE, Kind.EVERYONE)
@@ -94,7 +94,7 @@ def run_action(
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
         session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
         if must_ask and not can_ask:
-            raise UsageError(f"{verb} needs confirmation, but there is no terminal", "--yes does it without asking.")
+            raise UsageError(f"{verb} needs confirmation, but there is no terminal", "Use --yes to skip the question.")
         await session.store.open(force=True)
         wanted = job_ids
         if expression:
@@ -191,11 +191,11 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     for words in format_impact(replace(plan, rows=rows), has_recipients=has_recipients, checkpoints=checkpoints):
         print(f"  {words}", file=sys.stderr)
     if plan.request.force:
-        print("  by force: what still runs on a node that does not answer is not ended", file=sys.stderr)
+        print("  forced: processes on nodes that do not respond keep running", file=sys.stderr)
     for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
         print(f"  {clip(visible(command.words), _COMMAND_LETTERS)}", file=sys.stderr)
     if len(plan.commands) > _MOST_COMMANDS_SHOWN:
-        print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} commands more", file=sys.stderr)
+        print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} more commands", file=sys.stderr)
     if plan.pause_seconds:
         print(f"  {format_pause(plan)}", file=sys.stderr)
 
@@ -222,7 +222,7 @@ def format_jobs(rows: Sequence[Row]) -> str:
         return "no job in the queue"
     [(owner, most), *others] = users.most_common()
     whose = [f"{most} {'job' if most == 1 else 'jobs'}" + (f" of {visible(owner)}" if owner else "")]
-    whose += [f"{count} of {visible(user) or 'someone unknown'}" for user, count in others]
+    whose += [f"{count} of {visible(user) or 'an unknown user'}" for user, count in others]
     how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
     return f"{', '.join(whose)} ({how})"
 
@@ -286,9 +286,9 @@ def _settle(common: CommonOptions, newest: int) -> None:
             for outcome in await reconcile_noted(session.store, journal(), entry):
                 print(f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr)
         if not here:
-            print(f"hpcdash: nothing is to be looked for on {visible(session.name)}", file=sys.stderr)
+            print(f"hpcdash: no unknown submissions on {visible(session.name)}", file=sys.stderr)
         if left := len([one for one in noted if one.cluster == session.name]) - len(here):
-            print(f"hpcdash: {left} cannot be looked for: they have no mark and no name", file=sys.stderr)
+            print(f"hpcdash: {left} cannot be looked up: no mark or name was recorded", file=sys.stderr)
 
     with_session(common, work)
 

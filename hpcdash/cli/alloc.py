@@ -87,7 +87,7 @@ def run_alloc(
         return
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
-        raise UsageError("alloc: nothing is changed here (read-only)", "--dry-run shows the script.")
+        raise UsageError("alloc is refused: hpcdash is read-only", "--dry-run shows the script.")
     asked = _request(gpus, nodes, cpus, queue=queue, account=account, name=name)
     request = replace(
         asked,
@@ -97,7 +97,7 @@ def run_alloc(
         site=site.launch.site,
     )
     if request.site.run_as:
-        raise UsageError("alloc: runs are handed over by the account that they run as, and run_as names another")
+        raise UsageError("alloc: an allocation takes runs only from the account it runs as, but run_as names another")
     text = request_text(request, site=site.launch.site)
     foreground = None if keep or dry_run else _Foreground()
     waiting = Waiting(_seconds("--idle-limit", idle_limit))
@@ -162,7 +162,7 @@ def _seconds(option: str, text: str | None) -> int | None:
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from error
     if seconds is not None and seconds <= 0:
-        raise UsageError(f"{option}: {text} is no time")
+        raise UsageError(f"{option}: {text} is not a positive duration")
     return seconds
 
 
@@ -202,7 +202,7 @@ class _Foreground:
         self._signal = number
         self._told.set()
         if not self._job_id:
-            say("the allocation ends as soon as its submission is answered; a second signal does not wait for that")
+            say("the allocation ends once its submission is answered; interrupt again to stop waiting")
         return True
 
     async def stay(self, session: ClusterSession, job_id: str, tell: Callable[[], None]) -> None:
@@ -214,7 +214,7 @@ class _Foreground:
         try:
             tell()
             if not self._told.is_set():
-                say(f"ctrl+c ends the allocation {job_id}")
+                say(f"ctrl+c ends allocation {job_id}")
                 if await self._is_over(session):
                     self.is_heeding = False
                     return
@@ -240,7 +240,7 @@ class _Foreground:
                     return True
                 if self._signal != signal.SIGINT or await self._agrees():
                     return False
-                say("the allocation goes on")
+                say("the allocation continues")
         finally:
             watching.cancel()
 
@@ -249,7 +249,7 @@ class _Foreground:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
         self._told.clear()
-        print(f"\nEnd the allocation {visible(self._job_id)}, and what runs in it? ", end="", file=sys.stderr)
+        print(f"\nEnd allocation {visible(self._job_id)} and everything running in it? ", end="", file=sys.stderr)
         asking = asyncio.ensure_future(is_agreed())
         telling = asyncio.ensure_future(self._told.wait())
         await asyncio.wait({asking, telling}, return_when=asyncio.FIRST_COMPLETED)
@@ -280,7 +280,7 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
             # A scheduler may list a job a moment after it took it.
             row = None
         except HpcdashError as error:
-            say(f"{error.message}; asked again")
+            say(f"{error.message}; retrying")
             row = None
         if row is not None and row["state"] != state:
             state, pause = str(row["state"]), _FIRST_LOOK_SECONDS
@@ -290,7 +290,7 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
         left = None if row is None else _left_seconds(session, row)
         if left is not None and left <= SOON_SECONDS and not is_told:
             is_told = True
-            say(f"the allocation {job_id} ends in {format_duration(left)}")
+            say(f"allocation {job_id} ends in {format_duration(left)}")
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
@@ -396,13 +396,13 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
     """
     if any(value for name, value in options.items() if name != "chain") or options.get("chain", 1) != 1:
         raise UsageError(
-            "--in runs it in a job that is there: the scheduler's options have no part in it",
-            "Leave --array, --after, --hold, --chain and options out.",
+            "--in uses an existing allocation, so scheduler options do not apply",
+            "Leave out --array, --after, --hold, --chain and scheduler options.",
         )
     path = script
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
-        raise UsageError("submit: nothing is run here (read-only)", "--dry-run shows the script.")
+        raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the script.")
     is_request = path.endswith(REQUEST_ENDING)
     source = RequestSubmitting.read(common, path, options=(), array="", after=(), held=False) if is_request else None
     content = b"" if is_request else read_script(path, is_program=False)
@@ -422,7 +422,7 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
             plan = plan_hand_over(allocation, staged, title)
             lines = content.decode("utf-8", "replace").splitlines()
             if any(map(store.backend.scripts.explain, lines)):
-                say("the script's directives have no part in a run: it has all of the allocation")
+                say("the script's directives are ignored: a run gets the whole allocation")
         for command in plan.commands:
             print(f"run on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
         if dry_run:
@@ -440,7 +440,7 @@ def run_inside(common: CommonOptions, job: str, *, script: str, dry_run: bool, f
                 say(error.message)
             else:
                 run = handed_over(runs, staged)
-                outcome = replace(outcome, done=run is not None, words=outcome.words if run else "it did not arrive")
+                outcome = replace(outcome, done=run is not None, words=outcome.words if run else "it was not delivered")
         if form == "json":
             number = None if run is None else run.number
             print_json({"schema": 1, "job_id": job, "run": number, "done": outcome.done, "folder": staged.folder})
@@ -464,4 +464,4 @@ def _too_much(request: Request, allocation: Allocation) -> Sequence[str]:
     have = allocation.row["gpus"]
     if request.slot_type is SlotType.CPU or not have or request.slots <= have:
         return ()
-    return (f"the request asks for {request.slots} slots, and the allocation has {have} GPUs",)
+    return (f"the request needs {request.slots} slots, but the allocation has {have} GPUs",)

@@ -166,7 +166,9 @@ def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
         # Jobs that wait may fit now.
         wake(folder)
     except OSError as error:
-        raise ConfigError(f"what [embedded] sets cannot be kept: {error.strerror}", "", file=str(file)) from error
+        raise ConfigError(
+            f"the settings of [embedded] cannot be saved: {error.strerror}", "", file=str(file)
+        ) from error
 
 
 def queue_program(folder: Path) -> tuple[str, ...]:
@@ -222,8 +224,8 @@ def backends_of(cluster: ClusterSettings) -> Sequence[Backend]:
     if names in ([], [EMBEDDED]):
         if not is_here:
             raise UsageError(
-                f"cluster {cluster.name}: the embedded queue is this machine's own, and not behind {cluster.transport}",
-                "Run hpcdash there, or leave the backend out to have its scheduler found.",
+                f"cluster {cluster.name}: the embedded queue runs on this machine, not over {cluster.transport}",
+                "Run hpcdash there, or remove backend to detect the scheduler.",
             )
         return (_embedded_backend(queue_folder()),)
     if unknown := [name for name in names if name not in NAMES]:
@@ -255,7 +257,7 @@ def why_this(common: CommonOptions, settings: Settings) -> str:
         chosen = f"this machine's {load_backend(next(iter(here))).title}"
     else:
         chosen = f"this machine's embedded queue ({why_none_here()})"
-    return f"No cluster is configured: this is {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
+    return f"No cluster is configured; using {chosen}. Add one: hpcdash clusters add NAME --ssh USER@HOST"
 
 
 def connection_pool(prompter: Prompter) -> ConnectionPool:
@@ -292,7 +294,7 @@ def _transport(cluster: ClusterSettings, pool: ConnectionPool, backends: Sequenc
     return HttpTransport(
         cluster.url,
         headers=_token(cluster),
-        connect=login.open_connection if isinstance(login, SshTransport) else None,
+        login=login if isinstance(login, SshTransport) else None,
         log_request=backends[0].logs.request,
         file_readers={**FILE_READERS, FACTS_SCRIPT: facts_log_positions},
         shell=login,
@@ -306,13 +308,13 @@ def _token(cluster: ClusterSettings) -> dict[str, str]:
     file = Path(cluster.token_file).expanduser()
     try:
         if file.stat().st_mode & 0o077:
-            raise ConfigError("others can read the token", f"chmod 600 {file}", file=str(file))
+            raise ConfigError("other users can read the token", f"chmod 600 {file}", file=str(file))
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a token"
         raise ConfigError(f"the token cannot be read: {reason}", file=str(file)) from error
     if not token or not token.isprintable() or " " in token:
-        raise ConfigError("the file holds no token", "It holds the token alone, on one line.", file=str(file))
+        raise ConfigError("the file holds no token", "It must hold only the token, on one line.", file=str(file))
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -380,7 +382,7 @@ def build_session(
         user=cluster.user or "",
         title=cluster.title,
     )
-    origin = f"{_origin(cluster)}, asked every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
+    origin = f"{_origin(cluster)}, polled every {pace.seconds[Kind.MINE]:g} s" if is_queue else _origin(cluster)
     launch = _here(cluster.launch) if is_queue else cluster.launch
     pools = tuple(with_state_file(one) for one in share.values() if one.cluster in (None, cluster.name))
     launches = Launches(store, launch, state_root(), pools)
@@ -487,6 +489,6 @@ def scheduler_for(said: str | None, cluster: ClusterSettings) -> Backend:
     if name:
         return load_backend(name)
     raise UsageError(
-        f"which scheduler is it for? The configuration does not say what {cluster.name} has",
+        f"no scheduler given, and the configuration sets none for {cluster.name} has",
         _NEXT_STEP,
     )

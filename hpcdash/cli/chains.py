@@ -73,7 +73,7 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
     if end is not None:
         now = datetime.fromtimestamp(taken_at, UTC)
         held = " and is released now" if any(row["state"] == JobState.HELD for row in chain.living) else ""
-        print(f"if each takes its limit{held}, it ends by {short_instant(end, now, session.zone)}")
+        print(f"ends by {short_instant(end, now, session.zone)} if each job runs to its time limit{held}")
     sys.stdout.flush()
     rows = [{**row, "dependency": format_wait(unit, chain)} for unit in chain.units for row in unit.rows]
     table = pa.Table.from_pylist(rows, JOBS)
@@ -119,7 +119,7 @@ async def chain_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> 
 def run_stub(script: str, at: str | None) -> None:
     """Print a stub of a script that reads `at`, by default the script's own file."""
     if at is None and script == "-":
-        raise UsageError("a script from stdin has no file to be read later", "--at PATH names it.")
+        raise UsageError("a stub needs the path of the script; stdin has none", "Give it with --at PATH.")
     text = read_script(script).decode("utf-8", "surrogateescape")
     stub = stub_script(text, at or str(Path(script).resolve()))
     print_text(stub)

@@ -48,12 +48,12 @@ def run_check_nodes(
     """Ends the process with 1 where a check failed or a node is not known to be well."""
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
-        raise UsageError("check-nodes: nothing is changed here (read-only)", "It submits a job.")
+        raise UsageError("check-nodes is refused: hpcdash is read-only", "It would submit a job.")
     names = _names(checks)
     seconds = _limit(limit)
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     if not common.yes and not can_ask:
-        raise UsageError("check-nodes needs confirmation, but there is no terminal", "--yes does it without asking.")
+        raise UsageError("check-nodes needs confirmation, but there is no terminal", "Use --yes to skip the question.")
 
     async def work(
         session: ClusterSession,
@@ -99,9 +99,7 @@ def _names(checks: str | None) -> tuple[str, ...]:
         return tuple(parse_names([word.strip() for word in checks.split(",") if word.strip()]).split(","))
     except ValueError as error:
         word = str(error)
-        raise UsageError(
-            f"--checks: there is no check {word!r}{did_you_mean(word, CHECKS)}", ", ".join(CHECKS)
-        ) from None
+        raise UsageError(f"--checks: unknown check {word!r}{did_you_mean(word, CHECKS)}", ", ".join(CHECKS)) from None
 
 
 def _limit(text: str) -> int:
@@ -123,7 +121,7 @@ async def _submit(session: ClusterSession, launches: Launches, records: NodeChec
         with _remembered():
             await asyncio.to_thread(records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names))
         nodes = ", ".join(one.nodes)
-        _say(f"job {outcome.new_job} checks {nodes}; if you interrupt this, the dashboard tells what it finds")
+        _say(f"job {outcome.new_job} checks {nodes}; you can interrupt this, and see the result in the dashboard")
     else:
         one.problem = outcome.words
         _say(outcome.words)
@@ -160,7 +158,7 @@ def _remembered() -> Iterator[None]:
     try:
         yield
     except StateUnusable as error:
-        _say(f"what is found is not remembered: {error.message}")
+        _say(f"the results were not saved: {error.message}")
 
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:

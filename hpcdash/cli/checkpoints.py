@@ -17,10 +17,10 @@ def run_checkpoints(*, days: float | None, every: str | None, save: str | None, 
     if days is None or every is None or save is None:
         given = {"--days": days, "--every": every, "--save": save}
         missing = " and ".join(option for option, value in given.items() if value is None)
-        raise UsageError(f"what saving costs is reckoned from how long, how often and how: give {missing}", EXAMPLE)
+        raise UsageError(f"the estimate needs {missing}", EXAMPLE)
     plan = CheckpointPlan(days, _seconds("--every", every, HOUR), _seconds("--save", save, 1), tb)
     if not plan.saves:
-        words = f"--days {days:g} is over before the first save, --every {every}: nothing is saved"
+        words = f"--days {days:g} ends before the first save (--every {every}): nothing would be saved"
         print(f"hpcdash: {words}; save more often, or at the end", file=sys.stderr)
     if form == "json":
         answer = {
@@ -45,11 +45,11 @@ def _lines(plan: CheckpointPlan) -> list[tuple[str, str, str]]:
     lines = [
         ("saves", f"{plan.saves}", ""),
         ("time lost", f"{plan.hours_lost:.2f}", "h"),
-        ("of all time", f"{plan.percent_lost:.2f}", "%"),
+        ("share of time", f"{plan.percent_lost:.2f}", "%"),
     ]
     if plan.tb_per_day is not None and plan.tb_in_all is not None:
-        lines.append(("written a day", f"{plan.tb_per_day:.2f}", "TB"))
-        lines.append(("all of them", f"{plan.tb_in_all:.2f}", "TB"))
+        lines.append(("written daily", f"{plan.tb_per_day:.2f}", "TB"))
+        lines.append(("written total", f"{plan.tb_in_all:.2f}", "TB"))
     return lines
 
 
@@ -59,5 +59,5 @@ def _seconds(option: str, text: str, bare_unit_seconds: int) -> float:
     except ValueError as error:
         raise UsageError(f"{option}: {error}") from None
     if seconds is None:
-        raise UsageError(f"{option}: {text!r} never ends", "Write a duration such as 3h or 40s.")
+        raise UsageError(f"{option}: {text!r} is not a finite duration", "Write a duration such as 3h or 40s.")
     return float(seconds)

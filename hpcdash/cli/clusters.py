@@ -74,12 +74,12 @@ def run_clusters(common: CommonOptions, form: str) -> None:
         print(f"no cluster is configured (in {path}), and this machine has no scheduler")
         print("add one:  hpcdash clusters add NAME --ssh USER@HOST")
         return
-    cells = [["NAME", "REACHED BY", "SCHEDULER", "USER", "FROM"]]
+    cells = [["NAME", "CONNECTION", "SCHEDULER", "USER", "FROM"]]
     cells += [
         [
             f"{row['name']}{' *' if row['default'] else ''}",
             f"{row['transport']} {row['ssh'] or ''}".strip(),
-            row["backend"] or "found by itself",
+            row["backend"] or "detected",
             row["user"] or "",
             row["origin"],
         ]
@@ -101,7 +101,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
         fields["backend"] = common.backend
     if not common.ssh:
         if not common.local:
-            raise UsageError("which machine is it?", "Say --ssh [USER@]HOST[:PORT], or --local for this one.")
+            raise UsageError("no machine given", "Give --ssh [USER@]HOST[:PORT], or --local for this machine.")
         fields["transport"] = "local"
     path, _ = config_path(common.config)
     # Whether the file takes it is known before anybody is asked for a password.
@@ -111,10 +111,10 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
         print(visible(words))
     except HpcdashError as error:
         if not force:
-            kept = f"Nothing was written to {path}; --force writes it all the same."
+            kept = f"Nothing was written to {path}; --force adds it anyway."
             error.next_step = f"{error.next_step}\n{kept}" if error.next_step else kept
             raise
-        print(f"hpcdash: {visible(error.message.rstrip('.'))}; it is written all the same", file=sys.stderr)
+        print(f"hpcdash: {visible(error.message.rstrip('.'))}; added anyway", file=sys.stderr)
     else:
         if backend in NAMES:
             fields.setdefault("backend", backend)
@@ -145,7 +145,7 @@ def run_config_check(common: CommonOptions) -> None:
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     if settings.file is None:
         path, _ = config_path(common.config)
-        print(f"there is no {path}; defaults are used (`hpcdash config example` shows what it may hold)")
+        print(f"{path} does not exist; using defaults (`hpcdash config example` shows every setting)")
         return
     from hpcdash.services.watch.secrets import notifiers_of, unready
 

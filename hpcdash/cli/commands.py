@@ -37,15 +37,20 @@ def _table_command(name: Kind, words: str) -> click.Command:
 def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Options that select jobs of the past; `since` says what is so without --since."""
     names = "NAME[,NAME]"
-    words = f"From this time on: 90d, 12h, yesterday, 2026-01-01; {since} by default."
+    words = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
     options = [
         click.option("--since", default="", metavar="TIME", help=words),
-        click.option("--until", default="", metavar="TIME", help="Up to this time; now by default."),
+        click.option("--until", default="", metavar="TIME", help="End of the span; now by default."),
         click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
         click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
         click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),
-        click.option("--state", default="", metavar="STATE[,STATE]", help="Only jobs that ended so: failed,timeout."),
-        click.option("--name", default="", metavar="PATTERN", help="Only jobs of this name; each * is any text."),
+        click.option(
+            "--state",
+            default="",
+            metavar="STATE[,STATE]",
+            help="Only jobs that ended in one of these states: failed,timeout.",
+        ),
+        click.option("--name", default="", metavar="PATTERN", help="Only jobs with this name; * matches any text."),
         click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."),
         click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."),
     ]
@@ -81,9 +86,9 @@ def history(common: CommonOptions, expression: str, mine: bool, form: str, **giv
 @click.command()
 @click.argument("job")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-@click.option("--steps", is_flag=True, help="List its steps and what each used; JSON has them beside the job.")
+@click.option("--steps", is_flag=True, help="List its steps and what each used; JSON has both job and steps.")
 @click.option(
-    "--sooner", is_flag=True, help="Ask when a waiting job would start, as it is, shorter and on fewer nodes."
+    "--sooner", is_flag=True, help="Estimate when a pending job would start: as is, with less time, on fewer nodes."
 )
 @common_options
 def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) -> None:
@@ -130,14 +135,16 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.command("exec")
 @click.argument("job")
 @click.argument("command", metavar="-- COMMAND [ARGUMENT...]", nargs=-1)
-@click.option("--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once a node; the default.")
 @click.option(
-    "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once for each GPU, with CUDA_VISIBLE_DEVICES set to it."
+    "--each-node", "each_gpu", flag_value=False, type=bool, default=False, help="Once per node (the default)."
+)
+@click.option(
+    "--each-gpu", "each_gpu", flag_value=True, type=bool, help="Once per GPU, with CUDA_VISIBLE_DEVICES set to it."
 )
 @click.option(
     "--leftovers",
     is_flag=True,
-    help="Instead of a command: show what your ended jobs left running, and offer to end it.",
+    help="Instead of running a command, list processes your ended jobs left behind, and offer to end them.",
 )
 @click.option("--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -155,7 +162,7 @@ def exec_inside(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--once", is_flag=True, help="Take one measurement (two looks, two seconds apart) and end.")
+@click.option("--once", is_flag=True, help="Take one measurement (two samples, two seconds apart) and exit.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
 def top(common: CommonOptions, **given: Any) -> None:
@@ -174,7 +181,7 @@ def top(common: CommonOptions, **given: Any) -> None:
 @click.option(
     "--node", default="", metavar="N|NAME", help="The node: its name, or its number in the job's list, from 0."
 )
-@click.option("--outside", is_flag=True, help="On the node itself where the job has a container.")
+@click.option("--outside", is_flag=True, help="On the node itself, outside the job's container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
     """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
@@ -214,7 +221,7 @@ def metrics(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--diff", metavar="JOB", help="Show how it differs from another job's script.")
+@click.option("--diff", metavar="JOB", help="Compare it with another job's script.")
 @click.option("--explain", is_flag=True, help="Explain each directive.")
 @common_options
 def script(common: CommonOptions, **given: Any) -> None:
@@ -243,7 +250,7 @@ def _rules_command(name: Kind, words: str, *, has_all: bool = False) -> click.Co
 
 RULES_COMMANDS: tuple[click.Command, ...] = (
     _rules_command("shares", "Fair share of your accounts: shares, usage, and the factor in priority.", has_all=True),
-    _rules_command("limits", "Limits that hold for you, and how much of each is used."),
+    _rules_command("limits", "Limits that apply to you, and how much of each is used."),
     _rules_command("reservations", "Reservations: when, which nodes, and whether you may use them."),
 )
 _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
@@ -257,7 +264,7 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     type=click.Choice(["run", "array", "name"]),
     default="run",
     show_default=True,
-    help="A row for each run, each array, or each name of a user's jobs.",
+    help="One row per run, per array, or per user and job name.",
 )
 @click.option(
     "--sooner", is_flag=True, help="Estimate how much earlier your jobs would start if they asked for what they use."
@@ -284,7 +291,7 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
     type=click.Choice(["day", "week", "queue", "user", "account", "name"]),
     default="queue",
     show_default=True,
-    help="What table, CSV and Parquet have a row for, and the chart's table.",
+    help="Group the table, CSV, Parquet and the chart's table by this.",
 )
 @click.option(
     "--format",
@@ -330,7 +337,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
 
 def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
     """--chain, which was called --train."""
-    words = "All of the chain: what runs before and after it too."
+    words = "The whole chain: also the jobs before and after it."
     old = click.option("--train", "chain", flag_value=True, default=False, type=bool, hidden=True)
     return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=words)(old(command))
 
@@ -462,11 +469,11 @@ def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> Non
 
 ACT_COMMANDS: tuple[click.Command, ...] = (
     cancel,
-    _chain_command("hold", "Keep waiting jobs from starting."),
+    _chain_command("hold", "Keep pending jobs from starting."),
     _chain_command("release", "Let held jobs start again."),
-    _acting_command("requeue", "End running jobs and put them back into the queue."),
-    _acting_command("suspend", "Stop running jobs where they are (often for operators alone)."),
-    _acting_command("resume", "Let suspended jobs go on."),
+    _acting_command("requeue", "Stop running jobs and put them back in the queue."),
+    _acting_command("suspend", "Pause running jobs (often only operators may)."),
+    _acting_command("resume", "Continue suspended jobs."),
     _acting_command("delete", "Delete ended jobs from the cluster's list (Ray)."),
     signal_jobs,
     _switch_command("kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."),
@@ -508,12 +515,12 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Number of GPUs in all.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Total number of GPUs.")
 @click.option(
-    "--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes; each has as many GPUs or CPUs."
+    "--nodes", type=click.IntRange(min=1), metavar="N", help="Number of nodes; GPUs or CPUs are spread evenly."
 )
 @click.option(
-    "--cpus", type=click.IntRange(min=1), metavar="N", help="Number of CPUs in all; beside GPUs, of each GPU."
+    "--cpus", type=click.IntRange(min=1), metavar="N", help="Total number of CPUs; with --gpus, CPUs per GPU."
 )
 @click.option("--memory", metavar="SIZE", help="Memory of each node: 64G.")
 @click.option("--time", "limit", metavar="LIMIT", help="Time limit: 90m, 4h, 1-12:00:00.")
@@ -522,10 +529,10 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 @click.option("--name", default="", metavar="NAME", help="Name of the job.")
 @click.option("--keep", is_flag=True, help="Keep the allocation after this command has ended.")
 @click.option(
-    "--idle-limit", metavar="TIME", help="End it when nothing ran in it and its GPUs were at 0 % for so long: 30m."
+    "--idle-limit", metavar="TIME", help="End it after it has been idle this long (no run, GPUs at 0 %): 30m."
 )
 @click.option("--hold", is_flag=True, help="Submit held.")
-@click.option("--list", "listing", is_flag=True, help="List your allocations, with the time that is left.")
+@click.option("--list", "listing", is_flag=True, help="List your allocations and the time each has left.")
 @click.option("--runs", "job", metavar="JOB", help="List the runs in an allocation.")
 @click.option("--dry-run", is_flag=True, help="Show the generated script and the commands; submit nothing.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
@@ -585,7 +592,7 @@ def stub(script: str, at: str | None) -> None:
 @click.option("--bin", "bin_folder", metavar="DIR", help="Folder of those commands: /opt/slurm/bin")
 @click.option("--storage-root", metavar="DIR", help="Folder of launches; from the configuration by default.")
 @click.option(
-    "--env-file", metavar="FILE", help="File of root's with variables for these commands, such as SLURM_CONF."
+    "--env-file", metavar="FILE", help="Root-owned file with variables for these commands, such as SLURM_CONF."
 )
 @click.option("--program", is_flag=True, help="Print the program that creates, reads and removes launches as root.")
 @common_options
@@ -612,7 +619,7 @@ def checkpoints(**given: Any) -> None:
 @click.command("check-nodes")
 @click.argument("where", metavar="QUEUE|NODES")
 @click.option("--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default.")
-@click.option("--queue", metavar="QUEUE", help="Queue of the job when nodes are named; otherwise one that they are in.")
+@click.option("--queue", metavar="QUEUE", help="Queue for the job when nodes are given; by default one they belong to.")
 @click.option("--time", "limit", metavar="TIME", default="10m", show_default=True, help="Time limit of the job.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options
@@ -637,7 +644,7 @@ SUBMIT_COMMANDS: tuple[click.Command, ...] = (
 
 @click.command()
 @click.option("--once", is_flag=True, help="Run one round, for cron; state is kept for the next.")
-@click.option("--dry-run", is_flag=True, help="Send and write nothing; show who would be told what.")
+@click.option("--dry-run", is_flag=True, help="Send and write nothing; show which alerts would go to whom.")
 @click.option("--trial", is_flag=True, help="Send a test message to every recipient.")
 @click.option("--every", metavar="TIME", help="Time between rounds: 10m; a bare number is minutes.")
 @common_options
@@ -940,7 +947,7 @@ def config_example() -> None:
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.option("--install", "installs", is_flag=True, help="Write it where the shell looks, instead of printing it.")
+@click.option("--install", "installs", is_flag=True, help="Install it for the shell instead of printing it.")
 @click.pass_context
 def completion(context: click.Context, shell: str, installs: bool) -> None:
     """Complete commands, options, job IDs, clusters, queues and filters in a shell; no cluster is asked."""

@@ -123,13 +123,13 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
     file, then = {
         "bash": (
             share / "bash-completion/completions/hpcdash",
-            "New shells have it, if the package bash-completion is installed.",
+            "It works in new shells if the package bash-completion is installed.",
         ),
         "zsh": (
             home / ".zfunc/_hpcdash",
-            "New shells have it, once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit",
+            "It works in new shells once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit",
         ),
-        "fish": (config / "fish/completions/hpcdash.fish", "New shells have it."),
+        "fish": (config / "fish/completions/hpcdash.fish", "It works in new shells."),
     }[shell]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ _LEFT = 255
 def run_connect(common: CommonOptions, *, job: str, node: str, outside: bool, command: tuple[str, ...]) -> None:
     """End with the status of what ran there."""
     if chosen_site(common).is_read_only:
-        raise UsageError("connect: nothing is run in a job here (read-only)")
+        raise UsageError("connect is refused: hpcdash is read-only")
 
     async def work(session: ClusterSession) -> int:
         # Before anything is asked: of the cluster, and of the person.
@@ -52,7 +52,7 @@ def _say(words: str) -> None:
 def _open_terminal() -> int:
     try:
         if not (os.isatty(0) and os.isatty(1)):
-            raise UsageError("connect needs a terminal, as its stdin and its stdout")
+            raise UsageError("connect needs a terminal as stdin and stdout")
         return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
-        raise UsageError("connect needs a terminal, and this has none") from None
+        raise UsageError("connect needs a terminal, and there is none") from None

@@ -45,7 +45,7 @@ class HistoryOptions(Struct, frozen=True):
         states = _words(self.state.lower())
         if unknown := [state for state in states if state not in ENDED]:
             raise UsageError(
-                f"--state: {visible(unknown[0])} is no state of an ended job{did_you_mean(unknown[0], sorted(ENDED))}",
+                f"--state: {visible(unknown[0])} is not an end state{did_you_mean(unknown[0], sorted(ENDED))}",
                 f"One or more of: {', '.join(sorted(ENDED))}.",
             )
         return RunSelection(
@@ -87,7 +87,7 @@ def tell_gaps(fetched: FetchedRuns) -> None:
     """On stderr: what could not be read, what of the span is not known and why, and that others' jobs are hidden."""
     tell_rejected(fetched)
     if seconds := fetched.unasked_seconds:
-        print(f"hpcdash: {format_span(seconds)} of the span could not be asked for", file=sys.stderr)
+        print(f"hpcdash: {format_span(seconds)} of the span could not be fetched", file=sys.stderr)
     for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):
         if note:
             print(f"hpcdash: {note[0].lower()}{note[1:]}", file=sys.stderr)
@@ -134,7 +134,9 @@ class _ProgressLine:
     def show(self, progress: ArchiveProgress) -> None:
         if not self._is_shown or progress.fraction >= 1:
             return
-        words = f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c keeps what has come"
+        words = (
+            f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c stops and keeps the rows so far"
+        )
         if progress.wait_seconds:
             words = f"{words} (next command in {progress.wait_seconds:.0f} s)"
         print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)

@@ -73,18 +73,20 @@ def _run(
 ) -> None:
     site = chosen_site(common)
     if changes and site.is_read_only:
-        raise UsageError("images: nothing is changed here (read-only)", "`hpcdash images list` changes nothing.")
+        raise UsageError("images is refused: hpcdash is read-only", "`hpcdash images list` still works.")
     if not wanted.create and wanted.runtime is not Runtime.ENROOT:
-        raise UsageError("--nocreate is enroot's alone", "Leave it out: only enroot makes containers of images.")
+        raise UsageError("--nocreate works only with enroot", "Leave it out: other runtimes create no containers.")
     if wanted.folder and not wanted.folder.startswith("/"):
-        raise UsageError(f"--store {wanted.folder!r} is not a folder there", "Write it from the root: /work/images")
+        raise UsageError(
+            f"--store {wanted.folder!r} is not an absolute path", "Write a path on the cluster: /work/images"
+        )
 
     async def work(session: ClusterSession) -> int:
         transport = session.store.transport
         await transport.connect(force=True)
         store, home = await _read_store(transport, wanted, site.launch.site.image_root, changes=changes)
         if store.folder != wanted.folder and changes:
-            print(f"hpcdash: into {visible(store.folder)} (--store names another)", file=sys.stderr)
+            print(f"hpcdash: storing in {visible(store.folder)} (--store changes it)", file=sys.stderr)
         elif wanted.runtime is Runtime.APPTAINER and changes and store.folder != site.launch.site.image_root:
             print(f'hpcdash: launches find it with image_root = "{visible(store.folder)}" in [launch]', file=sys.stderr)
         login = f"{site.launch.site.storage_root or f'{home}/{LAUNCHES_BELOW_HOME}'}/login"
@@ -94,7 +96,7 @@ def _run(
         for step in steps_of(store):
             if already := await _already_there(transport, store, step):
                 if already != told:
-                    print(f"hpcdash: {visible(already)} is there already (--force makes it anew)", file=sys.stderr)
+                    print(f"hpcdash: {visible(already)} already exists (--force replaces it)", file=sys.stderr)
                 told = already
             elif status := await _run_step(session, step, wanted.runtime, login):
                 return status
@@ -122,7 +124,7 @@ async def _read_store(
     if wanted.runtime is Runtime.APPTAINER:
         folder = folder or image_root
         if changes and not folder:
-            raise UsageError("which folder holds the images there?", "Write --store DIR, or image_root in [launch].")
+            raise UsageError("no image folder is set", "Write --store DIR, or image_root in [launch].")
     elif wanted.runtime is Runtime.ENROOT:
         folder = folder or f"{cache}/{_IMAGES_IN_CACHE}"
     return Store(wanted.runtime, program, folder), home
@@ -164,14 +166,14 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
                     print(visible(said.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]), flush=True)
                 if is_last:
                     return int(status)
-    raise CommandError(f"{step.argv[0]} ended without a word of how", "Run it again: existing files are kept.")
+    raise CommandError(f"{step.argv[0]} ended without an exit status", "Run it again: existing files are kept.")
 
 
 def run_login(common: CommonOptions, *, username: str | None, password_stdin: bool) -> None:
     """Write the login of an image registry where launches look for it, mode 0600; it is shown and noted nowhere."""
     site = chosen_site(common)
     if site.is_read_only:
-        raise UsageError("images login: nothing is changed here (read-only)")
+        raise UsageError("images login is refused: hpcdash is read-only")
 
     async def work(session: ClusterSession) -> str:
         transport = session.store.transport
@@ -182,7 +184,10 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
         argv = ("sh", "-c", _WRITE_LOGIN, "sh", site.launch.site.storage_root, LAUNCHES_BELOW_HOME)
         answer = await transport.run(argv, stdin=login_file(*given).encode())
         if answer.status:
-            raise CommandError(f"the login was not written: {excerpt(answer.stderr)}", "Is storage_root yours there?")
+            raise CommandError(
+                f"the login was not written: {excerpt(answer.stderr)}",
+                "Check that you own storage_root on the cluster.",
+            )
         return answer.stdout.decode("utf-8", "replace").strip()
 
     print(visible(with_session(common, work)))
@@ -193,7 +198,7 @@ async def _asked(where: str, username: str | None, *, password_stdin: bool) -> t
     if password_stdin and username:
         given = [username, sys.stdin.readline().rstrip("\r\n")]
     elif password_stdin:
-        raise UsageError("--password-stdin needs the user's name", "hpcdash images login NAME --password-stdin")
+        raise UsageError("--password-stdin needs a user name", "hpcdash images login NAME --password-stdin")
     else:
         fields = (*(() if username else (PromptField("User:", secret=False),)), PromptField("Password or token:"))
         answers = await TerminalPrompter().answer(Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", fields))
@@ -202,5 +207,5 @@ async def _asked(where: str, username: str | None, *, password_stdin: bool) -> t
         given = [username, *answers] if username else answers
     user, password = given
     if not user or not password or "\0" in user + password:
-        raise UsageError("a login is a user's name and a password", "Nothing was written.")
+        raise UsageError("a login needs a user name and a password", "Nothing was written.")
     return user, password

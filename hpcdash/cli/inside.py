@@ -40,11 +40,11 @@ def run_exec(
     if common.read_only or settings.read_only:
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(
-            f"exec: nothing is run in jobs here ({whence})", "`hpcdash stacks` and `hpcdash top` only look."
+            f"exec is refused: hpcdash is read-only ({whence})", "`hpcdash stacks` and `hpcdash top` still work."
         )
     if leftovers:
         if command or each_gpu:
-            raise UsageError("--leftovers takes the place of a command", "Leave the command and --each-gpu out.")
+            raise UsageError("--leftovers cannot be used with a command", "Leave the command and --each-gpu out.")
         _run_leftovers(common, job, form)
         return
     if not command or not command[0]:
@@ -168,5 +168,5 @@ def run_stacks(common: CommonOptions, job: str) -> None:
     if problems:
         sys.stdout.flush()
         raise SchedulerRefused(
-            "some of the job's nodes did not answer", "Ask again.", words=visible("; ".join(problems))
+            "some of the job's nodes did not answer", "Try again.", words=visible("; ".join(problems))
         )

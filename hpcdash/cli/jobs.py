@@ -71,7 +71,7 @@ def with_session(
 def _tell_cut_off(session: ClusterSession) -> None:
     for verb, job_id in session.actions.cut_off:
         step = "hpcdash journal --settle" if verb is Verb.SUBMIT else f"hpcdash show {visible(job_id)}"
-        print(f"hpcdash: {verb} {visible(job_id)}: whether it was done is not known. {step} tells.", file=sys.stderr)
+        print(f"hpcdash: {verb} {visible(job_id)}: outcome unknown. Check with: {step}", file=sys.stderr)
 
 
 async def _tidy(session: ClusterSession) -> None:
@@ -112,7 +112,7 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     try:
         await counting
     except HpcdashError as error:
-        print(f"hpcdash: jobs are not counted: {visible(error.message)}", file=sys.stderr)
+        print(f"hpcdash: could not count the jobs: {visible(error.message)}", file=sys.stderr)
     return store.snapshots[kind]
 
 
@@ -131,7 +131,7 @@ async def _fetch_limits(store: ClusterStore) -> Snapshot:
         try:
             mine = (await store.fetch(Kind.MINE)).table
         except HpcdashError as error:
-            print(f"hpcdash: what your jobs use is not counted: {visible(error.message)}", file=sys.stderr)
+            print(f"hpcdash: could not count what your jobs use: {visible(error.message)}", file=sys.stderr)
     return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
 
 
@@ -182,7 +182,7 @@ def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
     if name in ("jobs", "history") and mine:
         where = "in the queue" if name == "jobs" else "ended in the last 7 days"
         return f"no job of yours {where}; --all shows everyone's"
-    return {"limits": "no limits hold for you", "reservations": "no reservations"}.get(name, "nothing")
+    return {"limits": "no limits apply to you", "reservations": "no reservations"}.get(name, "nothing")
 
 
 def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
@@ -226,7 +226,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     if steps:
         if picture.steps is None or not picture.steps.num_rows:
             raise picture.errors.get(Part.STEPS) or HpcdashError(
-                f"no steps are known of job {visible(picture.job_id)}", "A job has steps once it has started."
+                f"no steps are recorded for job {visible(picture.job_id)}", "A job has steps once it has started."
             )
         named = [*map(format_step, picture.steps.to_pylist())]
         _print_pairs(f"Steps of job {picture.job_id}", named)

@@ -228,7 +228,7 @@ class LogFollower:
             if offset == 0:
                 return 0
             if offset <= reach:
-                say(f"{lines} lines are more than {_LOOK_BACK_BYTES >> 20} MiB here: the beginning is left out")
+                say(f"showing only the last {_LOOK_BACK_BYTES >> 20} MiB: {lines} lines would be more")
                 return offset
             size = min(2 * size, LARGE_BYTES)
             begin = max(0, offset - size)
@@ -267,7 +267,7 @@ class LogFollower:
                 await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                 continue
             if is_lost:
-                self.aside("the cluster answers again")
+                self.aside("the cluster is responding again")
                 is_lost = False
             new_end = self._after(chunk.look, end)
             if new_end is not None:
@@ -308,13 +308,13 @@ class LogFollower:
         is_other = was_deleted or look.identity != self.identity
         self.identity = look.identity
         if is_other:
-            self.aside(f"{self.file.place} is another file now; from its start:")
+            self.aside(f"{self.file.place} was replaced by another file; from its start:")
             return 0
         if look.size < end:
-            self.aside(f"{self.file.place} was cut from {end} to {look.size} bytes; from its start:")
+            self.aside(f"{self.file.place} was truncated from {end} to {look.size} bytes; from its start:")
             return 0
         if happened is FileChange.APPEARED:
-            self.aside(f"{self.file.place} is there again")
+            self.aside(f"{self.file.place} is back")
         return None
 
 
@@ -345,7 +345,7 @@ def run_log(
             return
         place = await _of_a_task(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
-            say(f"of array {job} this is task {place.row['id']}")
+            say(f"showing {place.row['id']}, the only task of array {job}")
         other = None
         if lists_logs or of is not None:
             others = await fetch_other_logs(store, place)
@@ -449,11 +449,11 @@ def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
     """Where the text comes from; what is not certain about it is said."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
-        say(f"job {place.job_id} writes its stderr into stdout's file")
+        say(f"job {place.job_id} writes stderr to its stdout file")
     path = _path(files, err)
     if path is None:
         raise HpcdashError(
-            f"It is not known where job {place.job_id} writes: {visible(files.note) or 'no word of it'}."
+            f"The log path of job {place.job_id} is unknown: {visible(files.note) or 'it is not reported'}."
         )
     if files.note:
         say(files.note)
@@ -495,7 +495,7 @@ class _JobLog:
         try:
             if not chunk.look.problem:
                 if self._state in WAITING:
-                    say(f"job {self._place.job_id} is {self._state}: this was written before")
+                    say(f"job {self._place.job_id} is {self._state}: this log is from an earlier run")
                 if self._file.host:
                     say(f"read from {self._file.place}")
                 end = await self._tail.show_last(chunk, lines)
@@ -538,7 +538,7 @@ class _JobLog:
     def _unreadable(self, look: FileStat) -> HpcdashError:
         step = ""
         if self._state in WAITING and look.is_missing:
-            step = f"Job {self._place.job_id} is {self._state}: it is written once the job runs. -f waits for it."
+            step = f"Job {self._place.job_id} is {self._state}: the log appears once it runs. -f waits for it."
         where = f"{self._stream} of job {self._place.job_id}" if look.is_unreached else self._file.place
         return HpcdashError(f"{visible(where)}: {visible(look.problem)}.", step)
 
@@ -587,4 +587,4 @@ class _JobLog:
             return
         self._tail.move_to(self._store.log_file(path, files.host), goes_on=has_ended)
         self._moved_at = time.monotonic()
-        self._tail.aside(f"{self._stream} is in {self._file.place} now")
+        self._tail.aside(f"{self._stream} is now in {self._file.place}")

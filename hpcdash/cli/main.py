@@ -208,7 +208,7 @@ def main() -> None:
     except Exception as error:
         path = log_traceback(error) if debug else None
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
-            _complain(f"the output could not be written: {error.strerror}\nIs there room where it goes to?")
+            _complain(f"the output could not be written: {error.strerror}\nCheck the free space on its disk.")
             _discard_output()
         else:
             _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")

@@ -182,13 +182,13 @@ class ComingRows:
         if late := [name for name in names if name not in self._names and name not in self._announced]:
             self._announced.update(late)
             came = ", ".join(visible(name) for name in late)
-            said.append(f"{came} came later and has no column here; without -f it has")
+            said.append(f"{came} appeared later and has no column; run again without -f to include it")
         if len(run.attempts) > self._attempts:
             self._attempts = len(run.attempts)
-            said.append(f"it was started again: what it repeats up to {self._axis} {self._last:g} is not written again")
+            said.append(f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped")
         if axis_of(run) != self._axis and self._axis not in self._announced:
             self._announced.add(self._axis)
-            said.append(f"the log says another x than {self._axis} now: nothing more is written; -f anew does")
+            said.append(f"the log no longer counts in {self._axis}: nothing more is written; start again with -f")
         return said
 
 
@@ -277,7 +277,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
             finite = np.isfinite(values)
             spikes = find_spikes(series.x[finite], values[finite]).findings
             if finite.sum() < FEWEST_POINTS:
-                said.append("too few points to tell whether something stands out")
+                said.append("too few points to detect anomalies")
             if spikes:
                 more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
                 said.append(spikes[-1].words + more)

@@ -61,7 +61,7 @@ def run_metrics(
     """
     _require_job(job, file)
     if form == "parquet" and out is None and sys.stdout.isatty():
-        raise UsageError("Parquet is not for a terminal", "Give --out FILE, or redirect stdout.")
+        raise UsageError("Parquet cannot be written to a terminal", "Give --out FILE, or redirect stdout.")
     settings = load_settings(common.config)
     patterns = settings.metrics.patterns
     if not job and chosen_clusters(common, settings)[0].transport == "local":
@@ -218,7 +218,7 @@ class _Output:
 
 def _require_job(job: str, file: str) -> None:
     if not job and not file:
-        raise UsageError("neither a job nor a file is named", "hpcdash metrics 17, or hpcdash metrics --file train.log")
+        raise UsageError("no job or file given", "hpcdash metrics 17, or hpcdash metrics --file train.log")
     try:
         if job:
             parse_job_id(job)
@@ -239,7 +239,7 @@ def _named(word: str, names: tuple[str, ...]) -> str:
     if len(alike) == 1:
         return alike[0]
     known = ", ".join(visible(name) for name in names)
-    raise HpcdashError(f"there is no metric {word!r}{did_you_mean(word, names)}", f"It has: {known}.")
+    raise HpcdashError(f"no metric {word!r}{did_you_mean(word, names)}", f"Available: {known}.")
 
 
 async def _until_over(run: WatchedRun, output: _Output) -> None:
@@ -305,23 +305,23 @@ def _progress_line() -> Iterator[_Progress]:
 
 def _nothing(run: WatchedRun) -> str:
     if not run.job_id:
-        return f"There is no metric: {visible(run.problem) or f'{visible(run.title)} is empty'}."
-    return f"Job {run.job_id} shows no metric: {visible(run.problem) or 'its log is empty'}."
+        return f"No metrics found: {visible(run.problem) or f'{visible(run.title)} is empty'}."
+    return f"Job {run.job_id} has no metrics: {visible(run.problem) or 'its log is empty'}."
 
 
 def _next_step(run: WatchedRun, where: str) -> str:
     if not run.job_id:
         if not run.has_files:
-            return f"Is the path right? The file is looked for on {visible(where)}."
-        return "[metrics] of the configuration has expressions for formats of one's own."
+            return f"Check the path: hpcdash looks for it on {visible(where)}."
+        return "For a custom format, set patterns under [metrics] in the configuration."
     state = None if run.row is None else run.row["state"]
     if state in WAITING:
-        return f"The job is {state}: it writes once it runs. -f waits for it."
+        return f"The job is {state}: its metrics appear once it runs. -f waits for it."
     if state not in ENDED:
-        return "The job may not have written any metrics yet: -f waits for it. --file names a metrics file of its own."
+        return "The job may not have written any metrics yet: -f waits for it. --file reads a separate metrics file."
     if not run.has_files:
         return "Was it moved or deleted? --file names another file."
-    return "--file names a metrics file; [metrics] of the configuration has expressions for formats of one's own."
+    return "--file reads a metrics file; for a custom format, set patterns under [metrics] in the configuration."
 
 
 def _size(count: int) -> str:

@@ -50,9 +50,9 @@ class CommonOptions(Struct, frozen=True):
             name for name, value in (("--cluster", self.cluster), ("--ssh", self.ssh), ("--local", self.local)) if value
         ]
         if self.url and (self.cluster or self.local):
-            raise UsageError(f"{chosen[0]} cannot be used with a URL", "One of them says which cluster it is.")
+            raise UsageError(f"{chosen[0]} cannot be used with a URL", "Give only one of them.")
         if len(chosen) > 1:
-            raise UsageError(f"{' and '.join(chosen)} cannot be used together", "One of them says which cluster it is.")
+            raise UsageError(f"{' and '.join(chosen)} cannot be used together", "Give only one of them.")
 
 
 class _CommonOption(click.Option):
@@ -138,7 +138,7 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
         is_default = ctx.get_parameter_source(param.name or "") is ParameterSource.DEFAULT
         if isinstance(value, str) and not value.strip() and not is_default and not self._may_be_empty:
             named = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-            raise UsageError(f"{named} is empty", "Is a variable not set? Give it a value, or leave it out.")
+            raise UsageError(f"{named} is empty", "Is a shell variable unset? Give it a value, or leave it out.")
         return self._of.convert(value, param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -36,7 +36,7 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
     site = chosen_site(common)
     backend = scheduler_for(scheduler, site.cluster)
     if (writer := backend.scripts.writer()) is None:
-        raise UsageError(f"no scripts are made for {backend.title}")
+        raise UsageError(f"hpcdash writes no scripts for {backend.title}")
     source = read_source(request, site=site.launch.site, user=site.cluster.user)
     wanted = with_queue_defaults(source.request, site.launch.queues, ())
     root = storage_root if storage_root is not None else wanted.site.storage_root
@@ -48,25 +48,27 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
             place = Place(uid, f"{root.rstrip('/')}/{folder_name(wanted, uid)}")
         except UsageError as error:
             raise source.placed(error) from None
-        asides.append(f"its files and logs are in {place.folder}: make that folder there before you submit it")
+        asides.append(f"its files and logs go to {place.folder}: create that folder on the cluster before you submit")
         if secrets := ", ".join(secret_variables(wanted)):
-            asides.append(f"{SECRETS_NAME} of that folder sets {secrets}: hpcdash submit puts it there")
+            asides.append(f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit creates")
         if has_library(wanted, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
-            asides.append(f"it imports hpcdash.job from {path}: python -m hpcdash.job.zip makes that file")
+            asides.append(f"it imports hpcdash.job from {path}: create that file with python -m hpcdash.job.zip")
         if wanted.call is not None and (names := call_names(wanted.call)):
-            asides.append(f"its arguments are in {' and '.join(names)} of that folder, which hpcdash submit puts there")
+            asides.append(
+                f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash submit creates"
+            )
     else:
-        asides.append("its logs are in the folder it is submitted from (--storage-root names another)")
+        asides.append("its logs go to the folder you submit it from (--storage-root changes that)")
     if source.script is not None:
         name = staged_name(source.script.name, wanted.site.run_as)
         staged = f"{place.folder}/{name}" if root else str(source.script)
         place = replace(place, script=staged)
-        asides.append(f"it runs {staged}: that has to be there on the cluster")
+        asides.append(f"it runs {staged}, which must exist on the cluster")
     try:
         if wanted.files:
             code = find_code_files(wanted.files, source.folder, site.launch.files_limit)
-            asides += [*code.notes, f"hpcdash submit puts them into {place.folder}/{CODE_FOLDER}"]
+            asides += [*code.notes, f"hpcdash submit copies them to {place.folder}/{CODE_FOLDER}"]
         script = writer.batch_script(wanted, place)
     except UsageError as error:
         raise source.placed(error) from None
@@ -78,5 +80,5 @@ def run_render(common: CommonOptions, *, request: str, scheduler: str | None, st
 def _unknown(request: Request) -> list[str]:
     """What a cluster would have been asked."""
     if request.slots and request.slot_type is None:
-        return ['slots are taken for GPUs: no cluster is asked whether the queue has some (slot_type = "cpu" if not)']
+        return ['slots are assumed to be GPUs, as no cluster is asked; set slot_type = "cpu" for CPU cores']
     return []

@@ -56,7 +56,7 @@ def run_serve(
         _run_api(common, tokens, port=port, socket_path=socket_path)
         return
     if tokens is not None:
-        raise UsageError("--tokens is for --api", "Add --api, or leave --tokens out.")
+        raise UsageError("--tokens requires --api", "Add --api, or leave --tokens out.")
     if any(find_spec(name) is None for name in ("aiohttp", "textual_serve")):
         raise UsageError("hpcdash serve needs aiohttp and textual-serve", "Install them: pip install 'hpcdash[web]'")
     settings = load_settings(common.config, action_names=ACTION_NAMES)
@@ -72,14 +72,16 @@ def run_serve(
 
         click.echo("hpcdash in a browser:")
         print_link()
-        click.echo(f"The link lets one browser in, once, within {LINK_SECONDS // 60} minutes.")
-        click.echo("Enter prints a new one; ctrl+c ends." if sys.stdin.isatty() else "Start again for a new one.")
-        click.echo(f"On another machine run first: {forwarding}")
+        click.echo(f"The link works once, within {LINK_SECONDS // 60} minutes.")
+        click.echo(
+            "Enter prints a new one; ctrl+c stops the server." if sys.stdin.isatty() else "Restart to get a new one."
+        )
+        click.echo(f"From another machine, run first: {forwarding}")
         if socket_path is None:
-            click.echo("Other users of this machine reach the port, and only the link keeps them out;")
-            click.echo("with --socket PATH they cannot even connect.")
+            click.echo("Other users of this machine can reach the port; only the secret link keeps them out.")
+            click.echo("With --socket PATH they cannot connect at all.")
         if not (allow_actions or settings.read_only):
-            click.echo("It is read-only; --allow-actions gives it the keys that change something.")
+            click.echo("It is read-only; --allow-actions enables actions.")
         run_async(_serve(server, listening, print_link))
 
 
@@ -105,7 +107,7 @@ def _run_api(common: CommonOptions, tokens_file: Path | None, *, port: int | Non
             await server.start(listening)
             try:
                 click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
-                click.echo(f"Tokens are read from {visible(str(file))}. GET / lists what can be asked; ctrl+c ends.")
+                click.echo(f"Tokens: {visible(str(file))}. GET / lists the endpoints; ctrl+c stops the server.")
                 await asyncio.Event().wait()
             finally:
                 await server.stop()

@@ -94,7 +94,7 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
         return RequestSource(request, text, file=named, folder=folder)
     script = Path(os.path.abspath(folder / request.script))
     if not script.is_file():
-        what = "is a folder" if script.is_dir() else "is not there"
+        what = "is a folder" if script.is_dir() else "does not exist"
         words = f"{shown_path(script)} {what}; the path is relative to this file's folder"
         raise RequestProblems(named, [Problem(line_of(key_lines(text), ("script",)), "script", words)])
     return RequestSource(request, text, script, named, folder)
@@ -108,9 +108,9 @@ def _bytes(path: str, named: str) -> bytes:
             with Path(path).open("rb") as stream:
                 content = stream.read(MAX_REQUEST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", "Is the path right?", file=named) from error
+        raise ConfigError(f"cannot be read: {error.strerror}", "Check the path.", file=named) from error
     if len(content) > MAX_REQUEST_BYTES:
-        raise ConfigError(f"more than {MAX_REQUEST_BYTES >> 20} MiB: is it a request?", file=named)
+        raise ConfigError(f"more than {MAX_REQUEST_BYTES >> 20} MiB: check that it is a request file", file=named)
     return content
 
 
@@ -153,7 +153,7 @@ class RequestSubmitting(Struct):
         if script is not None and script.is_file():
             files[script.name] = read_script(str(script), is_program=not has_interpreter(request))
         elif script is not None:
-            notes = (f"{script} is not on this machine: it is taken for a file of the cluster's",)
+            notes = (f"{script} is not on this machine: using the cluster's file",)
         changes: dict[str, Any] = {}
         if array:
             changes["array"] = parse_tasks(array)
@@ -211,7 +211,7 @@ class RequestSubmitting(Struct):
 def require_launches(session: ClusterSession) -> Launches:
     """Raises UsageError where there are none."""
     if session.launches is None:
-        raise UsageError("requests are not launched here", "Name a cluster: --cluster NAME or --ssh HOST")
+        raise UsageError("no cluster given to launch the request on", "Name a cluster: --cluster NAME or --ssh HOST")
     return session.launches
 
 
@@ -268,14 +268,14 @@ def run_submit(
     """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
-        raise UsageError("submit: nothing is changed here (read-only)", "--dry-run shows the command.")
+        raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the command.")
     options, own = _parted(arguments)
     asked: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
     submitting: Submitting
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
         if own:
-            raise UsageError("a request's script has no arguments of its own", "Write them into its command.")
+            raise UsageError("a request's script takes no arguments", "Put them in the request's command.")
         submitting = RequestSubmitting.read(common, script, options=options, **asked)
         if chain > 1 and submitting.request.is_task:
             raise UsageError("--chain: a task of a shared pool goes on by itself until it ends", "Leave --chain out.")
@@ -387,7 +387,7 @@ class SubmissionRun:
             return await self._outcomes(count)
         except asyncio.CancelledError:
             if folder := self._submitting.shown().get("folder"):
-                say(f"interrupted; what was staged is in {folder}, and the journal tells what was sent")
+                say(f"interrupted; staged files are in {folder}, and the journal shows what was sent")
             raise
 
     async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
@@ -444,7 +444,7 @@ class SubmissionRun:
         try:
             await asyncio.to_thread(recents.remember, store.name, *recent, store.clock.now())
         except StateUnusable as error:
-            return f"it is not among the recent ones: {error.message}"
+            return f"it was not saved as a recent submission: {error.message}"
         return ""
 
 
@@ -543,19 +543,19 @@ def read_script(path: str, *, is_program: bool = True) -> bytes:
     try:
         content = sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1) if path == "-" else _file(Path(path))
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}", "Is the path right?") from error
+        raise UsageError(f"{path}: {error.strerror}", "Check the path.") from error
     if len(content) > MAX_SCRIPT_BYTES:
-        raise UsageError(f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: is it a batch script?")
+        raise UsageError(f"{path}: more than {MAX_SCRIPT_BYTES >> 20} MiB: check that it is a batch script")
     if is_program and not content.startswith(b"#!"):
         raise _no_interpreter(path)
     if content.startswith(b"#!") and b"\r\n" in content:
         line = content[: content.index(b"\r\n")].count(b"\n") + 1
-        raise UsageError(f"{path}:{line}: DOS line ends (CR LF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
+        raise UsageError(f"{path}:{line}: DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT")
     return content
 
 
 def _no_interpreter(path: str) -> UsageError:
-    return UsageError(f"{path}:1: the first line does not begin with #!", "Let it begin with #!/bin/bash.")
+    return UsageError(f"{path}:1: the first line does not begin with #!", "Start it with #!/bin/bash.")
 
 
 def _file(path: Path) -> bytes:

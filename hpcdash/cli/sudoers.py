@@ -38,24 +38,22 @@ def run_sudoers(
     root = (storage_root or site.launch.site.storage_root).rstrip("/")
     if not root:
         # A home is closed to those who are submitted for; run_as asks for a folder too.
-        raise UsageError("where are launches kept there?", "Write --storage-root DIR, or storage_root in [launch].")
+        raise UsageError("no folder for launches is set", "Write --storage-root DIR, or storage_root in [launch].")
     if program:
         print_text(program_text(root))
         return
     if site.cluster.backend == EMBEDDED and not scheduler:
-        raise UsageError("the embedded queue submits for nobody else", "Write --for slurm or --for pbs.")
+        raise UsageError("the embedded queue cannot submit for other users", "Write --for slurm or --for pbs.")
     if not group:
-        raise UsageError(
-            "whom does the account submit for?", "Write --group GROUP: it can then run any program as its members."
-        )
+        raise UsageError("no group given", "Write --group GROUP: it can then run any program as its members.")
     made_for = scheduler_for(scheduler, site.cluster)
     login = account or _login(site)
     folder = bin_folder or site.cluster.path.partition(":")[0]
     if not account:
-        print(f"hpcdash: for the account {login} (--account names another)", file=sys.stderr)
+        print(f"hpcdash: using the account {login} (--account changes it)", file=sys.stderr)
     if not folder:
         folder = made_for.probe.usual_folder
-        print(f"hpcdash: {made_for.name}'s commands are taken to be in {folder} (--bin names another)", file=sys.stderr)
+        print(f"hpcdash: {made_for.name}'s commands are assumed to be in {folder} (--bin changes it)", file=sys.stderr)
     text = sudoers_text(
         login,
         group,
@@ -79,7 +77,7 @@ def _login(site: ChosenSite) -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError) as error:
-        raise UsageError("who submits there? this process has no login name", "Write --account NAME.") from error
+        raise UsageError("no account given, and this process has no login name", "Write --account NAME.") from error
 
 
 def _refuse_swappable(root: str) -> None:
@@ -91,10 +89,10 @@ def _refuse_swappable(root: str) -> None:
             continue
         is_open = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
         if found.st_uid != 0 or stat.S_ISLNK(found.st_mode) or is_open:
-            why = "is a link" if stat.S_ISLNK(found.st_mode) else "can be changed by others than root"
+            why = "is a link" if stat.S_ISLNK(found.st_mode) else "can be changed by users other than root"
             raise UsageError(
                 f"{root} cannot be the storage root: {part} {why}",
-                "--storage-root: write a folder that is root's, in folders that are root's, by its real path.",
+                "--storage-root must be the real path of a root-owned folder, in root-owned folders only.",
             )
 
 

@@ -42,7 +42,7 @@ from hpcdash.services.switches.switches import JobSwitches, Namesakes, Switch, S
 
 _COMMAND_LETTERS = 2000
 Deed = Literal["drop", "clear", "status", "forget"]
-_NOBODY_LEFT = "no job that is known to name it runs or waits, and one that starts later would see it"
+_NOBODY_LEFT = "no running or pending job is known to use it, and a job that starts later would see it"
 
 
 class SwitchStatus(Struct, frozen=True):
@@ -93,14 +93,14 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
     """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the command itself too."""
     switch, look = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
-    whose = format_jobs(one.namesakes.rows) if one.namesakes.rows else "no living job"
+    whose = format_jobs(one.namesakes.rows) if one.namesakes.rows else "no running or pending job"
     deed = "" if look.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
     running = count_jobs(row for row in one.namesakes.rows if row["state"] in ACTIVE)
     told = [switch.format_other_path, *one.warnings, "" if is_clearing else format_shared(switch.kind, running)]
     if is_clearing:
         told += [one.doubt, one.unseen]
     if plan.request.verb is Verb.KILL_SWITCH:
-        told.append("it stays until it is cleared (--clear): what starts later ends at once")
+        told.append("it stays until you clear it (--clear): jobs that start later exit at once")
     command = plan.commands[0]
     script = shlex.join(command.argv).split("\n") if in_full else []
     asides = [one.group, one.namesakes.note, f"log of {switch.job_id}: {one.log}"]
@@ -197,12 +197,14 @@ def run_switch(
     changes = deed in ("drop", "clear")
     if changes and (common.read_only or settings.read_only):
         whence = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(f"{kind}-switch: nothing is changed here ({whence})", "--status looks all the same.")
+        raise UsageError(f"{kind}-switch is refused: hpcdash is read-only ({whence})", "--status still works.")
     must_ask = kind is SwitchKind.KILL and deed == "drop" and not common.yes
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
     if must_ask and not can_ask:
-        raise UsageError(f"{kind}-switch needs confirmation, but there is no terminal", "--yes does it without.")
+        raise UsageError(
+            f"{kind}-switch needs confirmation, but there is no terminal", "Use --yes to skip the question."
+        )
 
     async def work(session: ClusterSession) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
@@ -257,9 +259,9 @@ def run_switch(
 
 def _deed(*, path: str, clear: bool, status: bool, forget: bool) -> Deed:
     if clear and status:
-        raise UsageError("--clear and --status cannot be used together", "--status only looks.")
+        raise UsageError("--clear and --status cannot be used together", "--status changes nothing.")
     if forget and (path or clear or status):
-        raise UsageError("--forget goes with no other option of a switch", "It forgets a path that was named before.")
+        raise UsageError("--forget cannot be combined with other switch options", "It forgets the path given earlier.")
     return "forget" if forget else "clear" if clear else "status" if status else "drop"
 
 
@@ -268,7 +270,7 @@ async def _lists(session: ClusterSession) -> None:
     try:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
-        print(f"hpcdash: who else names it is not known: {visible(error.message)}", file=sys.stderr)
+        print(f"hpcdash: could not look for other jobs that use it: {visible(error.message)}", file=sys.stderr)
 
 
 async def _switches(
@@ -284,7 +286,7 @@ async def _switches(
         try:
             switch = await switches.find(job_id, kind, path)
             if problem := switch.naming.problem:
-                raise UsageError(problem, "--path FILE names it, and is remembered for jobs of this name.")
+                raise UsageError(problem, "Give it with --path FILE; it is remembered for jobs of this name.")
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:
                 raise
@@ -311,10 +313,10 @@ def _planned(switches: JobSwitches, one: SwitchStatus, deed: Deed, *, must_agree
     if deed == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)
         if one.doubt and must_agree:
-            raise SwitchRefused(f"{one.switch.path}: {one.doubt}", "--yes removes it all the same.")
+            raise SwitchRefused(f"{one.switch.path}: {one.doubt}", "Use --yes to remove it anyway.")
         return plan
     if not one.matters:
-        raise SwitchRefused(f"{one.switch.path}: {_NOBODY_LEFT}", "touch makes it all the same.")
+        raise SwitchRefused(f"{one.switch.path}: {_NOBODY_LEFT}", "Use touch to create it anyway.")
     return switches.plan_drop(one.switch, one.look, one.job_ids)
 
 

@@ -134,7 +134,7 @@ class TerminalPrompter:
                 return False
             _say(
                 terminal,
-                f"{visible(question.hop)} is not known yet.\n",
+                f"Unknown host {visible(question.hop)}.\n",
                 f"Its {visible(question.algorithm)} key has the fingerprint {visible(question.fingerprint)}\n",
                 f"Trust it, and remember it in {visible(question.known_hosts_path)}? [yes/no] ",
             )
@@ -209,5 +209,5 @@ def _terminal() -> Iterator[int | None]:
 
 async def is_agreed() -> bool:
     """Whether the person types yes. The event loop goes on meanwhile, and with it the line to the cluster."""
-    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    print("Continue? [y/N] ", end="", file=sys.stderr, flush=True)
     return (await read_line(sys.stdin.fileno()) or "").strip().lower() in ("y", "yes")

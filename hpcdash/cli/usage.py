@@ -114,7 +114,7 @@ def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
         _write_file(out, content.getvalue(), "--out")
         return
     if form == "parquet" and sys.stdout.isatty():
-        raise UsageError("a Parquet file is not for a terminal", "Name a file: --out usage.parquet")
+        raise UsageError("Parquet cannot be written to a terminal", "Give a file: --out usage.parquet")
     stream = stdout() if form == "csv" else sys.stdout.buffer
     stream.write(content.getvalue())
     stream.flush()
@@ -200,7 +200,7 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
                 store, one.jobs[0], memory_bytes=one.memory_bytes, limit_seconds=one.limit_seconds
             )
         except HpcdashError as error:
-            print(f"hpcdash: when {visible(one.name)} would start: {visible(error.message)}", file=sys.stderr)
+            print(f"hpcdash: no start estimate for {visible(one.name)}: {visible(error.message)}", file=sys.stderr)
             if isinstance(error, UsageError):
                 break
         if len(starts) == _MOST_STARTS:
@@ -214,16 +214,14 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
     await store.open()
     rows = (await store.ask(store.backend.history.jobs(None, 0, ids))).table.to_pylist()
     if not rows:
-        raise NoSuchJob(
-            f"{', '.join(map(visible, ids))}: not in the accounting", "Is the number right, and the cluster?"
-        )
+        raise NoSuchJob(f"{', '.join(map(visible, ids))}: not found in accounting", "Check the job ID and the cluster.")
     for row in rows:
         if row["state"] not in ENDED:
-            words = f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has its use so far"
+            words = f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has its usage so far"
             print(f"hpcdash: {words}", file=sys.stderr)
     ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
     if not ended:
-        raise UsageError("none of these jobs has ended", "Their efficiency is known once they have.")
+        raise UsageError("none of these jobs has ended", "Their efficiency is known once they end.")
     begins = min(int((row["started_at"] or row["ends_at"]).timestamp()) for row in ended)
     ends = max(int(row["ends_at"].timestamp()) for row in ended)
     users = tuple({str(row["user"]) for row in ended if row["user"]})
@@ -351,7 +349,9 @@ def run_report(
 ) -> None:
     """A report of a span as a chart, table, JSON, CSV or Parquet on stdout; with `page` as HTML in a file."""
     if out is not None and form not in ("csv", "parquet"):
-        raise UsageError("--out is for --format csv and parquet", "--html FILE writes a page; > FILE anything else.")
+        raise UsageError(
+            "--out is for --format csv and parquet", "Use --html FILE for a page, > FILE for any other format."
+        )
     wanted = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
 
     options = replace(options, since=options.since or REPORT_SINCE)

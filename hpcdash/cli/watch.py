@@ -58,7 +58,7 @@ def run_watch(common: CommonOptions, *, once: bool, dry_run: bool, trial: bool, 
         _complain(words)
     for one in unready(notifiers):
         _complain(
-            f"{one.error.message}. {one.error.next_step} Until then {one.name} is told nothing, the rest goes on."
+            f"{one.error.message}. {one.error.next_step} Until then {one.name} gets no alerts; the rest continues."
         )
     if watch.is_configured and not trial and (words := no_recipients(watch, rings=not once and sys.stdout.isatty())):
         _complain(words)
@@ -85,7 +85,7 @@ def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
         return ""
     ways = "[[watch.mail]], [[watch.webhook]], [[watch.command]] or [[watch.apprise]]"
     who = "[watch.terminal] rings in the foreground and in the dashboard alone" if watch.terminal is not None else ""
-    return f"no alerts are sent{f': {who}' if who else ''}. Name someone: {ways}; hpcdash config example"
+    return f"no alerts are sent{f': {who}' if who else ''}. Add a recipient: {ways}; hpcdash config example"
 
 
 def _every(text: str) -> float:
@@ -101,12 +101,14 @@ def _every(text: str) -> float:
 def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
     """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not take it."""
     if not notifiers:
-        raise UsageError("no alerts are sent: [watch] has no recipients", "`hpcdash config example` shows the ways.")
+        raise UsageError(
+            "no alerts are sent: [watch] has no recipients", "`hpcdash config example` shows how to add one."
+        )
     deliveries = run_async(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
     for one in deliveries:
         print(visible(one.words), flush=True)
     if not dry_run and not all(one.reached for one in deliveries):
-        raise HpcdashError("not everyone was reached")
+        raise HpcdashError("not all recipients were reached")
 
 
 class _Watch:
@@ -151,7 +153,7 @@ class _Watch:
             )
             self._report(session, report)
         except HpcdashError as error:
-            _complain(f"{store.title}: this round was not done: {error}")
+            _complain(f"{store.title}: this round failed: {error}")
             return EXIT_REFUSED
         except BrokenPipeError:
             raise
@@ -169,7 +171,7 @@ class _Watch:
         path = log_traceback(error) if self._debug else None
         where = f"the traceback is in {path}" if path else "run it with --debug to write the traceback to its log file"
         what = f"something went wrong in hpcdash itself: {type(error).__name__}: {error}"
-        _complain(f"{title}: this round was not done: {what}; {where}")
+        _complain(f"{title}: this round failed: {what}; {where}")
 
     def _report(self, session: ClusterSession, report: RoundReport) -> None:
         title, look = session.store.title, report.look
@@ -180,8 +182,8 @@ class _Watch:
             self._pulse(words)
         looked = f"{counted(look.job_count, 'job')}, {counted(report.commands, 'command')}"
         asked = looked if look.is_reached else "not reached"
-        again = f", {len(told.again)} to tell again" if told.again else ""
-        _tell(f"{title}: {asked}, {told.wrong} wrong, {len(told.events)} to tell{again}")
+        again = f", {len(told.again)} to resend" if told.again else ""
+        _tell(f"{title}: {asked}, {counted(told.wrong, 'alert')}, {len(told.events)} to send{again}")
         for event in told.events:
             _tell(f"{title}: {_format_event(event)}")
         for channel, event in told.again:
@@ -258,15 +260,17 @@ def run_cron(
     # What was installed when it could be shorter can be taken out.
     if deed in (None, "install") and every_seconds < MINUTE:
         raise UsageError(
-            f"--every: {every!r} is too often: each time is a job that the scheduler starts",
-            "A minute is the shortest: 1m; 15m or 1h are kinder.",
+            f"--every: {every!r} is too often: each run is a scheduler job",
+            "The minimum is 1m; prefer 15m or 1h.",
         )
     asked = _Asked(deed, every_seconds, every is not None, _folder(folder), watches, options)
     settings = load_settings(common.config)
     if deed in ("install", "remove") and (common.read_only or settings.read_only):
-        raise UsageError(f"cron --{deed}: nothing is changed here (read-only)", "--status tells how it stands.")
+        raise UsageError(f"cron --{deed} is refused: hpcdash is read-only", "--status still works.")
     if deed == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("cron --remove needs confirmation, but there is no terminal", "--yes does it without.")
+        raise UsageError(
+            "cron --remove needs confirmation, but there is no terminal", "Use --yes to skip the question."
+        )
     try:
         lines = with_session(common, lambda session: _work(common, session, asked))
     except _Declined:
@@ -287,7 +291,7 @@ def _every_seconds(text: str) -> int:
 
 def _folder(text: str | None) -> str:
     if text is not None and not text.startswith("/"):
-        raise UsageError(f"--folder: {text!r} is not a path from the root", "It is a folder of the cluster.")
+        raise UsageError(f"--folder: {text!r} is not an absolute path", "It is a folder on the cluster.")
     return (text or "").rstrip("/")
 
 
@@ -331,20 +335,20 @@ def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
     there = [stand for stand in found if stand.is_installed or stand.rows]
     if len(there) > 1:
         names = ", ".join(stand.name for stand in there)
-        raise UsageError(f"which one is it? There are {names}", f"--every {interval_of(there[0].label)} says it.")
+        raise UsageError(f"several are installed: {names}", f"Choose one with --every {interval_of(there[0].label)}.")
     return there[0] if there else next((stand for stand in found if stand.label == usual), found[0])
 
 
 def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:
     """What will be moved away and cancelled, on stderr."""
-    print(f"cron on {visible(session.name)}: {job.name} is taken out", file=sys.stderr)
+    print(f"cron on {visible(session.name)}: removes {job.name}", file=sys.stderr)
     if stand.is_installed:
-        print(f"  {visible(job.script_path)} goes to {visible(job.folder)}/removed", file=sys.stderr)
+        print(f"  moves {visible(job.script_path)} to {visible(job.folder)}/removed", file=sys.stderr)
     waiting = [str(row["id"]) for row in stand.rows if row["state"] in WAITING]
     if waiting:
-        print(f"  what waits is cancelled: {visible(' '.join(waiting))}", file=sys.stderr)
+        print(f"  cancels pending jobs: {visible(' '.join(waiting))}", file=sys.stderr)
     if len(waiting) < len(stand.rows):
-        print("  what runs ends by itself", file=sys.stderr)
+        print("  lets running jobs finish", file=sys.stderr)
 
 
 async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
@@ -354,8 +358,8 @@ async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
         program = answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1:]
         if answer.status != 0 or not program or not program[0].startswith("/"):
             raise UsageError(
-                f"there is no hpcdash on {session.store.title} that could watch",
-                "Install it there, with a configuration; or run `hpcdash watch` where it is.",
+                f"hpcdash is not installed on {session.store.title}",
+                "Install and configure it there, or run `hpcdash watch` on this machine.",
             )
         return watch_script((program[0], "--local", "watch", "--once"), {})
     return _text_here(common, is_queue=session.store.backend.is_embedded)
@@ -385,8 +389,8 @@ def _untold(watch: WatchSettings) -> list[str]:
     if words := no_recipients(watch, rings=False):
         return [words]
     return [
-        f"{key}: {variable} must be in the environment the job starts with, which a login shell's may not be; "
-        f"{key.removesuffix('_env')}_file is read anywhere"
+        f"{key}: {variable} must be set where the job starts, which may not read your login shell's settings; "
+        f"{key.removesuffix('_env')}_file works everywhere"
         for key, variable in variables_of(watch.notices)
     ]
 

@@ -283,6 +283,11 @@ def folder_there(value: object) -> str:
 
 def _checkpoints(value: object) -> str:
     text = folder_there(value)
+    if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise ValidationError(
+            f"{shown(text)}: expected a folder, as in /scratch/ada/run: what was saved is looked for in it. "
+            "A program that saves to an address reads it from a variable of its own in [environment]"
+        )
     if "$" in text:
         raise ValidationError(
             f"{shown(text)}: no variable is filled in here: write the whole path, as in /scratch/ada/run"

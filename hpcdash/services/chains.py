@@ -137,7 +137,7 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
     last = outcomes[-1] if outcomes else None
     parts = [f"{jobs} of {count} submitted" + (f", which stay: {' '.join(standing)}" if standing else "")]
     if last is not None and not last.new_job:
-        parts.append(f"number {len(outcomes)}: {last.words or 'no word of why'}")
+        parts.append(f"number {len(outcomes)}: {last.words or 'no reason given'}")
     if rest:
         parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")
     return "; ".join(parts)
@@ -189,7 +189,7 @@ class ChainReader:
                 notes = (*notes, problem)
                 break
         if len(self._asked) >= MOST_ASKED and any(number_of(job_id) not in self._asked for job_id in chain.unsure):
-            notes = (*notes, f"more may belong to it: what jobs waited for is asked of {MOST_ASKED} at the most")
+            notes = (*notes, f"the chain may be longer: dependencies were looked up for at most {MOST_ASKED} jobs")
         self.chain, self.notes = chain, notes
         self._changed()
         return chain
@@ -222,7 +222,7 @@ class ChainReader:
         notes: tuple[str, ...] = ()
         found = [queued.table]
         if isinstance(past, HpcdashError):
-            notes = (f"what left the queue is not known: {past.message}",)
+            notes = (f"jobs that left the queue are missing: {past.message}",)
         elif isinstance(past, BaseException):
             raise past
         else:
@@ -245,7 +245,7 @@ class ChainReader:
             if table.num_rows:
                 return [table]
         raise NoSuchJob(
-            f"job {self.job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+            f"job {self.job_id} was not found in the queue or in its history", "Check the job ID and the cluster."
         )
 
     def _find(self, tables: Sequence[pa.Table]) -> JobChain:
@@ -277,7 +277,7 @@ class ChainReader:
                 self._miss(number)
                 continue
             if isinstance(answer, HpcdashError):
-                return f"what jobs waited for is not known once they start: {answer.message}"
+                return f"dependencies of started jobs are unknown: {answer.message}"
             if isinstance(answer, BaseException):
                 raise answer
             if (text := _submitted_to_wait_for(answer)) is None:
@@ -376,7 +376,7 @@ def _from_row(store: ClusterStore, wanted: Submission, row: Row) -> SubmissionPl
     if row["limit_seconds"]:
         words.append(f"--time={max(1, -(-row['limit_seconds'] // 60))}")
     again = plan_submission(store, replace(wanted, options=tuple(words)))
-    note = "its name, folder and time limit are those it had; all else is as its script's lines say"
+    note = "it keeps its name, folder and time limit; everything else comes from its script's directives"
     return replace(again, notes=(*again.notes, note))
 
 
@@ -394,14 +394,14 @@ async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
     path = stub_target(script.text)
     if path is None:
         raise UsageError(
-            f"the script of {job_id} is the scheduler's own copy, which nothing changes any more",
-            "Jobs that are submitted with a stub read theirs when they start: hpcdash stub SCRIPT | hpcdash submit -",
+            f"the script of {job_id} is the scheduler's copy and can no longer be changed",
+            "Jobs submitted with a stub read their script when they start: hpcdash stub SCRIPT | hpcdash submit -",
         )
     try:
         content = await store.ask(whole_file_query(path, _MOST_BYTES, limit_seconds=_LIMIT_SECONDS))
     except UnreadableOutput as error:
         error.message = f"{path}: {error.message}"
-        error.next_step = "The next of its chain fails when it starts, unless the file is put back."
+        error.next_step = "The next job of the chain will fail when it starts, unless you restore the file."
         raise
     return StubbedScript(job_id, path, content)
 
@@ -413,7 +413,7 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
     """
     if not content.startswith(b"#!"):
         # Sourced or given to an interpreter it would run, but it is no script any more by itself.
-        return Outcome(before.path, False, "its first line does not begin with #!")
+        return Outcome(before.path, False, "its first line does not start with #!")
     sums = (hashlib.sha256(text).hexdigest() for text in (before.content, content))
     argv = ("sh", "-c", _REPLACE, "sh", before.path, *sums)
     command = ActionCommand(argv, (before.path,), partial(_read, path=before.path), content, _LIMIT_SECONDS)
@@ -421,7 +421,7 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
         await store.open(force=True)
         answer = await store.act(command)
     except (UnreachableError, CommandTimedOut) as error:
-        return Outcome(before.path, None, f"whether it was written is not known: {error.message}")
+        return Outcome(before.path, None, f"may or may not have been written: {error.message}")
     except HpcdashError as error:
         return Outcome(before.path, False, f"not written: {error.message}")
     return _read(answer, path=before.path)[0]
@@ -429,11 +429,11 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
 
 def _read(answer: Answer, *, path: str) -> tuple[Outcome, ...]:
     said = {
-        _CHANGED: "somebody changed it meanwhile: nothing was written",
-        _CUT: "it did not arrive whole: nothing was written",
-        _NO_FILE: "it is not there any more: nothing was written",
+        _CHANGED: "it was changed meanwhile: nothing was written",
+        _CUT: "it arrived incomplete: nothing was written",
+        _NO_FILE: "it no longer exists: nothing was written",
     }
     if answer.status == 0:
-        return (Outcome(path, True, "written; what starts from now on reads it"),)
+        return (Outcome(path, True, "written; jobs that start from now on read it"),)
     words = excerpt(answer.stderr) or f"status {answer.status}"
     return (Outcome(path, False, said.get(answer.status, f"not written: {words}")),)

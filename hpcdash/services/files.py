@@ -118,7 +118,7 @@ class FileRange(Struct, frozen=True):
 def path_problem(path: str) -> str:
     """Why no command can be given this path, or ''."""
     if not path:
-        return "it is not known where the file is"
+        return "the path of the file is unknown"
     if "\0" in path or not is_encodable(path):
         return "no file can have this path"
     return ""
@@ -279,13 +279,13 @@ def _problem(kind: str, where: bytes, path: str) -> str:
         "not-a-folder": f"{folder} is not a folder",
         "closed-folder": f"no permission to enter {folder}",
         "closed": "no permission to read it",
-        "dangling": f"it is a link to {folder}, which is not there",
+        "dangling": f"it is a link to {folder}, which does not exist",
         "special": "it is not a regular file",
-        "no-stat": "this machine has no stat command to look at it with",
+        "no-stat": "this machine has no stat command",
         "skipped": "",
     }
     if kind == "special" and path == "/dev/null":
-        return "it goes to /dev/null: nothing is kept"
+        return "output goes to /dev/null"
     return words.get(kind, kind)
 
 

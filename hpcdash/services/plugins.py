@@ -113,8 +113,8 @@ def _require_safe(field: str, value: str, subject: str, joiner: str, variable: s
         )
     if joiner and not _PLAIN.fullmatch(value):
         raise UsageError(
-            f"not run: the {field} of {subject} holds what a shell would act on, and {joiner} hands it to one",
-            f"Read ${variable} in a program of your own instead.",
+            f"not run: the {field} of {subject} contains shell syntax, and {joiner} would pass it to a shell",
+            f"Read ${variable} in your own program instead.",
         )
 
 
@@ -183,7 +183,9 @@ async def run_plugin(
                     reading.cancel()
         except TimeoutError:
             words = f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, and was ended"
-            raise CommandError(words, "limit_seconds of the plugin gives it longer.", argv=command.argv) from None
+            raise CommandError(
+                words, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv
+            ) from None
         finally:
             await child.terminate()
     return status if status >= 0 else 128 - status

@@ -116,7 +116,9 @@ class Transport(Protocol):
     """One cluster's login node, this machine, or a recording."""
 
     name: str
-    health: Health
+
+    @property
+    def health(self) -> Health: ...
 
     async def connect(self, *, force: bool = False) -> None:
         """Open the connection if it is not open; raises UnreachableError with what was tried and the next step.

@@ -42,6 +42,7 @@ from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.log_spool import LogSpool
 
 if TYPE_CHECKING:
+    from hpcdash.transport.ssh import SshTransport
     from hpcdash.transport.terminal import Terminal
 
 METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
@@ -68,8 +69,6 @@ class _Writer(Protocol):
 
 # Which of a script's arguments are paths.
 PathPositions = Callable[[Sequence[str]], Sequence[int]]
-# Opens a connection to a host and port: directly, or through a login node.
-Connect = Callable[[str, int], "asyncio.Future[tuple[_Reader, _Writer]]"]
 
 
 class Response(Struct, frozen=True):
@@ -94,8 +93,8 @@ class HttpTransport:
     status is 0, or the first HTTP status that is no success. `headers` go with every request. `log_request` gives the
     path of the request that streams a log, '' for a path that is none. The scripts of `file_readers`, with what gives
     which of their arguments are paths (none: it is not run here), must only read files: they run here on copies of
-    such logs. `connect` opens connections; None: directly. What is no request, and reads no such log, runs on `shell`,
-    a host beside the server; None: nowhere.
+    such logs. Connections go through `login`; None: directly. Anything else runs on `shell`, a host beside the server;
+    with None it is refused.
     """
 
     def __init__(
@@ -103,31 +102,39 @@ class HttpTransport:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        connect: Callable[[str, int], object] | None = None,
+        login: SshTransport | None = None,
         log_request: Callable[[str], str] = lambda path: "",
         file_readers: Mapping[str, PathPositions] = MappingProxyType({}),
         shell: Transport | None = None,
     ) -> None:
         parts = urlsplit(url)
-        if connect is not None and parts.scheme == "https":
+        if login is not None and parts.scheme == "https":
             raise UsageError(f"{url}: https is not spoken through ssh", "Write http: ssh encrypts the connection.")
         self.name = url
-        self.health = Health()
+        self._health = Health()
         self._is_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._is_tls else 80)
         self._prefix = parts.path.rstrip("/")
         self._authority = parts.netloc
         self._headers = dict(headers or {})
-        self._connect = connect
+        self._login = login
         self._slots = asyncio.Semaphore(_REQUESTS)
         self._log_request = log_request
         self._file_readers = file_readers
         self._shell = shell
         self._logs = LogSpool(self._stream_log)
 
+    @property
+    def health(self) -> Health:
+        """The login's until it is open: it may wait for a person."""
+        if self._login is not None and self._login.health.state != "connected":
+            return self._login.health
+        return self._health
+
     async def connect(self, *, force: bool = False) -> None:
-        """See that the server takes connections."""
+        """Log in where that is needed, and see that the server takes connections."""
+        await self._log_in(force)
         if force or self.health.state != "connected":
             _, writer = await self._open()
             writer.close()
@@ -143,6 +150,7 @@ class HttpTransport:
     ) -> CommandResult:
         """Send one request a path, in order; see the class for what comes back."""
         words = without_env(argv)
+        await self._log_in()
         began = time.monotonic()
         try:
             async with asyncio.timeout(limit_seconds):
@@ -161,7 +169,7 @@ class HttpTransport:
                 argv=argv,
             ) from None
         seconds = time.monotonic() - began
-        self.health.last_seconds = seconds
+        self._health.last_seconds = seconds
         return replace(result, seconds=seconds)
 
     @asynccontextmanager
@@ -204,7 +212,9 @@ class HttpTransport:
 
     async def close(self) -> None:
         await self._logs.close()
-        self.health.state = "idle"
+        if self._login is not None:
+            await self._login.close()
+        self._health.state = "idle"
 
     async def _requests(
         self, argv: tuple[str, ...], words: tuple[str, ...], stdin: bytes | None, cap_bytes: int
@@ -280,14 +290,21 @@ class HttpTransport:
         finally:
             writer.close()
 
+    async def _log_in(self, force: bool = False) -> None:
+        """Open the line to the login node; how long that may take is its own matter, for it may ask a person."""
+        if self._login is not None:
+            await self._login.connect(force=force)
+            self._health.words = self._login.health.words
+
     async def _open(self) -> tuple[_Reader, _Writer]:
-        if self.health.state != "connected":
-            self.health.state = "connecting"
+        await self._log_in()
+        if self._health.state != "connected":
+            self._health.state = "connecting"
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 reader, writer = await self._connected()
         except HpcdashError as error:
-            self.health.state, self.health.detail = "failed", error.message
+            self._health.state, self._health.detail = "failed", error.message
             raise
         except TimeoutError:
             raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
@@ -295,14 +312,13 @@ class HttpTransport:
             # asyncio words the errno anew, with the address once more.
             errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
             raise self._lost(os.strerror(errno) if errno else error.strerror or str(error)) from error
-        if self.health.state != "connected":
-            self.health.state, self.health.detail, self.health.connected_at = "connected", "", time.monotonic()
+        if self._health.state != "connected":
+            self._health.state, self._health.detail, self._health.connected_at = "connected", "", time.monotonic()
         return reader, writer
 
     async def _connected(self) -> tuple[_Reader, _Writer]:
-        if self._connect is not None:
-            found: tuple[_Reader, _Writer] = await self._connect(self._host, self._port)  # type: ignore[misc]
-            return found
+        if self._login is not None:
+            return await self._login.open_connection(self._host, self._port)
         context = ssl.create_default_context() if self._is_tls else None
         return await asyncio.open_connection(self._host, self._port, ssl=context)
 
@@ -310,14 +326,14 @@ class HttpTransport:
         """No redirect is followed: the request, and its token, would go to another server."""
         target = next((value for name, value in response.headers if name == b"location"), b"")
         where = f" to {excerpt(target)}" if target else ""
-        self.health.state, self.health.detail = "failed", f"it redirects{where}"
+        self._health.state, self._health.detail = "failed", f"it redirects{where}"
         return ConnectionFailed(
             f"{self.name} redirects{where}",
             "Where that is the server's own URL, write that one. Where it is a login page, connect through ssh.",
         )
 
     def _lost(self, why: str) -> ConnectionFailed:
-        self.health.state, self.health.detail = "lost", why
+        self._health.state, self._health.detail = "lost", why
         return ConnectionFailed(f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL?")
 
     @asynccontextmanager

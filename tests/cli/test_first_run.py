@@ -50,7 +50,7 @@ async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Progr
     async with dashboard(nobody, columns=80, lines=24) as screen:
         await screen.until(lambda text: "neither Slurm nor PBS is installed here" in " ".join(text.split()))
         await choose_this_machine(screen)
-        await screen.until(lambda text: "local is in" in text)
+        await screen.until(lambda text: "added local to" in text)
         # On a login node that has the same home it is that one's scheduler.
         assert nobody.config.read_text() == '[clusters.local]\ntransport = "local"\n'
         await screen.until(lambda text: "1/6 enter open job" in text and "connected" in text)
@@ -63,7 +63,7 @@ async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Progr
     async with dashboard(nobody, columns=80, lines=24) as screen:
         text = await screen.until(lambda text: "connected" in text)
         assert "/6 " not in text
-        assert "is in" not in text
+        assert "added local" not in text
         screen.type("q")
         assert await screen.ended() == 0
 
@@ -86,7 +86,7 @@ async def test_where_nothing_can_be_kept_it_works_all_the_same(nobody: Program, 
     barred.config.parent.symlink_to("/proc/nowhere")
     async with dashboard(barred) as screen:
         await choose_this_machine(screen)
-        await screen.until("is not kept")
+        await screen.until("was not saved")
         await screen.until(lambda text: "1/6 " in text and "connected" in text)
         screen.type("\x05")
         await screen.until(lambda text: "/6 " not in text)
@@ -134,7 +134,7 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
         # However long the name is, and wherever it is broken.
         assert f"youare{slurm_lab.alice}" in "".join(text.replace("│", "").split())
         screen.type("\r")
-        await screen.until(lambda text: "lab-alice is in" in text and "connected" in text)
+        await screen.until(lambda text: "added lab-alice to" in text and "connected" in text)
         assert nobody.config.read_text() == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
         screen.type("q")
         assert await screen.ended() == 0
@@ -161,7 +161,7 @@ def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "no slurm.conf" in said
     assert "--backend slurm" in said
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=ctl1\n")
-    assert "this is this machine's Slurm." in why_this(CommonOptions(), Settings())
+    assert "using this machine's Slurm." in why_this(CommonOptions(), Settings())
     for options in (CommonOptions(local=True), CommonOptions(ssh="juno"), CommonOptions(backend="slurm")):
         assert why_this(options, Settings()) == ""
     assert why_this(CommonOptions(), Settings(clusters={"juno": ClusterSettings("juno", "Juno")})) == ""

@@ -107,7 +107,7 @@ def test_an_image_is_fetched_once_where_launches_look_and_anew_by_force(node: Lo
     assert f"on juno: apptainer pull {file} docker://nvidia/cuda:12\n" in done.stderr
     assert node.calls() == [f"apptainer pull {file} docker://nvidia/cuda:12 [ ]"]
     again = node.program("images", "pull", "nvidia/cuda:12")
-    assert f"hpcdash: {file} is there already (--force makes it anew)\n" in again.stderr
+    assert f"hpcdash: {file} already exists (--force replaces it)\n" in again.stderr
     assert node.calls() == []
     node.program("images", "pull", "nvidia/cuda:12", "--force")
     assert node.calls() == [f"apptainer pull --force --disable-cache {file} docker://nvidia/cuda:12 [ ]"]
@@ -131,10 +131,10 @@ def test_enroot_has_its_names_its_store_and_containers_only_if_wanted(node: Logi
     assert node.program(*words).status == 0
     assert node.calls()[-1] == f"enroot create --name nvcr.io+nvidia+cuda+12 -- {file} [ ]"
     done = node.program(*words)
-    assert "enroot's container nvcr.io+nvidia+cuda+12 is there already" in done.stderr
+    assert "enroot's container nvcr.io+nvidia+cuda+12 already exists" in done.stderr
     assert node.calls() == ["enroot list [ ]"]
     refused = node.program("images", "pull", "a:1", "--nocreate").refused(2)
-    assert "--nocreate is enroot's alone" in refused
+    assert "--nocreate works only with enroot" in refused
 
 
 def test_an_archive_is_taken_in_under_its_reference(node: LoginNode) -> None:

@@ -134,12 +134,12 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("--read-only", "exec", "1", "--", "true"), 2, "nothing is run in jobs here"),
+        (("--read-only", "exec", "1", "--", "true"), 2, "exec is refused: hpcdash is read-only"),
         (("exec", "1_[1-3]", "--", "true"), 2, "many jobs"),
         (("exec", "1", "--timeout", "2h", "--", "true"), 2, "--timeout"),
         (("exec", "1"), 2, "no command to run"),
-        (("exec", "1", "--leftovers", "--", "true"), 2, "--leftovers takes the place"),
-        (("--read-only", "exec", "1", "--leftovers"), 2, "nothing is run in jobs here"),
+        (("exec", "1", "--leftovers", "--", "true"), 2, "--leftovers cannot be used with"),
+        (("--read-only", "exec", "1", "--leftovers"), 2, "exec is refused: hpcdash is read-only"),
         (("exec", "77", "--", "true"), 1, "77"),
         (("top", "77"), 1, "77"),
     ],

@@ -122,7 +122,7 @@ async def test_following_goes_on_where_the_log_is_once_the_job_has_ended(
     await asyncio.wait_for(following, 60)
     assert command.out.getvalue() == b"one\ntwo\nthree\n"
     said = capsys.readouterr().err
-    assert f"stdout is in {node.last} now" in said
+    assert f"stdout is now in {node.last}" in said
     assert "is gone" not in said
     assert "another file" not in said
     assert f"job {RUNNING} completed" in said
@@ -153,7 +153,7 @@ async def test_a_job_that_is_requeued_writes_anew_on_its_next_node(
     command.requeue_the_job()
     said = ""
     async with asyncio.timeout(60):
-        while f"stdout is in {node.last} now" not in said:
+        while f"stdout is now in {node.last}" not in said:
             said += capsys.readouterr().err
             await asyncio.sleep(0.01)
     put(node.log, b"one\nonce more\n")

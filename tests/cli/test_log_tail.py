@@ -88,7 +88,7 @@ async def test_lines_as_long_as_the_file_are_not_looked_for_to_its_start(
     shown = await last_lines(path, 3)
     assert shown.endswith(b"\0the end\n")
     assert 1 << 20 <= len(shown) <= 6 << 20
-    assert capsys.readouterr().err == "hpcdash: 3 lines are more than 1 MiB here: the beginning is left out\n"
+    assert capsys.readouterr().err == "hpcdash: showing only the last 1 MiB: 3 lines would be more\n"
 
 
 async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_inode(
@@ -110,7 +110,7 @@ async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_
         aside.write_bytes(b"two, and longer\n")
         aside.rename(path)
         await until(lambda: out.getvalue() == b"one\ntwo, and longer\n")
-    assert "is another file now; from its start:" in capsys.readouterr().err
+    assert "was replaced by another file; from its start:" in capsys.readouterr().err
 
 
 async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(
@@ -128,7 +128,7 @@ async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(
         transport.fails.clear()
         await until(lambda: out.getvalue() == b"one\ntwo\n")
     assert capsys.readouterr().err == (
-        "hpcdash: The line was lost. Trying again.\nhpcdash: the cluster answers again\n"
+        "hpcdash: The line was lost. Trying again.\nhpcdash: the cluster is responding again\n"
     )
 
 

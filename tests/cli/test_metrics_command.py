@@ -137,16 +137,16 @@ def test_a_metric_is_found_by_its_only_likely_name_and_an_unknown_one_is_told_wi
 ) -> None:
     assert " train loss  newest 0.2906" in program("metrics", trained, "--metric", "TRAIN").text
     words = program("metrics", trained, "--metric", "acc").refused(1)
-    assert "there is no metric 'acc'" in words
-    assert "It has: time per step (ms), train loss, val_loss." in words
-    assert "there is no metric 'loss'" in program("metrics", trained, "--metric", "loss").refused(1)
+    assert "no metric 'acc'" in words
+    assert "Available: time per step (ms), train loss, val_loss." in words
+    assert "no metric 'loss'" in program("metrics", trained, "--metric", "loss").refused(1)
 
 
 def test_what_has_no_metric_is_refused_with_a_next_step(program: Program) -> None:
     quiet = submit(program, "#!/bin/sh\n#SBATCH -o quiet.log\necho hello\n")
     words = program("metrics", quiet, "-f").refused(1)
     assert f"no metric was found in {program.home}/quiet.log" in words
-    assert "--file names a metrics file" in words
+    assert "--file reads a metrics file" in words
     held = submit(program, TRAIN.replace("out.log", "held.log").replace("err.log", "held.err"), "--hold")
     words = program("metrics", held).refused(1)
     assert "held.log: there is no such file" in words
@@ -180,7 +180,7 @@ def test_a_file_is_read_without_a_job(program: Program) -> None:
     assert (chart.status, chart.text.splitlines()[0]) == (0, str(program.home / "train.log"))
     absent = program("metrics", "--file", "none.log").refused(1)
     assert "none.log: there is no such file" in absent
-    assert "Is the path right?" in absent
+    assert "Check the path: hpcdash looks for it on" in absent
     assert "[metrics]" not in absent, "no expression finds a file"
     assert "hpcdash metrics --file train.log" in program("metrics", "train.log").refused(2)
     assert "hpcdash metrics --file" in program("metrics").refused(2)
@@ -201,7 +201,7 @@ def test_csv_is_written_as_it_comes(program: Program) -> None:
         assert [process.stdout.readline() for _ in range(3)] == [b'"step","loss"\n', b"1,2.1\n", b"2,2.2\n"]
         go.touch()
         assert process.stdout.read().splitlines() == [b"3,2.3", b"4,2.4", b"5,2.5"]
-        assert b"val_loss came later and has no column here" in process.stderr.read()
+        assert b"val_loss appeared later and has no column" in process.stderr.read()
     assert process.returncode == 0
 
 

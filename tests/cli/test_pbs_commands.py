@@ -125,7 +125,7 @@ def test_two_kept_scripts_are_compared(program: Program, script: str) -> None:
 
 def test_of_another_job_it_is_said_that_pbs_gives_no_script_back(program: Program) -> None:
     refused = program("script", "2").refused(1)
-    assert "PBS gives no script back, not even to a job's owner" in refused
+    assert "PBS does not return scripts, not even to a job's owner" in refused
     assert "submitted from /home/alice/work/sleep.sh" in refused
 
 
@@ -333,7 +333,7 @@ def test_what_cannot_be_ended_on_its_node_is_cancelled_by_force(program: Program
     assert "cancel --force removes it from the queue" in refused.text
     done = program("cancel", "177", "--yes", "--force")
     assert (done.status, done.text) == (0, "177.pbs01  cancelled\n")
-    assert "by force: what still runs on a node that does not answer is not ended" in done.stderr
+    assert "forced: processes on nodes that do not respond keep running" in done.stderr
     assert lost.calls("qdel") == [["qdel", "177.pbs01"], ["qdel", "-W", "force", "177.pbs01"]]
 
 
@@ -350,7 +350,7 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(program: Pro
     assert "not in the queue: 99999" in refused.stderr
     shown = program("show", "99999").refused(1)
     assert shown.startswith("hpcdash: PBS no longer knows this job")
-    assert "its history cannot be asked: this PBS server keeps no history" in shown
+    assert "its history cannot be queried: this PBS server keeps no history" in shown
 
 
 def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(program: Program, stand_ins: StandIns) -> None:

@@ -74,7 +74,7 @@ def test_a_configuration_that_names_a_server_is_this_machines_scheduler(
     assert found_here() == {scheduler: server}
     assert tried(_HERE) == [scheduler]
     title = {"pbs": "PBS", "slurm": "Slurm"}[scheduler]
-    assert f"this is this machine's {title}." in why_this(CommonOptions(), Settings())
+    assert f"using this machine's {title}." in why_this(CommonOptions(), Settings())
     assert [row["backend"] for row in cluster_rows(Settings())] == [scheduler, "local"]
 
 

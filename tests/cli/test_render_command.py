@@ -68,7 +68,7 @@ def test_the_default_cluster_s_site_and_queue_count(configured: Program, request
     assert folder.startswith("/work/ada/launches/trainllm-")
     assert f"{Path(folder).parent}/files/train.sh" in done.text
     assert "hpcdash: the job is called trainllm: 'train llm' is not a name here\n" in done.stderr
-    assert f"hpcdash: its files and logs are in {Path(folder).parent}: make that folder" in done.stderr
+    assert f"hpcdash: its files and logs go to {Path(folder).parent}: create that folder" in done.stderr
     assert configured("render", str(request_file)).stdout == done.stdout
 
 
@@ -93,13 +93,16 @@ def test_without_a_folder_for_launches_a_relative_script_is_run_from_where_it_is
 ) -> None:
     done = program("render", "runs/R.toml", "--for", "pbs")
     assert str(request_file.parent / "train.sh") in done.text
-    assert "that has to be there on the cluster" in done.stderr
+    assert "which must exist on the cluster" in done.stderr
 
 
 def test_a_call_says_where_its_arguments_are_and_needs_to_know_the_folder(program: Program, request_file: Path) -> None:
     request_file.write_text('[call]\nfunction = "train:main"\nargs = [1]\nkwargs = { lr = 0.1 }\n')
     words = ("render", str(request_file), "--for", "slurm")
-    assert "its arguments are in call-args.b64 and call-kwargs.b64" in program(*words, "--storage-root", "/j").stderr
+    assert (
+        "it reads its arguments from call-args.b64 and call-kwargs.b64"
+        in program(*words, "--storage-root", "/j").stderr
+    )
     assert "R.toml:1: call: the launch's folder is not known" in program(*words).refused(2)
 
 
@@ -140,7 +143,7 @@ def test_a_bad_request_is_to_be_fixed_and_no_word_is_of_submitting_it(program: P
 
 def test_which_scheduler_it_is_for_has_to_be_known(configured: Program, request_file: Path) -> None:
     said = configured("render", str(request_file), "--cluster", "vega").refused(2)
-    assert "which scheduler is it for?" in said
+    assert "no scheduler given" in said
     assert 'Write --for slurm or --for pbs, or set backend = "slurm" or "pbs" in its table.' in said
     # The embedded queue reads Slurm's directives.
     assert configured("render", str(request_file), "--local", "--backend", "local").text.count("#SBATCH ") > 3
@@ -150,5 +153,5 @@ def test_which_scheduler_it_is_for_has_to_be_known(configured: Program, request_
 def test_a_script_that_is_not_there_is_told_with_file_line_and_key(program: Program, request_file: Path) -> None:
     (request_file.parent / "train.sh").unlink()
     said = program("render", str(request_file), "--for", "slurm").refused(2)
-    assert said.startswith(f"hpcdash: {request_file}:2: script: {request_file.parent}/train.sh is not there")
+    assert said.startswith(f"hpcdash: {request_file}:2: script: {request_file.parent}/train.sh does not exist")
     assert "cannot be read: No such file or directory" in program("render", "none.toml", "--for", "pbs").refused(2)

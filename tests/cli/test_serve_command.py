@@ -53,7 +53,7 @@ async def serving(program: Program, *options: str) -> AsyncIterator[tuple[asynci
         assert running.stdout is not None
         said = ""
         async with asyncio.timeout(60):
-            while "Start again" not in said or "ssh -L" not in said:
+            while "Restart to get" not in said or "ssh -L" not in said:
                 line = await running.stdout.readline()
                 assert line, said
                 said += line.decode()

@@ -221,7 +221,7 @@ def test_a_function_of_a_wheel_is_called_in_a_venv_of_its_own_and_its_result_is_
 
 def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program: Program) -> None:
     done = program("submit", request(program, 'script = "/no/such/run.sh"'), "--dry-run")
-    assert "hpcdash: /no/such/run.sh is not on this machine: it is taken for a file of the cluster's" in done.stderr
+    assert "hpcdash: /no/such/run.sh is not on this machine: using the cluster's file" in done.stderr
     assert "\nbash /no/such/run.sh\n" in done.text
 
 
@@ -229,10 +229,10 @@ def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program
     ("more", "words", "told"),
     [
         ('command = "true"\nslotz = 1', (), 'slotz: unknown key; did you mean "slots"?'),
-        ('script = "gone.sh"', (), "gone.sh is not there"),
+        ('script = "gone.sh"', (), "gone.sh does not exist"),
         ('script = "words"', (), "the first line does not begin with #!"),
         ('command = "true"', ("--", "--nodes=4"), "--nodes is not for extra_args"),
-        ('command = "true"', ("--", "--", "first"), "a request's script has no arguments of its own"),
+        ('command = "true"', ("--", "--", "first"), "a request's script takes no arguments"),
         ('command = "true"', ("--array", "5-3"), "--array: "),
         ('command = "true"', ("--read-only",), "read-only"),
     ],

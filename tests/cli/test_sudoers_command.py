@@ -40,7 +40,7 @@ def configured(program: Program) -> Program:
 
 def test_a_configured_cluster_says_it_all_but_who_it_is_for_is_told(configured: Program, tmp_path: Path) -> None:
     done = configured("sudoers", "--group", "hpcusers")
-    assert (done.status, done.stderr) == (0, "hpcdash: for the account launcher (--account names another)\n")
+    assert (done.status, done.stderr) == (0, "hpcdash: using the account launcher (--account changes it)\n")
     assert "\nlauncher ALL = (%hpcusers, !root, !#0) NOPASSWD: \\\n" in done.text
     assert "/opt/slurm/bin/sbatch" in done.text
     assert "/opt/site/hpcdash-launch\n" in done.text
@@ -68,7 +68,7 @@ def test_what_is_taken_for_granted_is_said(program: Program) -> None:
         *("--storage-root", "/work/jobs", "--env-file", "/etc/pbs.env"),
     )
     assert done.stderr == (
-        "hpcdash: pbs's commands are taken to be in /opt/pbs/bin (--bin names another)\n"
+        "hpcdash: pbs's commands are assumed to be in /opt/pbs/bin (--bin changes it)\n"
         "hpcdash: this machine has no group no-such-group\n"
     )
     assert "/opt/pbs/bin/qsub" in done.text
@@ -94,7 +94,7 @@ def test_a_root_that_the_account_could_swap_for_a_link_is_refused(program: Progr
     home = tmp_path / "launcher"
     home.mkdir()
     shutil.chown(home, 65534)
-    assert f"{home} can be changed by others than root" in program(*words, f"{home}/launches").refused(2)
+    assert f"{home} can be changed by users other than root" in program(*words, f"{home}/launches").refused(2)
     (tmp_path / "link").symlink_to("/srv")
     assert f"{tmp_path}/link is a link" in program(*words, f"{tmp_path}/link/launches").refused(2)
 

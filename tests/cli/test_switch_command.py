@@ -57,7 +57,7 @@ def test_a_path_is_remembered_only_where_the_drop_was_done(program: Program, que
     assert program("save-switch", job, "--path", f"{queue.work}/SAVE").status == 0
     assert program("save-switch", job, "--forget").text == f"{job}  forgotten: {queue.work}/SAVE\n"
     assert unknown in program("save-switch", job, "--status").refused(2)
-    assert "no other option" in program("save-switch", job, "--forget", "--clear").refused(2)
+    assert "--forget cannot be combined" in program("save-switch", job, "--forget", "--clear").refused(2)
     queue.run("cancel", job)
 
 
@@ -65,7 +65,7 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(program: Program
     plain = queue.submit("sleep 300", "--job-name=plain")
     done = program("save-switch", plain, job)
     assert done.status == 1
-    refused = f"{plain}  refused: no save switch is named in the launch or the script of {plain}\n"
+    refused = f"{plain}  refused: no save switch is set in the launch or the script of {plain}\n"
     assert done.text == f"{refused}{job}  created {queue.work}/SAVE\n"
     # Taken away by a person: the program never looked.
     (queue.work / "SAVE").unlink()

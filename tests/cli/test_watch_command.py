@@ -62,7 +62,7 @@ def test_once_tells_writes_the_pulse_and_ends_well_whatever_it_finds(person: Pro
     assert SECRET not in first.text + first.stderr
     second = person("watch", "--once")
     assert (second.status, second.stderr) == (0, "")
-    assert "0 to tell" in second.text
+    assert "0 to send" in second.text
     assert json.loads(told.read_text())["alerts"][0]["rule"] == "is-running"
     lines = main_log.read_text().splitlines()
     assert lines[0] == "step 1"
@@ -80,7 +80,7 @@ def test_a_dry_run_says_who_would_be_told(person: Program) -> None:
         assert run.status == 0
         assert "would be sent: command /no/such/program" in run.text
         assert "raised critical" in run.text
-        assert "1 wrong, 1 to tell" in run.text
+        assert "1 alert, 1 to send" in run.text
         assert "PULSE: t is neither running nor pending" in run.text
     assert not (person.home / "log").exists()
     assert not Path(person.variables["HPCDASH_STATE"], "watch").exists()
@@ -125,7 +125,7 @@ def test_a_round_that_cannot_be_done_ends_with_1_and_says_why(person: Program) -
     with WatchFiles(Path(person.variables["HPCDASH_STATE"]), "local").alone():
         run = person("watch", "--once")
     assert (run.status, run.text) == (1, "")
-    assert "this round was not done: another hpcdash watch is already watching this cluster" in run.stderr
+    assert "this round failed: another hpcdash watch is already watching this cluster" in run.stderr
     Path(person.variables["HPCDASH_STATE"], "watch").rename(person.home / "elsewhere")
     Path(person.variables["HPCDASH_STATE"], "watch").touch()
     run = person("watch", "--once")
@@ -150,7 +150,7 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
     watched = asyncio.create_task(rounds.run(once=False))
     said = ""
     async with asyncio.timeout(60):
-        while said.count("here: 0 jobs") < 2 or said.count("torn: this round was not done") < 2:
+        while said.count("here: 0 jobs") < 2 or said.count("torn: this round failed") < 2:
             await asyncio.sleep(0.01)
             out, err = capsys.readouterr()
             said += out + err
@@ -214,13 +214,13 @@ def test_a_watch_that_tells_nobody_says_so(person: Program) -> None:
     configure(person, '[[watch.running]]\nname = "t"')
     run = person("watch", "--once")
     assert (run.status, "raised critical: no job t" in run.text) == (0, True)
-    assert "hpcdash: no alerts are sent. Name someone: [[watch.mail]]" in run.stderr
+    assert "hpcdash: no alerts are sent. Add a recipient: [[watch.mail]]" in run.stderr
     configure(person, '[[watch.running]]\nname = "t"\n[watch.terminal]')
     assert "[watch.terminal] rings in the foreground and in the dashboard alone" in person("watch", "--once").stderr
     configure(person, '[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl_env = "HOOK"')
     installed = person("cron", "--install", "--watch", "--every", "1d")
     assert installed.status == 0
-    assert "watch.webhook[0].url_env: HOOK must be in the environment the job starts with" in installed.stderr
+    assert "watch.webhook[0].url_env: HOOK must be set where the job starts" in installed.stderr
 
 
 def test_in_the_foreground_it_goes_on_until_interrupted(person: Program) -> None:
@@ -273,7 +273,7 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     again = person("cron", "--install", "--every", "1m")
     assert "not submitted again" in again.text
     assert "submits" not in again.stderr
-    assert "--yes does it without" in person("cron", "--remove", "--every", "1m").refused(2)
+    assert "Use --yes to skip" in person("cron", "--remove", "--every", "1m").refused(2)
     assert person("cron", "--status").text.startswith("hpcdash-1m: installed, ")
     # The only one there is need not be named.
     assert "/removed" in person("cron", "--remove", "--yes").text
@@ -288,14 +288,14 @@ def test_of_several_crons_one_has_to_be_named_to_be_removed(person: Program) -> 
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text("#!/bin/sh\n")
     refused = person("cron", "--remove", "--yes").refused(2)
-    assert "which one is it? There are hpcdash-1m, hpcdash-hourly" in refused
+    assert "several are installed: hpcdash-1m, hpcdash-hourly" in refused
     assert "/removed" in person("cron", "--remove", "--every", "1m", "--yes").text
     assert "hpcdash-hourly.sh to " in person("cron", "--remove", "--yes").text
 
 
 def test_cron_comes_no_more_often_than_a_minute(person: Program) -> None:
     for words in ((), ("--install", "--watch")):
-        assert "A minute is the shortest" in person("cron", *words, "--every", "1s").refused(2)
+        assert "The minimum is 1m" in person("cron", *words, "--every", "1s").refused(2)
     assert not (person.home / "hpcdash").exists()
     # One that was installed before can be taken out.
     assert person("cron", "--remove", "--every", "1s", "--yes").text.startswith("hpcdash-1s is neither installed in ")

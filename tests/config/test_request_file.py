@@ -232,6 +232,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
         ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" stands for nothing'),
         ('checkpoints = "$SCRATCH/c"', 2, "checkpoints", "no variable is filled in"),
+        ('checkpoints = "gs://bucket/c"', 2, "checkpoints", "expected a folder"),
         ('checkpoints = "~/c"', 2, "checkpoints", "write the whole path"),
         ('work_dir = "~/run"', 2, "work_dir", "write the whole path"),
         ('[environment]\n"1A" = "x"', 3, "environment.1A", "not a variable name"),

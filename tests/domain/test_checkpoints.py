@@ -72,9 +72,9 @@ def test_the_command_prints_the_golden_figures(command: Callable[..., Run]) -> N
     assert [line.split() for line in ended.text.splitlines()] == [
         ["saves", "720"],
         ["time", "lost", "8.00", "h"],
-        ["of", "all", "time", "0.37", "%"],
-        ["written", "a", "day", "18.40", "TB"],
-        ["all", "of", "them", "1656.00", "TB"],
+        ["share", "of", "time", "0.37", "%"],
+        ["written", "daily", "18.40", "TB"],
+        ["written", "total", "1656.00", "TB"],
     ]
 
 
@@ -90,7 +90,7 @@ def test_bare_numbers_are_hours_and_seconds_and_json_has_seconds(command: Callab
 def test_a_training_that_is_over_before_its_first_save_is_warned_of(command: Callable[..., Run]) -> None:
     ended = command("--days", "1", "--every", "3d", "--save", "40s")
     assert (ended.status, ended.text.split()[:2]) == (0, ["saves", "0"])
-    assert "--days 1 is over before the first save, --every 3d: nothing is saved" in ended.stderr
+    assert "--days 1 ends before the first save (--every 3d): nothing would be saved" in ended.stderr
 
 
 @pytest.mark.system
@@ -105,5 +105,5 @@ def test_what_is_left_out_is_named_with_an_example(command: Callable[..., Run]) 
     ended = command("--days", "90")
     assert (ended.status, ended.text) == (2, "")
     *_, said, example = ended.stderr.splitlines()
-    assert said.endswith("give --every and --save")
+    assert said.endswith("the estimate needs --every and --save")
     assert command(*example.split()[2:]).text.startswith("saves                720\n")

@@ -129,10 +129,10 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
     other = queue.submit("sleep 600")
     request = tmp_path / "array.toml"
     request.write_text('command = "true"\narray = "1-3"\n')
-    assert "is no allocation that waits for runs" in refused(
+    assert "is not an allocation that accepts runs" in refused(
         on_queue("submit", str(tmp_path / "first.sh"), "--in", other), 1
     )
-    assert "takes no part in a run" in on_queue("submit", str(request), "--in", job).refused(2)
+    assert "do not apply to a run" in on_queue("submit", str(request), "--in", job).refused(2)
 
     # Where others could plant runs none is taken, and none is handed over.
     spool = Path(runs_of(on_queue, job)[0]["stdout_path"]).parent.parent
@@ -228,7 +228,7 @@ async def test_without_keep_it_ends_with_the_command_that_made_it(queue: QueueLa
         screen.type("\x03")
         await screen.until("[y/N]", SECONDS)
         screen.type("n\r")
-        await screen.until("goes on", SECONDS)
+        await screen.until("continues", SECONDS)
         assert queue.job("1").state == "running"
         screen.type("\x03")
         await screen.until(lambda text: text.count("[y/N]") == 2, SECONDS)
@@ -266,7 +266,7 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
         await asyncio.to_thread(until, "the submission", began.exists)
         screen.process.send_signal(number)
         if number != signal.SIGHUP:
-            await screen.until("as soon as its submission is answered", SECONDS)
+            await screen.until("once its submission is answered", SECONDS)
         go.touch()
         assert await screen.ended(SECONDS) == 128 + number
     assert queue.ended("1", SECONDS).state == "cancelled"

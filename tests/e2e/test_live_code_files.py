@@ -92,7 +92,7 @@ def test_a_folder_is_sent_once_and_a_job_starts_in_it(over_ssh: Program, root: P
     ]
     assert (folder / "secrets.sh").stat().st_mode & 0o777 == 0o600
     again = over_ssh("submit", str(request), "--hold")
-    assert "kept there already" in sent(again)
+    assert "already on the cluster" in sent(again)
     assert len(list(root.glob(".code-*/*.tar.gz"))) == 1
     assert len(list(root.glob("code-*/code/-rf"))) == 2
     over_ssh("cancel", again.text.strip(), "--yes")

@@ -133,7 +133,7 @@ def test_what_is_added_cut_off_and_replaced_is_followed(over_ssh: Program, sleep
         status, out, err = run.ended()
     assert status == 130
     assert out == b"old 2\nnew 1\nhalf\n" + much + b"again\nanother file\n"
-    assert "was cut from" in err
+    assert "was truncated from" in err
     assert "Traceback" not in err
 
 
@@ -155,7 +155,7 @@ def test_of_an_array_some_of_which_waits_it_is_the_log_of_a_task_that_runs(lab: 
     wait_until("the first task's words", lambda: path.exists() and path.stat().st_size > 0, SECONDS)
     run = over_ssh("log", array)
     assert (run.status, run.stdout) == (0, b"task 4\n")
-    assert f"of array {array} this is task {array}_4" in run.stderr
+    assert f"showing {array}_4, the only task of array {array}" in run.stderr
 
 
 def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(lab: SlurmLab, over_ssh: Program) -> None:
@@ -212,7 +212,7 @@ def test_whoever_has_read_enough_ends_it_quietly(over_ssh: Program, sleeper: Wri
 def test_what_cannot_be_read_is_refused_with_words(lab: SlurmLab, over_ssh: Program) -> None:
     assert "999999" in over_ssh("log", "999999").refused(1)
     job_id = lab.submit("alice", "-J", "silent", "-o", "/dev/null")
-    assert "/dev/null: it goes to /dev/null: nothing is kept." in over_ssh("log", job_id).refused(1)
+    assert "/dev/null: output goes to /dev/null." in over_ssh("log", job_id).refused(1)
     assert over_ssh("log", job_id, "-f").refused(1)
 
 

@@ -110,7 +110,7 @@ def test_a_database_that_is_down_takes_only_history(clean_slurm: SlurmLab, over_
             assert [job["id"] for job in program.rows("jobs", "--all")] == [job_id]
             assert program("show", job_id).status == 0
             # Whether an unknown job ended is not known while its history cannot be asked.
-            assert "history cannot be asked" in program("show", "99999999").refused(1)
+            assert "history cannot be queried" in program("show", "99999999").refused(1)
     assert over_ssh("history").status == 0
 
 

@@ -108,7 +108,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     assert "files: 4 files" in done.stderr
     job_id = done.text.split()[-1]
     again = program("submit", "--dry-run", request)
-    assert "its package is there already" in again.stderr
+    assert "its package is already there" in again.stderr
     assert "PUT " not in again.text
 
     def failures() -> list[dict[str, str]]:
@@ -122,7 +122,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     assert failures() == [{"name": "shard-1", "why": "ValueError: shard 1 is broken"}]
     until("the log of a task", lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text)
     assert "shard 0 warns" in program("log", job_id, "--of", "shard-0", "--err").text
-    assert "no other log of this job is named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
+    assert "this job has no other log named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
     assert "non-terminal state" in program("delete", "--yes", job_id).text
     assert program("cancel", "--yes", job_id).status == 0
     ended(ray, program, job_id, "cancelled")
@@ -253,7 +253,7 @@ def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(ray: RayClu
     program.config.parent.mkdir(parents=True)
     program.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\ntoken_file = "~/token"\n')
     tpu = Program(program.home, ("--cluster", "tpu"))
-    assert "others can read the token" in tpu("jobs").refused(2)
+    assert "other users can read the token" in tpu("jobs").refused(2)
     token.chmod(0o600)
     assert tpu("jobs").status == 0
 

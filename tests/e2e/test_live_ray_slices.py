@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import secrets
+import shutil
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.e2e.test_podman import image_of
 from tests.support.program import Program, home_with
 from tests.support.ray_cluster import RayCluster, until, why_no_ray
 
@@ -109,7 +114,7 @@ def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_
     ray: RayCluster, program: Program, slice_a: list[int], tmp_path: Path
 ) -> None:
     waiting = submit(program, "true", 'num_slices = 2\ngrow_every = "1s"')
-    until_said(ray, waiting, "waiting for 2 slices of v4-16: 1 there; the cluster has 1 in all, after 0 min")
+    until_said(ray, waiting, "waiting for 2 slices of v4-16: 1 found so far; the cluster has 1 in all, after 0 min")
     # It does not keep the one that there is.
     job_id = submit(
         program,
@@ -133,12 +138,72 @@ def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_
     alive = {node["name"] for node in program.rows("nodes") if "slice-a=1" in node["features"]}
     assert {*row["node_list"].split(",")} <= alive
     words = Path(ray.variables["DOCKER_WORDS"]).read_text().splitlines()
-    [first] = {line for line in words if line.startswith("run") and "hpcdash-llm-0" in line}
+    name = f"hpcdash-llm-127.0.0.{slice_a[0] + 1}"
+    [first] = {line for line in words if line.startswith("run") and name in line}
     assert first.startswith("run --rm --privileged --shm-size=32gb --net=host --init -v /tmp:/tmp -v /data:/data -e ")
     # Its value would stand in the list of processes.
     assert " -e TOKEN " in first
     assert "hunter2" not in "\n".join(words)
-    assert words.index("rm -f hpcdash-llm-0") < words.index(first)
+    assert words.index(f"rm -f {name}") < words.index(first)
+
+
+@pytest.mark.long
+def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
+    ray: RayCluster, program: Program, slice_a: list[int], marker: str
+) -> None:
+    runtime = next(
+        (name for name in ("runc", "crun") if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")), ""
+    )
+    if shutil.which("podman") is None or shutil.which("catatonit") is None or not runtime or os.getuid():
+        pytest.skip("podman as root is not installed (apt-get install podman catatonit)")
+    # Outside /tmp, which a container has anyway.
+    folder = Path(tempfile.mkdtemp(prefix="hpcdash-pod-", dir="/var/tmp"))
+    image = "localhost/hpcdash-ray"
+    (folder / "containers.conf").write_text(
+        f'[engine]\nruntime = "{runtime}"\ncgroup_manager = "cgroupfs"\n'
+        f'[containers]\ninit_path = "{shutil.which("catatonit")}"\n'
+        # podman's own are above what a machine may allow.
+        'default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
+    )
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    )
+    settings = {"CONTAINERS_CONF": f"{folder}/containers.conf", "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf"}
+
+    def podman(*words: str, stdin: bytes = b"") -> str:
+        done = subprocess.run(
+            ["podman", *words], env={**os.environ, **settings}, input=stdin, capture_output=True, timeout=60, check=True
+        )
+        return done.stdout.decode()
+
+    try:
+        programs = ("sh", "bash", "sleep", "mkdir", "find", "sort", "head")
+        podman("import", "-c", "ENV IN_IMAGE=small", "-", image, stdin=image_of(*programs))
+        stale = f"hpcdash-pod-127.0.0.{slice_a[1] + 1}"
+        podman("create", "--name", stale, image, "sleep", "1")
+        (folder / "work").mkdir()
+        job_id = submit_text(
+            program,
+            f'name = "pod"\nslice = "v4-16"\nretries_failure = 0\n'
+            f'work_dir = "{folder}/work"\ncheckpoints = "{folder}/saved"\n'
+            f'command = "echo $IN_IMAGE >$RANK; >$HPCDASH_CHECKPOINTS/$RANK; exec sleep {marker}"\n'
+            f'[container]\nruntime = "podman"\nimage = "docker://{image}"\n'
+            f'[environment]\nCONTAINERS_CONF = "{settings["CONTAINERS_CONF"]}"\n'
+            f'CONTAINERS_STORAGE_CONF = "{settings["CONTAINERS_STORAGE_CONF"]}"\n',
+        )
+        until(
+            "both containers",
+            lambda: len(list((folder / "saved").glob("?"))) == 2 or ray.has_ended(job_id),
+            SECONDS,
+        )
+        assert not ray.has_ended(job_id), ray.log(job_id)
+        assert [(folder / "work" / rank).read_text() for rank in "01"] == ["small\n"] * 2
+        assert program("cancel", "--yes", job_id).status == 0
+        until("the containers to be removed", lambda: not podman("ps", "-aq"), 60)
+        until("what started them to end", lambda: not processes_with(marker), 30)
+    finally:
+        podman("rm", "-af")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
@@ -163,6 +228,7 @@ def test_cancelling_leaves_no_process_that_does_not_heed_signals(
     assert program("cancel", "--yes", job_id).status == 0
     assert ended(ray, program, job_id)[0] == "cancelled"
     until("all of it to end", lambda: not processes_with(marker), 60)
+    until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray), 60)
 
 
 def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
@@ -192,7 +258,8 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     slice_b = ray.add_slice("v4-16", "slice-b")
     job_id = submit(
         program,
-        f'echo "$WORLD_SIZE $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" >{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n'
+        f'echo "$WORLD_SIZE $MASTER_ADDR $PWD $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" '
+        f">{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n"
         f"mv {tmp_path}/.$HPCDASH_ATTEMPT-$RANK {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
         f"echo step $HPCDASH_ATTEMPT loss $((100 - HPCDASH_ATTEMPT))\n"
         f"while [ ! -e {tmp_path}/over ]; do sleep 0.2; done",
@@ -212,7 +279,7 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
         return found()
 
     first = begun(4, after=0)
-    assert sorted((tmp_path / f"{first}-{rank}").read_text().split()[1:] for rank in range(4)) == [
+    assert sorted((tmp_path / f"{first}-{rank}").read_text().split()[3:] for rank in range(4)) == [
         ["0", "2"],
         ["0", "2"],
         ["1", "2"],
@@ -236,6 +303,11 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     words = log(program, job_id)
     assert "preempted: slice-b, it goes on with more slices" in words
     assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
+    # The first worker is where the others look for it: a node's files are in a folder of its place.
+    for file in tmp_path.glob("[0-9]*-0"):
+        master, folder = file.read_text().split()[1:3]
+        place = Path(folder).relative_to(ray.folder).parts[0]
+        assert master == f"127.0.0.{int(place) + 1}"
     # What was written on the node that was lost is still there, and each worker's lines can be read alone.
     assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", f"attempt{first}.worker3").text
     assert f"step {first} loss {100 - first}\n" in program("log", job_id, "--of", "worker0").text
@@ -319,7 +391,7 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
         until("a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS, 300)
         jobs.append(submit(program, f"echo $HPCDASH_JOB_ID >>{tmp_path}/rank-$RANK; sleep 0.{marker}"))
         if number == MOST_DRIVERS:
-            until_said(ray, jobs[-1], "hpcdash: waiting for 1 slice of v4-16: 0 there; 0 of 1 free")
+            until_said(ray, jobs[-1], "hpcdash: waiting for 1 slice of v4-16: 0 found so far; 0 of 1 free")
             shares = _cpu_shares("slice_driver", 10.0)
     # Those that wait do nothing but wait.
     assert len(shares) >= MOST_DRIVERS - 2

@@ -269,7 +269,8 @@ def test_a_train_is_shown_in_a_line_and_a_table(program: Program, train: tuple[s
     array, last = train
     lines = program("chain", last).text.splitlines()
     assert lines[0].endswith("  1 running, 4 waiting")
-    assert lines[1].startswith("if each takes its limit, it ends by ")
+    assert lines[1].startswith("ends by ")
+    assert lines[1].endswith(" if each job runs to its time limit")
     assert [line.split()[0] for line in lines[3:]] == [f"{array}_1", f"{array}_[2-4%1]", last]
     assert lines[-1].split()[-2:] == ["after", array]
 

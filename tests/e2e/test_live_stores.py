@@ -162,7 +162,7 @@ async def test_a_job_that_nobody_remembers_is_gone_and_not_called_finished(small
         (row,) = table.to_pylist()
         assert (row["exit_code"], row["exit_signal"], row["name"]) == (None, None, "forgotten")
         assert "exit unknown" in row["reason"]
-        assert "history of jobs is not kept here" in row["reason"]
+        assert "this cluster keeps no job history" in row["reason"]
 
 
 def forget_everything(lab: SlurmLab) -> None:

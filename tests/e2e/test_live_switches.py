@@ -116,7 +116,7 @@ echo "kill switch: saved, ending"
         switch = program("kill-switch", job, "--status", "--format", "json").json["switches"][0]
         assert (switch["living"], switch["ended_since"], switch["ended_cleanly"]) == (0, 1, 1)
         assert isinstance(switch["dropped_here_seconds_ago"], int)
-        assert "no job that is known to name it runs or waits" in program("kill-switch", job, "--yes").refused(1)
+        assert "no running or pending job is known to use it" in program("kill-switch", job, "--yes").refused(1)
         assert not (run / "kill").exists()
     finally:
         slurm_lab.admin("scancel", "--quiet", job, check=False)
@@ -131,8 +131,10 @@ def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, 
 
 
 def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
-    assert "nothing is changed here" in program("--read-only", "save-switch", array).refused(2)
-    assert "nothing is changed here" in program("--read-only", "kill-switch", array, "--clear").refused(2)
+    assert "switch is refused: hpcdash is read-only" in program("--read-only", "save-switch", array).refused(2)
+    assert "switch is refused: hpcdash is read-only" in program("--read-only", "kill-switch", array, "--clear").refused(
+        2
+    )
     assert program("--read-only", "kill-switch", array, "--status").status == 0
     assert not (run / "SAVE").exists()
 

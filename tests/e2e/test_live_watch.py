@@ -72,5 +72,5 @@ def test_cron_with_the_watchdogs_where_hpcdash_is_not_installed_is_refused_and_s
     over_ssh: Program,
 ) -> None:
     said = over_ssh("cron", "--install", "--watch", "--every", "1d").refused(2)
-    assert "there is no hpcdash on" in said
+    assert "hpcdash is not installed on" in said
     assert "submits" not in said

@@ -326,7 +326,7 @@ async def test_what_follows_ends_with_its_signal_and_without_a_word(program: Pro
     script = "#!/bin/sh\nfor at in 1 2 3; do echo step $at: loss 2.$at; done\nexec sleep 300\n"
     (program.home / "job.sh").write_text(script)
     assert program("submit", "job.sh").status == 0
-    shown = {"log": "loss 2.3", "metrics": "step 3", "watch": "to tell"}[words[0]]
+    shown = {"log": "loss 2.3", "metrics": "step 3", "watch": "to send"}[words[0]]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         async with dashboard(program, *words) as screen:
             before = screen.attributes
@@ -360,7 +360,7 @@ async def test_a_submission_that_is_cut_off_is_unknown_in_the_journal(tmp_path: 
         assert await screen.ended() == 128 + number
         raw = (await screen.all_output()).decode()
     if number != signal.SIGHUP:
-        assert "submit job.sh: whether it was done is not known. hpcdash journal --settle tells." in raw
+        assert "submit job.sh: outcome unknown. Check with: hpcdash journal --settle" in raw
     (noted,) = program("journal", "--format", "json").json["actions"]
     assert noted["state"] == "unknown"
     assert not psutil.pid_exists(int(began.read_text()))

@@ -50,7 +50,7 @@ async def test_of_a_long_past_no_more_than_a_few_are_asked(tmp_path: Path) -> No
     found = await order(reader)
     assert len(lines_asked(transport)) == MOST_ASKED
     assert found == [str(100 + n) for n in range(40 - MOST_ASKED - 1, 40)]
-    assert [note.partition(":")[0] for note in reader.notes] == ["more may belong to it"]
+    assert [note.partition(":")[0] for note in reader.notes] == ["the chain may be longer"]
 
 
 async def test_a_job_seen_waiting_is_still_joined_after_it_began(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_job_seen_waiting_is_still_joined_after_it_began(tmp_path: Path)
     )
     reader = ChainReader(store_on(transport, tmp_path), "63")
     assert await order(reader) == ["62", "63"]
-    assert reader.notes == ("what left the queue is not known: no accounting answers",)
+    assert reader.notes == ("jobs that left the queue are missing: no accounting answers",)
     transport.recent = [job("62", name="train", state="COMPLETED"), job("63", name="train")]
     assert await order(reader) == ["62", "63"]
 

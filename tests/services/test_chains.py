@@ -145,7 +145,7 @@ async def test_what_the_journal_could_not_take_is_said(chain: Chain, tmp_path: P
     (tmp_path / "journal.jsonl").mkdir()
     [outcome] = await chain.submit(1)
     assert outcome.new_job == "91"
-    assert "not in the journal" in outcome.words
+    assert "not written to the journal" in outcome.words
 
 
 PBS = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"

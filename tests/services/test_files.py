@@ -70,11 +70,11 @@ def test_each_that_cannot_be_read_says_why_and_the_others_are_read(run: Run, tmp
         f"{tmp_path}/a/b": f"there is no folder {tmp_path}/a",
         f"{tmp_path}/file/x": f"{tmp_path}/file is not a folder",
         f"{tmp_path}/fifo": "it is not a regular file",
-        f"{tmp_path}/link": "it is a link to gone, which is not there",
+        f"{tmp_path}/link": "it is a link to gone, which does not exist",
         "/dev/zero": "it is not a regular file",
         "a\0b": "no file can have this path",
         "\ud800": "no file can have this path",
-        "": "it is not known where the file is",
+        "": "the path of the file is unknown",
         f"{tmp_path}/file": "",
     }
     chunks = run(files_query([FileRange(path, 0, 10) for path in problems]))

@@ -27,8 +27,10 @@ from hpcdash.services.watch.facts import (
 )
 from hpcdash.transport.http import HttpTransport
 from hpcdash.transport.local import LocalTransport
+from tests.support.person import Person
 from tests.support.sshd import Sshd, free_port
 from tests.transport.test_ssh_transport import transport_to
+from tests.transport.test_ssh_two_factor import ANSWERS, cluster_transport, two_hops
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
@@ -302,8 +304,34 @@ async def test_a_server_behind_a_login_node_is_asked_through_its_connection(
     sshd: Sshd, user: str, tmp_path: Path
 ) -> None:
     async with server(answering("200 OK", b"there")) as port, transport_to(sshd, user, tmp_path) as login:
-        transport = HttpTransport(f"http://127.0.0.1:{port}", connect=login.open_connection)
+        transport = HttpTransport(f"http://127.0.0.1:{port}", login=login)
         assert (await transport.run(("GET", "/a"))).stdout == b"200 5 -\nthere"
-        closed = HttpTransport(f"http://127.0.0.1:{free_port()}", connect=login.open_connection)
+        closed = HttpTransport(f"http://127.0.0.1:{free_port()}", login=login)
         with pytest.raises(ConnectionFailed, match="opens no connection"):
             await closed.run(("GET", "/a"))
+
+
+async def test_a_person_may_log_in_for_longer_than_a_request_may_take_and_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.transport.http._CONNECT_SECONDS", 2.0)
+    person = Person()
+    async with server(answering("200 OK", b"there")) as port, two_hops(tmp_path) as (_, cluster):
+        cluster.push_words = "Pushed a login request"
+        transport = HttpTransport(f"http://127.0.0.1:{port}", login=cluster_transport(tmp_path, person))
+        with pytest.raises(AuthenticationFailed):
+            await transport.connect()
+        assert transport.health.state == "failed"
+        person.answers = ANSWERS
+        connecting = asyncio.create_task(transport.connect(force=True))
+        await asyncio.wait({connecting}, timeout=2.5)
+        assert transport.health.state == "asking"
+        cluster.approved.set()
+        await connecting
+        assert transport.health.state == "connected"
+        assert "Pushed a login request" in transport.health.words
+        await transport.close()
+        assert transport.health.state == "idle"
+        connecting = asyncio.create_task(transport.run(("GET", "/a"), limit_seconds=2.0))
+        assert (await connecting).stdout == b"200 5 -\nthere"
+        await transport.close()

@@ -153,4 +153,4 @@ async def test_a_script_that_pbs_does_not_give_back_is_not_waited_for() -> None:
         # `qsub -- /bin/sleep 3000`: no file on the login node can be it.
         await point_at(pilot, "22.pbs01")
         await press(pilot, "b")
-        assert "PBS gives no script back" in screen_text(app)
+        assert "PBS does not return scripts" in screen_text(app)

@@ -13,7 +13,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.ray.jobs import JOBS_PATH, job_path
-from hpcdash.backends.ray.responses import read_responses, refusal
+from hpcdash.backends.ray.responses import decode, read_responses, refusal, table
 from hpcdash.backends.ray.slices import METADATA_KEY
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -52,9 +52,12 @@ def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     if not response.is_success:
         # The dashboard asks an agent for it, by a path that it does not quote.
         odd = "".join(letter for letter in _PATH_LETTERS if letter in job_id)
-        words = f"Ray finds no job to stop whose id has {odd}" if odd else refusal(response.body)
+        words = f"Ray cannot stop a job whose ID contains {odd}" if odd else refusal(response.body)
         return (Outcome(job_id, False, words),)
-    is_stopped = b'"stopped": false' not in response.body
+    try:
+        is_stopped = table(decode(answer, response)).get("stopped") is not False
+    except HpcdashError as error:
+        return (Outcome(job_id, None, error.message),)
     return (Outcome(job_id, is_stopped, "" if is_stopped else "it had ended already"),)
 
 
@@ -80,7 +83,7 @@ def submission(wanted: Submission) -> SubmitCommand:
         "options": wanted.options,
     }
     if given := [name for name, value in unavailable.items() if value]:
-        raise UsageError(f"{given[0]}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
+        raise UsageError(f"{given[0]}: Ray jobs have no such setting", "Leave it out, or submit to another cluster.")
     body = {"entrypoint": _entrypoint(wanted), "metadata": {"job_name": wanted.name}}
     return submit_command(body, wanted.name, wanted.mark, wanted.name)
 
@@ -111,13 +114,14 @@ def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -
     job_id = RAY_START + (mark.rpartition(":")[2] or secrets.token_hex(_ID_LETTERS // 2))
     content = json.dumps({**body, "submission_id": job_id}).encode()
     command = ActionCommand(
-        ("POST", JOBS_PATH),
+        # Ray ignores the query; the journal finds the job by it.
+        ("POST", f"{JOBS_PATH}?mark={mark}"),
         (target,),
         partial(_read_submission, name=target, job_id=job_id),
         content,
         shown=(f"POST {JOBS_PATH} submission_id={job_id}",),
     )
-    return SubmitCommand(command, (), "", name)
+    return SubmitCommand(command, (), mark, name)
 
 
 def _entrypoint(wanted: Submission) -> str:

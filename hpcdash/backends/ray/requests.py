@@ -20,7 +20,8 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.actions import submit_command
 from hpcdash.backends.ray.jobs import SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
-from hpcdash.backends.ray.slices import slice_type, types_among
+from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
+from hpcdash.backends.script.body import bound_folders
 from hpcdash.backends.script.call import (
     ARGS_NAME,
     CALLBACKS_NAME,
@@ -30,7 +31,7 @@ from hpcdash.backends.script.call import (
     call_names,
     call_python,
 )
-from hpcdash.backends.script.resume import resume_lines
+from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.demand import LintFinding, nearest
 from hpcdash.domain.offers import Offers
@@ -65,8 +66,8 @@ _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
-# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. That a slice is not there
-# the driver says itself, and more seldom than Ray's autoscaler.
+# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. The driver itself reports
+# a missing slice, less often than Ray's autoscaler.
 _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 python -m {_DRIVER}"
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
@@ -74,6 +75,8 @@ _REFUSED = (
     *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
     *("begin", "project", "cpus_per_gpu", "rank_variables", "rank_logs", "reservation", "share", "pool"),
 )
+# A run on slices takes whole machines.
+_NOT_WITH_SLICE = ("slots", "slot_type", "memory_bytes")
 WITHOUT_FIELDS = frozenset({"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"})
 _USUAL = Request()
 
@@ -133,9 +136,13 @@ def submitted_request(
     for name in _REFUSED:
         if getattr(request, name) != getattr(_USUAL, name):
             key = {"limit_seconds": "time"}.get(name, name)
-            raise UsageError(f"{key}: Ray's jobs have none", "Leave it out, or submit to another cluster.")
+            raise UsageError(f"{key}: Ray jobs have no such setting", "Leave it out, or submit to another cluster.")
     if request.launcher is not Launcher.PLAIN:
         raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
+    for name in _NOT_WITH_SLICE if request.slice else ():
+        if getattr(request, name) != getattr(_USUAL, name):
+            key = {"memory_bytes": "memory"}.get(name, name)
+            raise UsageError(f"{key}: a slice gives each worker a whole machine", "Leave it out, or leave out `slice`.")
     name = request.name or request.slice or "job"
     content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(request, name, mark)
     if request.job_library:
@@ -143,7 +150,7 @@ def submitted_request(
     if request.call is not None:
         content |= call_files(request.call)
     if taken := sorted(name for name in files if name.partition("/")[0] in {own.partition("/")[0] for own in content}):
-        raise UsageError(f"files: {taken[0]} is a name of hpcdash's own there", "Rename it, or leave it out.")
+        raise UsageError(f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out.")
     package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
     if len(package) > _MOST_PACKAGE_BYTES:
         raise UsageError(
@@ -185,10 +192,16 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     if heads is None:
         step = nearest(kind.name, types_among(queue.name for queue in offers.queues)) or "It has no other slice either."
         return (LintFinding("warning", "slice", f"the cluster has no {kind.name} now: the job waits for one", step),)
+    found = []
     if least > heads.nodes:
         there = f"the cluster has {counted(heads.nodes, 'slice')} of {kind.name} now"
-        return (LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"),)
-    return ()
+        found.append(LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"))
+    tpus, wanted = offers.queue("TPU"), _tpus(request, kind)
+    most = (tpus.gpus_per_node or 0) if tpus else 0
+    if wanted > most:
+        words = f"no node has {counted(wanted, 'TPU')} now, at most {most}: the job waits for one"
+        found.append(LintFinding("warning", "tpus_per_worker", words, f"Write tpus_per_worker = {most}."))
+    return tuple(found)
 
 
 def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
@@ -197,7 +210,7 @@ def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
     is_cpu = request.slot_type is SlotType.CPU
     largest = (cpus.cpus_per_node if cpus else 0) if is_cpu else (gpus.gpus_per_node if gpus else 0)
     found = []
-    if request.slot_type is not None and largest is not None and request.slots > largest:
+    if _asks_for_slots(request) and largest is not None and request.slots > largest:
         unit = "CPU" if is_cpu else "GPU"
         most = f", at most {largest}" if largest else ""
         words = f"no node has {counted(request.slots, unit)} now{most}: the job waits for one"
@@ -230,7 +243,7 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
         "head_resource": kind.head_resource,
         "workers": kind.workers,
         "num_slices": request.num_slices or (1,),
-        "tpus": kind.chips if request.tpus_per_worker is None else request.tpus_per_worker,
+        "tpus": _tpus(request, kind),
         "retries_preemption": _or(request.retries_preemption, _RETRIES_PREEMPTION),
         "retries_failure": _or(request.retries_failure, _RETRIES_FAILURE),
         "grow_after": _or(request.grow_after, _GROW_AFTER_SECONDS),
@@ -245,6 +258,10 @@ def _on_slices(request: Request, name: str, mark: str) -> tuple[dict[str, bytes]
     return {**_driver(), _REQUEST_NAME: text.encode()}, _ENTRYPOINT, {}, shown
 
 
+def _tpus(request: Request, kind: SliceType) -> int:
+    return _or(request.tpus_per_worker, kind.chips)
+
+
 def _container(request: Request, name: str) -> dict[str, Any] | None:
     """What the driver is told of a container: docker runs it, podman where that is asked for; raises UsageError."""
     container = request.container
@@ -257,11 +274,13 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
         )
     return {
         "program": "podman" if container.runtime is Runtime.PODMAN else "docker",
-        "image": container.image,
+        "image": container.image.removeprefix("docker://"),
         "pull": container.force_pull,
         # A path alone would be a volume of docker's own.
-        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in container.binds],
-        # docker takes few characters.
+        "binds": [bind if ":" in bind else f"{bind}:{bind}" for bind in (*container.binds, *bound_folders(request))],
+        # podman binds no folder that is not there.
+        "made": [path] if (path := fixed_part(request.checkpoints)).startswith("/") else [],
+        # docker allows few characters in names.
         "name": re.sub("[^a-zA-Z0-9_.-]", "-", f"hpcdash-{name}"),
     }
 
@@ -273,7 +292,7 @@ def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], st
     if request.num_slices:
         raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')
     kind = "entrypoint_num_cpus" if request.slot_type is SlotType.CPU else "entrypoint_num_gpus"
-    asked: dict[str, Any] = {} if request.slot_type is None else {kind: request.slots}
+    asked: dict[str, Any] = {kind: request.slots} if _asks_for_slots(request) else {}
     if request.memory_bytes is not None:
         asked["entrypoint_memory"] = request.memory_bytes
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in _environment(request).items())
@@ -282,6 +301,11 @@ def _plain(request: Request, name: str, mark: str) -> tuple[dict[str, bytes], st
     script = f"#!/bin/bash\n{library}{exports}{_script(request, mark)}"
     shown = f"#!/bin/bash\n{library}{''.join(f'export {key}=…' + chr(10) for key in _environment(request))}"
     return {_RUN_NAME: script.encode()}, f"bash {_RUN_NAME}", asked, shown + _script(request, mark)
+
+
+def _asks_for_slots(request: Request) -> bool:
+    """One slot of no type is what a request has that says nothing: that needs no GPU."""
+    return request.slot_type is not None or request.slots > 1
 
 
 def _environment(request: Request) -> dict[str, str]:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdash.backends.queries import Answer
+from hpcdash.domain.units import format_memory
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob, SchedulerRefused, UnreadableOutput, excerpt
 
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
@@ -116,6 +117,13 @@ def _message(body: bytes) -> str:
 
 def decode(answer: Answer, response: Response) -> Any:
     """The JSON of a body; raises UnreadableOutput."""
+    if answer.truncated:
+        raise UnreadableOutput(
+            f"the dashboard's answer is larger than the {format_memory(len(answer.stdout))} that are read of one",
+            "Delete jobs that have ended, or ask for one job: hpcdash job ID",
+            argv=answer.argv,
+            status=answer.status,
+        )
     body = response.body.decode("utf-8", "replace")
     try:
         return msgspec.json.decode(body)

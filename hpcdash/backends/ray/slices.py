@@ -1,7 +1,7 @@
 """TPU slices: how many workers a type has, and how a run on some of them stands.
 
-Source: Google's tables of TPU versions. v2 to v5p count TensorCores, two a chip and eight a worker; v5litepod and v6e
-count chips, up to eight on one worker and four on each of several.
+Source: Google's tables of TPU versions. v2 to v5p and v7x count TensorCores, two a chip and eight a worker; v5litepod
+and v6e count chips, up to eight on one worker and four on each of several.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from msgspec import Struct
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 
-_VERSIONS = ("v2", "v3", "v4", "v5p", "v5litepod", "v6e")
+_VERSIONS = ("v2", "v3", "v4", "v5p", "v5litepod", "v6e", "v7x")
 _TYPE = re.compile(rf"({'|'.join(_VERSIONS)})-([1-9][0-9]{{0,4}})")
 # Ray's resources call it as the Cloud's API does, people by its other name.
-_OTHER_NAMES = {"v5e": "v5litepod"}
+_OTHER_NAMES = {"v5e": "v5litepod", "7x": "v7x"}
 _PARTS = re.compile("(?:tpu)?[^a-z0-9]*([a-z0-9]{2,}?)[^a-z0-9]*([0-9]+)")
 _BY_CHIPS = ("v5litepod", "v6e")
 _CORES_A_WORKER = 8
@@ -61,7 +61,7 @@ def slice_type(name: str) -> SliceType:
 
 
 def _near(name: str) -> str:
-    """The type whose version is most like the name's, with its size; '' for a name that is like none."""
+    """The type whose version is most like the name's, with its size; '' if nothing is similar."""
     parts = _PARTS.fullmatch(name.lower()[:100])
     if parts is None:
         return ""
@@ -268,7 +268,7 @@ def task_rows(run: SliceRun, state: JobState, job_id: str, log: str | None) -> l
 def part_pattern(part: str) -> str:
     """A regular expression of how the lines of a part begin in the log of a driver; '' for what is no part.
 
-    What it matches is left out of the line: the label, where it says nothing more.
+    The match (the label) is cut from the line.
     """
     found = _PART.fullmatch(part)
     if found is None:

@@ -382,7 +382,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
             what = request.launcher if environment.has_pyxis else environment.scheduler
             raise UsageError(f"container.runtime: pyxis is srun's, not {what}'s", "Write apptainer, podman or enroot.")
-        options, notes = pyxis_options(container, _folders(request, place), plain, request.work_dir)
+        options, notes = pyxis_options(container, bound_folders(request, place.folder), plain, request.work_dir)
         given = {name: value for name, value in variables.items() if value}
         inside = _text("in_container", up, "What starts it in the container:")
         start_it = (Word("sh"), Word("-c"), Word('"$in_container"', is_shell=True), Word("sh"), Word("bash"))
@@ -393,7 +393,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
         slot_type=slot_type,
         environment={**variables, **{name: "" for name in inherited if name not in variables}},
-        binds=_folders(request, place),
+        binds=bound_folders(request, place.folder),
         scheduler_variables=environment.own,
         image_root=request.site.image_root,
         login=place.login,
@@ -556,7 +556,7 @@ def _switches(request: Request) -> dict[str, str]:
     }
 
 
-def _folders(request: Request, place: Place) -> tuple[str, ...]:
+def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
     """What a container has to see besides what its runtime shows it."""
     others = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
     others.append(fixed_part(request.checkpoints))
@@ -564,7 +564,7 @@ def _folders(request: Request, place: Place) -> tuple[str, ...]:
     # Neither side of SOURCE:TARGET is bound again: the user chose it.
     bound = {path for bind in (request.container.binds if request.container else ()) for path in bind.split(":")[:2]}
     wanted = dict.fromkeys(
-        path for path in (request.work_dir, place.folder, *others) if path.startswith("/") and path not in bound
+        path for path in (request.work_dir, launch_folder, *others) if path.startswith("/") and path not in bound
     )
     if request.container and request.container.runtime is Runtime.ENROOT and re.search(r"\s", request.work_dir):
         raise UsageError(

@@ -96,8 +96,8 @@ class QueryRunner:
         wait = self._cluster.budget.wait_seconds(times=times)
         if wait > 0:
             raise RateLimited(
-                f"our own ceiling of {self._cluster.budget.ceiling} commands a minute is reached",
-                f"asked again in {wait:.0f} s; poll.commands_per_minute in the configuration sets the ceiling",
+                f"hpcdash's limit of {self._cluster.budget.ceiling} commands per minute is reached",
+                f"Retrying in {wait:.0f} s. Set the limit with poll.commands_per_minute in the configuration.",
             )
         self._cluster.budget.spend()
         try:

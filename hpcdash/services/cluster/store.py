@@ -492,10 +492,10 @@ class ClusterStore:
         except NoSuchJob as error:
             # Nothing went wrong that a command and its status would tell of.
             raise NoSuchJob(
-                f"job {job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+                f"job {job_id} was not found in the queue or in its history", "Check the job ID and the cluster."
             ) from error
         except HpcdashError as error:
-            not_in_queue.next_step = f"It may have ended; its history cannot be asked: {error.message}."
+            not_in_queue.next_step = f"It may have ended, but its history cannot be queried: {error.message}."
             raise not_in_queue from error
         return self.backend.detail.join(row_of(parsed.table, job_id), native)
 

@@ -97,13 +97,13 @@ async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, A
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
     owner, me = str(row["user"] or ""), store.probe.user if store.probe is not None else ""
     if owner and me and owner != me:
-        raise UsageError(f"job {shown} is {visible(owner)}'s: only its owner gets inside (you are {me})")
+        raise UsageError(f"job {shown} is {visible(owner)}'s: only its owner can get inside (you are {me})")
     if (row["_tasks"] or 1) > 1:
         raise UsageError(f"{shown} is an array", f"Name one of its tasks: {shown}_1")
     if row["state"] in WAITING:
-        raise UsageError(f"job {shown} is not running yet ({row['state']})", f"hpcdash show {shown} says why it waits.")
+        raise UsageError(f"job {shown} is not running yet ({row['state']})", f"See why it waits: hpcdash show {shown}")
     if row["state"] not in ACTIVE:
-        raise UsageError(f"job {shown} has ended ({row['state']})", f"hpcdash log {shown} shows its log.")
+        raise UsageError(f"job {shown} has ended ({row['state']})", f"See its log: hpcdash log {shown}")
     return row
 
 
@@ -133,7 +133,7 @@ async def run_noted(
             job_ids=(job_id,),
             commands=((command.title,) if command.title else command.argv[:1],),
         )
-    outcome = Outcome(job_id, None, "its end was not seen")
+    outcome = Outcome(job_id, None, "exit unknown")
     try:
         answer = await run_inside(store, row, command)
         outcome = Outcome(job_id, not answer.has_failed, summary(answer))
@@ -161,7 +161,7 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
     words = excerpt(answer.stderr)
     silent = [NodeOutput(node, problem=_silence(node, words)) for node in step.nodes if node not in heard]
     skipped = [NodeOutput(node, problem="not asked: too many nodes for ssh") for node in step.skipped]
-    cut = "cut off: it had not ended in time"
+    cut = "cut off at the time limit"
     outputs = [
         replace(one, problem=cut) if one.status is None and not one.problem else one for one in frames.outputs.values()
     ]

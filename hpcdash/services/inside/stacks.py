@@ -89,7 +89,7 @@ def format_stack_places(places: Sequence[StackPlace]) -> list[str]:
     lines = [f"{len(one.who)} of {total} in {visible(one.frame)}: {_format_who(one.who)}" for one in places]
     if len(places) > 1:
         few = places[-1].who
-        lines.append(f"not all stand alike: look at {_format_who(few)} first")
+        lines.append(f"stacks differ: look at {_format_who(few)} first")
     return lines
 
 

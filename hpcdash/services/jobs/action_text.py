@@ -35,18 +35,18 @@ _DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
 SIGNALS: dict[str, str] = {
-    "USR1": "many trainings save a checkpoint; others end by it",
-    "USR2": "as USR1, for another purpose",
-    "TERM": "asks to end; what a cancel sends first",
-    "INT": "as ctrl+c: KeyboardInterrupt in Python",
-    "HUP": "reads its configuration again, or ends",
-    "CONT": "goes on after STOP",
-    "STOP": "halts where it is; the time limit runs on",
+    "USR1": "many trainings save a checkpoint; other programs end",
+    "USR2": "like USR1, for another purpose",
+    "TERM": "asks it to end; a cancel sends it first",
+    "INT": "like ctrl+c: KeyboardInterrupt in Python",
+    "HUP": "reloads its configuration, or ends",
+    "CONT": "continues after STOP",
+    "STOP": "pauses it; the time limit keeps running",
     "KILL": "ends at once: nothing is saved",
 }
 RECIPIENTS: dict[str, tuple[str, str]] = {
-    "": ("job steps", "what srun started; what the script runs gets nothing"),
-    "batch": ("batch script", "its shell alone; without a trap it ends, with the job"),
+    "": ("job steps", "what srun started, not what the script itself runs"),
+    "batch": ("batch script", "its shell only; without a trap it ends, and the job with it"),
     "full": ("both", "script and steps; a script without a trap ends the job"),
 }
 # Where a signal is for all of a job.

@@ -166,14 +166,14 @@ class Actions:
                 names={job_id: one.job_name for one in plan.commands if one.job_name for job_id in one.job_ids},
             )
         except JournalUnwritable as error:
-            return "", f"this is not in the journal: {error.message}"
+            return "", f"not written to the journal: {error.message}"
         return action_id, ""
 
     def _note_after(self, action_id: str, outcomes: Sequence[Outcome]) -> str:
         try:
             self.journal.after(action_id, outcomes)
         except JournalUnwritable as error:
-            return f"how it ended is not in the journal: {error.message}"
+            return f"the result was not written to the journal: {error.message}"
         return ""
 
 
@@ -224,7 +224,7 @@ class _Run:
             except (UnreachableError, CommandTimedOut) as error:
                 self._learn(self._lost(command, f" ({error.message})"))
                 self._sent = None
-                self._not_run(self._plan.commands[position + 1 :], "the one before it got no answer")
+                self._not_run(self._plan.commands[position + 1 :], "the command before it got no answer")
                 return
             except HpcdashError as error:
                 self._sent = None
@@ -282,7 +282,7 @@ class _Run:
             position = next(at for at, one in enumerate(self._plan.commands) if one is command)
             later = {job_id for one in self._plan.commands[position + 1 :] for job_id in one.job_ids}
         return [
-            Outcome(job_id, False, f"{NEVER_ARRIVED}: what comes before it got no answer{why}")
+            Outcome(job_id, False, f"{NEVER_ARRIVED}: the command before it got no answer{why}")
             if job_id in later
             else Outcome(job_id, None, f"{ANSWER_LOST}{why}")
             for job_id in command.job_ids

@@ -55,8 +55,8 @@ async def plan_shell(
     made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))
     if made is None:
         raise UsageError(
-            f"{store.backend.title} does not say where job {visible(job_id)} runs, or has no way onto its nodes",
-            "Where the site lets you onto them: ssh NODE",
+            f"{store.backend.title} does not report where job {visible(job_id)} runs, or gives no access to its nodes",
+            "If the site allows it: ssh NODE",
         )
     transport = store.transport if not made.host else ThroughNode(store.transport, made.host)
     where = f" on {visible(chosen)}" if chosen else ""

@@ -31,7 +31,7 @@ _END_BYTES = 128 * 1024
 _HEAD_BYTES = 1 << 20
 _MOST_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0
-_NOT_KNOWN = "where its log is, is not known"
+_NOT_KNOWN = "its log path is unknown"
 
 # $1 path, $2 text. Nothing where the file is not there yet. [ -f ] first: opening a FIFO would wait for its writer.
 _UP_SCRIPT = f"""
@@ -72,7 +72,7 @@ async def fetch_failure(store: ClusterStore, detail: JobDetail, row: Row, *, deb
     if files.stdout is None and files.stderr is None:
         return JobFailure(problem=_NOT_KNOWN)
     if files.host:
-        return JobFailure(problem=f"its log is on {files.host} still")
+        return JobFailure(problem=f"its log is still on {files.host}")
     containers = await containers_of(store, detail, row)
     up = await fetch_up(store, files) if containers else None
     ends = await store.ask(ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES))

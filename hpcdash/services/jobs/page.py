@@ -199,7 +199,7 @@ def _usage(picture: JobPicture) -> list[Entry]:
     row, usage = picture.row, picture.usage
     assert row is not None
     if picture.is_whole_array:
-        return [Entry(value="what each task uses is on its own page", is_dim=True)] if row["started_at"] else []
+        return [Entry(value="each task's usage is on its own page", is_dim=True)] if row["started_at"] else []
     if usage is None:
         return _remarks(picture, Part.USAGE)
     label = "used" if row["state"] in ENDED else "uses"
@@ -353,7 +353,7 @@ def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
     ]
     pieces: list[tuple[str, str]] = [(branch.name, ""), ("  ", "")] if branch.name else []
     if not states and branch.job_id:
-        states = [("not known any more", "unknown")]
+        states = [("no longer known", "unknown")]
     for at, (words, state) in enumerate(states):
         pieces += [(", ", "")] * (at > 0) + [(words.strip(), state)]
     pieces += [("  ", "")] * bool(pieces) + [(branch.words, "")]

@@ -60,14 +60,14 @@ async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tup
     try:
         found = await missing_paths(store, [WantedPath("", path, PathKind.CLEARED, is_needed=False) for path in paths])
     except HpcdashError as error:
-        return tuple(f"whether the kill switch {path} is set is not known: {error.message}" for path in paths)
+        return tuple(f"cannot tell whether the kill switch {path} is set: {error.message}" for path in paths)
     return tuple(_dropped(path, facts.switches[path]) for path in paths if dropped_finding(path) in found)
 
 
 def _dropped(path: str, rows: Sequence[Row]) -> str:
     ends = "the job ends" if count_jobs(rows) == 1 else "the jobs end"
     clears = shlex.join(("hpcdash", "kill-switch", _unit(rows[0]), "--clear"))
-    return f"the kill switch {path} is there: {ends} at once. Clear it first: {clears}"
+    return f"the kill switch {path} is set: {ends} at once. Clear it first: {clears}"
 
 
 def _unit(row: Row) -> str:

@@ -53,7 +53,7 @@ def row_of(table: pa.Table, job_id: str) -> pa.Table:
     """The row of a job, of the array's row that holds its tasks, or the first; raises NoSuchJob where there is none."""
     if not table.num_rows:
         raise NoSuchJob(
-            f"job {job_id} was not found in the queue or in its history", "Is the number right, and the cluster?"
+            f"job {job_id} was not found in the queue or in its history", "Check the job ID and the cluster."
         )
     position = pc.index(table["id"], pa.scalar(job_id, table["id"].type)).as_py()
     return table.slice(position if position >= 0 else _holding_row(table, job_id), 1)

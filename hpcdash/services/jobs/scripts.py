@@ -71,15 +71,15 @@ async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | 
         if found is not None:
             return _from_submitted(found)
     obstacle = SchedulerRefused(
-        f"{store.backend.title} gives no script back, not even to a job's owner",
-        "The scripts of jobs that are submitted from here are kept here.",
+        f"{store.backend.title} does not return scripts, not even to a job's owner",
+        "hpcdash keeps only the scripts of jobs you submit with it.",
     )
     return await _submitted_file(store, job_id, detail, obstacle)
 
 
 def _from_submitted(found: KeptScript) -> Script:
     return Script(
-        found.script.decode("utf-8", "surrogateescape"), f"kept here when it was submitted, {format_utc(found.kept_at)}"
+        found.script.decode("utf-8", "surrogateescape"), f"saved by hpcdash at submission, {format_utc(found.kept_at)}"
     )
 
 
@@ -99,7 +99,7 @@ async def keep_submitted(
                 now = store.clock.now()
                 await asyncio.to_thread(store.scripts.keep, store.name, outcome.new_job, command.stdin, now)
             except OSError as error:
-                words = f"{outcome.words}; its script could not be kept here: {error.strerror}"
+                words = f"{outcome.words}; its script could not be saved: {error.strerror}"
                 outcome = replace(outcome, words=words)
         told.append(outcome)
     return tuple(told)

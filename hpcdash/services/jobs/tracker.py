@@ -35,8 +35,8 @@ _TRIES = 3
 # While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
 _MOST_POLLS_LEFT_OUT = 20
 LOOKING_UP = "left the queue; how it ended is being looked up"
-EXIT_UNKNOWN = "exit unknown: it left the queue, and not found in the queue or in accounting"
-NO_HISTORY = "exit unknown: it left the queue, and the history of jobs is not kept here"
+EXIT_UNKNOWN = "exit unknown: not found in the queue or in accounting"
+NO_HISTORY = "exit unknown: it left the queue, and this cluster keeps no job history"
 Row = dict[str, Any]
 _ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
 

@@ -73,7 +73,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
         if not isinstance(answer, BaseException):
             tables.append(answer.table)
         elif answer is past and isinstance(answer, AccountingUnavailable):
-            problem = f"only what the queue still knows: {answer.message}"
+            problem = f"only tasks still in the queue: {answer.message}"
         elif not isinstance(answer, NoSuchJob):
             raise answer
     if not any(table.num_rows for table in tables):
@@ -212,7 +212,7 @@ class TriageReader:
         except HpcdashError as error:
             return [f"the logs were not read: {error.message}"]
         left = len(rows) - len(files)
-        return [f"{left} logs were not read: each task's path would have to be asked for"] if left else []
+        return [f"{left} logs were not read: hpcdash would have to query each task's path"] if left else []
 
     async def _located(self, rows: Sequence[Row]) -> list[tuple[Row, LogFiles]]:
         found = []
@@ -225,7 +225,7 @@ class TriageReader:
 
     def _keep(self, portion: Sequence[tuple[Row, LogFiles]], ends: Sequence[LogEnd]) -> None:
         for (row, place), end in zip(portion, ends, strict=True):
-            problem = "where its log is, is not known" if place.stdout is None else end.problem
+            problem = "its log path is unknown" if place.stdout is None else end.problem
             line = None if problem else last_meaningful(end.lines)
             self._lines[(row["id"], row["ends_at"])] = (line, problem)
         _read.setdefault(self.store, {}).update(self._lines)

@@ -16,7 +16,7 @@ _LONGEST_LINE_BYTES = 2000
 _PROBLEMS: dict[Obstacle | None, str] = {
     Obstacle.CLOSED: "no permission to read its log",
     Obstacle.SPECIAL: "its log is not a regular file",
-    Obstacle.MISSING: "its log is not there",
+    Obstacle.MISSING: "its log does not exist",
 }
 
 

@@ -170,7 +170,7 @@ class LogFile:
     async def _count_read(self, offset: int) -> int:
         """The newlines before `offset`, where they can only be read."""
         if offset > _SCAN_BYTES:
-            raise CommandTimedOut("The lines are too many to be read for counting them.")
+            raise CommandTimedOut("There are too many lines to count.")
         return (await self.read(0, offset)).content.count(b"\n")
 
     async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> CommandResult | None:
@@ -267,7 +267,7 @@ def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     header, _, content = answer.stdout.partition(b"\n")
     look = parse_stat(header.rpartition(b" ")[0])
     if not look.is_there:
-        problem = reader_problem(answer) if answer.status else "its account answers with something else"
+        problem = reader_problem(answer) if answer.status else "unexpected answer from its account"
         obstacle = Obstacle.MISSING if answer.status == NOTHING_THERE else None
         return Chunk(FileStat(problem=problem, obstacle=obstacle), begin or 0, b"")
     start = max(0, look.size - length) if begin is None else begin

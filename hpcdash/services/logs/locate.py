@@ -58,7 +58,7 @@ def find_other_log(logs: Sequence[OtherLog], wanted: str) -> OtherLog:
     if not logs:
         raise UsageError("this job has no logs besides its stdout and stderr")
     some = ", ".join(visible(log.name) for log in (named or logs)[:_MOST_NAMED])
-    why = f"{len(named)} logs match" if named else "no other log of this job is named"
+    why = f"{len(named)} logs match" if named else "this job has no other log named"
     raise UsageError(f"{why} {visible(wanted)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}", _HOW_LISTED)
 
 

@@ -61,9 +61,8 @@ def eta_of(
     useful = task_limit_seconds - repeated_seconds
     if useful <= 0:
         cost, limit = format_span(repeated_seconds), format_span(task_limit_seconds)
-        words = (
-            f"{against}: no further {'task' if is_array else 'job'} gets there, steps again take {cost} of its {limit}"
-        )
+        unit = "task" if is_array else "job"
+        words = f"{against}: no further {unit} gets there: repeated steps take {cost} of its {limit}"
         return Eta(steps_left, nan, left, -1, words)
     tasks = ceil((work - left) / useful)
     plural = "s" if tasks > 1 else ""

@@ -107,7 +107,7 @@ async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
     tasks = await fetch_tasks(store, array_id)
     found = [row["id"] for row in (*tasks.living, *tasks.ended) if row["array_task"] == task and row["_tasks"] == 1]
     if not found:
-        raise NoSuchJob(f"no task {task} of array {tasks.array_id} has begun", "It may still wait.")
+        raise NoSuchJob(f"no task {task} of array {tasks.array_id} has begun", "It may still be pending.")
     return str(found[0])
 
 
@@ -124,7 +124,7 @@ async def _of_tasks(store: ClusterStore, tasks: Tasks, row: Row, named: NamedMet
         begun = begun[-MOST_TASKS:]
     found = await _files_of_tasks(store, begun)
     if len(found) < len(begun):
-        problem = f"{len(begun) - len(found)} tasks' logs are not read: each one's path would have to be asked for"
+        problem = f"{len(begun) - len(found)} tasks' logs were not read: hpcdash would have to query each path"
     read = [one for one in begun if one["id"] in found]
     own, unknown = await named.find(read) if named is not None else ({}, "")
     problem = problem or unknown
@@ -188,7 +188,7 @@ def _from_work_dir(file: str, row: Row) -> str:
 
 def _without_path(files: LogFiles) -> str:
     is_known = files.stdout is not None or files.stderr is not None
-    return "" if is_known else files.note or "it is not known where it writes"
+    return "" if is_known else files.note or "its log path is unknown"
 
 
 class NamedMetricsFiles:
@@ -250,7 +250,7 @@ class NamedMetricsFiles:
         try:
             detail = detail or await self._store.fetch_detail(job_id)
             if path := _path_in_environment(detail):
-                return "what the scheduler tells of its environment", path
+                return "the environment the scheduler reports", path
             script = await fetch_script(self._store, job_id, detail=detail)
         except (UnreachableError, CommandTimedOut):
             raise

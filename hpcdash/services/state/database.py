@@ -185,8 +185,8 @@ class StateDatabase:
         if version > SCHEMA_VERSION:
             words = f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes {SCHEMA_VERSION})"
             if is_write:
-                raise StateUnusable(f"{words} and is only read", "Use that version, or set HPCDASH_STATE.")
-            _notice(f"{words}: it is only read")
+                raise StateUnusable(f"{words}: opened read-only", "Use that version, or set HPCDASH_STATE.")
+            _notice(f"{words}: opened read-only")
         elif version < SCHEMA_VERSION or old_files(self.path.parent):
             try:
                 self._migrate(connection)
@@ -247,11 +247,11 @@ class StateDatabase:
     def _run_without_locks(self, work: Callable[[sqlite3.Connection], _T], *, is_write: bool) -> _T:
         import sqlite3
 
-        words = f"{self.path} is not written: its file system has no locks"
+        words = f"{self.path} is read-only: its file system has no locks"
         step = "HPCDASH_STATE names a folder on another one, such as a local disk."
         if is_write:
             raise StateUnusable(words, step)
-        _notice(f"{words}, so that it is only read. {step}")
+        _notice(f"{words}, so it is read-only. {step}")
         uri = self._uri("mode=ro&immutable=1")
         try:
             with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
@@ -287,10 +287,10 @@ class StateDatabase:
             except OSError as error:
                 raise StateUnusable(
                     f"{path} is damaged, and cannot be renamed: {error.strerror}",
-                    "Move it away; hpcdash then begins a new one.",
+                    "Move it away; hpcdash then creates a new one.",
                 ) from error
         _notice(
-            f"{self.path} was damaged: it is renamed to {aside.name}, and a new one begins without earlier launches, "
+            f"{self.path} was damaged: it was renamed to {aside.name}, and a new one starts without earlier launches, "
             "recent submissions, named switches and alerts"
         )
 
@@ -308,7 +308,7 @@ class StateDatabase:
         elif code & 0xFF == sqlite3.SQLITE_BUSY:
             reason, step = "another program has locked it", "Try again."
         elif code & 0xFF == sqlite3.SQLITE_IOERR:
-            reason, step = str(error), f"Is the disk full, or a quota used up? {step}"
+            reason, step = str(error), f"Check free space and quota. {step}"
         else:
             reason = str(error)
         return StateUnusable(f"{self.path} cannot be {'written' if is_write else 'read'}: {reason}", step)

@@ -203,7 +203,7 @@ def _content(path: Path) -> tuple[bytes, int | None]:
         return b"", None
     except OSError as error:
         raise JournalUnreadable(
-            f"the journal {path} cannot be read: {error.strerror or error}", "Whose file is it?"
+            f"the journal {path} cannot be read: {error.strerror or error}", "Check its owner and permissions."
         ) from error
 
 

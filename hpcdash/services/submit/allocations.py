@@ -144,8 +144,8 @@ def allocation_of(row: Mapping[str, Any]) -> Allocation:
 
 def _no_allocation(job_id: str, words: str = "") -> UsageError:
     return UsageError(
-        f"job {visible(job_id)} is no allocation that waits for runs{f': {words}' if words else ''}",
-        "hpcdash alloc makes one; hpcdash alloc --list lists yours.",
+        f"job {visible(job_id)} is not an allocation that accepts runs{f': {words}' if words else ''}",
+        "Create one with hpcdash alloc; hpcdash alloc --list lists yours.",
     )
 
 
@@ -207,8 +207,8 @@ def plan_hand_over(
     """
     if not allocation.is_open:
         raise UsageError(
-            f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): nothing is run in it any more",
-            "hpcdash alloc makes another.",
+            f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): it accepts no more runs",
+            "Create another with hpcdash alloc.",
         )
     assert RUN_SCRIPT in staged.contents
 

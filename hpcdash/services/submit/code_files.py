@@ -148,7 +148,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             if known is not None and known.path != one.path:
                 raise UsageError(
                     f"files: {_shown(one.name)} is there twice: {_shown(known.path)} and {_shown(one.path)}",
-                    "Name folders whose files have names of their own.",
+                    "Name folders whose file names do not clash.",
                 )
             total += 0 if known else one.size
             found[one.name] = one
@@ -218,7 +218,7 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
         try:
             name = one.name.decode()
         except UnicodeDecodeError:
-            raise UsageError(f"files: {_shown(one.name)} is no UTF-8", "Rename it, or leave it out.") from None
+            raise UsageError(f"files: {_shown(one.name)} is not UTF-8", "Rename it, or leave it out.") from None
         try:
             number = os.open(wanted.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(number, "rb") as stream:
@@ -230,7 +230,7 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
 
 def _unreadable(one: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
     reason = getattr(error, "strerror", None) or "it changed while it was read"
-    return UsageError(f"files: {_shown(one.path)} cannot be read: {reason}", "Mend it, or leave it out.")
+    return UsageError(f"files: {_shown(one.path)} cannot be read: {reason}", "Fix it, or leave it out.")
 
 
 def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
@@ -259,7 +259,7 @@ def _looked_at(path: bytes, top: bytes) -> CodeFile | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UsageError(f"files: {_shown(path)}: {error.strerror}", "Mend it, or leave it out.") from error
+        raise UsageError(f"files: {_shown(path)}: {error.strerror}", "Fix it, or leave it out.") from error
     folder = os.path.dirname(path)
     if folder != top and os.path.realpath(folder) != os.path.join(os.path.realpath(top), os.path.relpath(folder, top)):
         return None
@@ -285,7 +285,7 @@ def _is_folder(path: Path) -> bool:
 def _listed(path: Path, name: str) -> Iterator[bytes]:
     """Paths of the files in it, or its own; of those that git ignores none."""
     if not os.path.lexists(path):
-        raise UsageError(f"files: {visible(name)} is not there: {visible(str(path))}", "Is the path right?")
+        raise UsageError(f"files: {visible(name)} is not there: {visible(str(path))}", "Check the path.")
     if not _is_folder(path):
         yield os.fsencode(path)
         return
@@ -317,7 +317,7 @@ def _git_files(folder: Path) -> list[bytes]:
             f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s", "Name less."
         ) from None
     except OSError as error:
-        raise UsageError(f"files: git cannot list {visible(str(folder))}: {error}", "Mend that first.") from error
+        raise UsageError(f"files: git cannot list {visible(str(folder))}: {error}", "Fix that first.") from error
 
 
 def git_environment() -> dict[str, str]:
@@ -338,7 +338,7 @@ def git(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Co
 def _names(ended: subprocess.CompletedProcess[bytes], folder: Path) -> list[bytes]:
     if ended.returncode != 0:
         raise UsageError(
-            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}", "Mend that first."
+            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}", "Fix that first."
         )
     return [name for name in ended.stdout.split(b"\0") if name]
 
@@ -397,7 +397,7 @@ def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: 
     size = len(packed.archive)
     first = "" if arrived is None else str(arrived if arrived < size else 0)
     content = b"" if arrived is None else packed.archive[int(first) :]
-    sent = "kept there already" if arrived is None else f"{format_memory(len(content))} packed"
+    sent = "already on the cluster" if arrived is None else f"{format_memory(len(content))} packed"
     files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
     shown = ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}")
     argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first)

@@ -141,7 +141,7 @@ class LaunchService:
     def __init__(self, session: ClusterSession) -> None:
         launches = session.launches
         if launches is None or launches.state_folder is None:
-            raise UsageError("requests are not launched here", "Name a cluster: --cluster NAME or --ssh HOST")
+            raise UsageError("no cluster given to launch requests on", "Name a cluster: --cluster NAME or --ssh HOST")
         self._session = session
         self._store = session.store
         self._launches: Launches = launches
@@ -273,7 +273,7 @@ class LaunchService:
                     # Another server has the same state.
                     found = await asyncio.to_thread(self._served.of_key, client, key or "")
                     if found is None:
-                        raise HpcdashError("another server has taken this key just now", "Send it again.")
+                        raise HpcdashError("another server has just used this key", "Send it again.")
                     return _same(found, digest)
                 report = await self._session.actions.run(planned.plan)
                 outcome = (await reconcile(self._store, planned, report))[-1]
@@ -448,7 +448,8 @@ class LaunchService:
         """Cancel its job, as its account. Raises UsageError where that cannot be asked."""
         if not launch.job_id:
             raise HpcdashError(
-                "whether its job was submitted is not known yet", f"Look for {launch.mark} in the queue, or try later."
+                "it is not known yet whether its job was submitted",
+                f"Look for {launch.mark} in the queue, or try later.",
             )
         rows = _own(await self._session.actions.rows_of([launch.job_id]), launch)
         request = ActionRequest(Verb.CANCEL, (launch.job_id,))
@@ -493,9 +494,9 @@ class LaunchService:
         if request.call is None:
             raise NoResult("the launch calls no function", "GET /launches/ID/logs has what it printed.")
         if not launch.job_id:
-            raise NoResult("it has no job yet, as far as is known", "Look at its status first.")
+            raise NoResult("it has no known job yet", "Look at its status first.")
         if not launch.record.folder:
-            raise NoResult("its result, where it is JSON, stands in its log", "GET /launches/ID/logs has it.")
+            raise NoResult("its result, if JSON, is in its log", "GET /launches/ID/logs has it.")
         if request.array is None and task is not None:
             raise UsageError("task: the launch is one job, not an array", "Leave task out.")
         job_id = launch.job_id
@@ -507,7 +508,7 @@ class LaunchService:
             job_id = with_tasks(job_id, parse_tasks(str(task)))
         path = result_path(request, launch.record.folder, "" if task is None else str(task))
         if launch.record.run_as and not self._store.reader_of(path):
-            raise NotAllowed("nothing reads files of its account from here", "Only its account reads the result.")
+            raise NotAllowed("this server cannot read files of its account", "Only its account reads the result.")
         is_pickle = request.call.result_format == "pickle"
         result, failure = (self._store.log_file(name) for name in (path, f"{path}.error"))
         return CallFiles(launch.launch_id, job_id, is_pickle, result, failure)
@@ -519,7 +520,7 @@ class LaunchService:
         named any file as the job's output.
         """
         if not launch.job_id:
-            raise NoLog("it has no job yet, as far as is known", "Look at its status first.")
+            raise NoLog("it has no known job yet", "Look at its status first.")
         job_id = launch.job_id if task is None else with_tasks(launch.job_id, parse_tasks(str(task)))
         if task is None and launch.record.tasks > 1:
             [state] = await self.states([launch])
@@ -527,11 +528,11 @@ class LaunchService:
                 job_id = telling_task([pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id) or job_id
         place = await locate_logs(self._store, job_id)
         if not _own([place.row], launch):
-            raise NoLog(f"job {job_id} is another account's by now", "The scheduler has given its number again.")
+            raise NoLog(f"job {job_id} now belongs to another account", "The scheduler reused its job ID.")
         files = place.files
         path = files.stderr if is_stderr and files.stderr is not None else files.stdout
         if path is None:
-            raise NoLog(f"where job {job_id} writes is not known: {files.note or 'nothing tells'}")
+            raise NoLog(f"the log path of job {job_id} is unknown: {files.note or 'it is not reported'}")
         if launch.record.run_as:
             if files.host or path.rpartition("/")[0] != launch.record.folder or not self._store.reader_of(path):
                 raise NotAllowed("the job writes outside the launch's folder", "Only its account reads it.")

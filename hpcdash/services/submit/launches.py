@@ -252,8 +252,8 @@ class Launches:
 
         if request.site.run_as:
             raise UsageError(
-                "files: none are sent with run_as: root's program writes the launch's own files alone",
-                "Leave run_as out, or copy the folder to where that account reads it, and name it as work_dir.",
+                "files: cannot be sent with run_as: root's program writes only the launch's own files",
+                "Leave run_as out, or copy the folder where that account can read it, and set work_dir to it.",
             )
         return find_code_files(request.files, base, self.settings.files_limit)
 
@@ -272,8 +272,8 @@ class Launches:
         """
         if asked.array is not None or asked.after or asked.hold:
             raise UsageError(
-                "array, after and hold are the scheduler's, which takes no part in a run",
-                "Runs follow one another in the order they come; submit one for each task.",
+                "array, after and hold belong to the scheduler and do not apply to a run",
+                "Runs execute in the order they arrive; submit one per task.",
             )
         from hpcdash.backends.script.body import Place, staged_name, with_code_state
         from hpcdash.services.submit.allocations import TITLE_NAME, new_run_folder, plan_hand_over, title_content

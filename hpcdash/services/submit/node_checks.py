@@ -87,7 +87,7 @@ def _requests(
 ) -> Iterable[tuple[tuple[str, ...], tuple[str, ...], Request]]:
     writer = launches.store.backend.scripts.writer()
     if writer is None:
-        raise UsageError(f"no scripts are made for {launches.store.backend.title}", "Check its nodes by hand.")
+        raise UsageError(f"hpcdash writes no scripts for {launches.store.backend.title}", "Check its nodes by hand.")
     default = next((one.name for one in launches.queues.known() if one.is_default), "")
     by_gpus: dict[int, list[Row]] = {}
     for row in selection.nodes:

@@ -28,7 +28,7 @@ _MOST_LOG_BYTES = 8 << 20
 # The log of a job that ended may reach the login node a moment later.
 _LOG_SECONDS = 20.0
 _LOOK_AGAIN_SECONDS = 5.0
-_NOTHING_SAID = "nothing was said: see the job's log"
+_NOTHING_SAID = "no output: see the job's log"
 
 
 class SubmittedCheck(Struct, frozen=True):
@@ -70,7 +70,7 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
         try:
             files = await files_of(store, check.job_id, await store.fetch_detail(check.job_id))
             if files.stdout is None:
-                raise UsageError(f"where job {check.job_id} writes is not known")
+                raise UsageError(f"the log path of job {check.job_id} is unknown")
             content = await store.ask(whole_file_query(files.stdout, _MOST_LOG_BYTES))
             results, gpus = parse_results(content.decode("utf-8", "replace").splitlines())
         except UnreachableError:
@@ -122,7 +122,7 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
     told = [f"{node}: {'; '.join(words)}" for node, words in wrong.items()]
     more = len(told) - _MOST_TOLD
     shown = " · ".join([*told[:_MOST_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])])
-    return shown or "all well"
+    return shown or "all OK"
 
 
 class NodeFinding(Struct, frozen=True):

@@ -148,7 +148,7 @@ async def plan_request(
     submitted = await asyncio.to_thread(build_request, store, request, files)
     before = submitted.before
     if submitted.is_sent is not None and await store.ask(submitted.is_sent):
-        before, notes = (), (*notes, "its package is there already: it is not sent again")
+        before, notes = (), (*notes, "its package is already there: not sent again")
     notes = (*notes, *map(format_finding, await _findings(store, request)))
     name = submitted.submission.command.job_ids[0]
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART

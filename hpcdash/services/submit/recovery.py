@@ -20,6 +20,7 @@ from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain.job_ids import array_of
 from hpcdash.errors import (
     AuthenticationFailed,
+    CommandMissing,
     ConfigError,
     HostKeyChanged,
     HostKeyRefused,
@@ -60,7 +61,7 @@ _RECENT_SECONDS = 86_400.0
 
 
 class Search(Struct, frozen=True):
-    """What tells a new job from others: a mark of ours in its comment, or (mark '') its name and when it was sent.
+    """What tells a new job from others: our mark in its comment or ID, or (mark '') its name and when it was sent.
 
     `user` is whose job it is where that is not oneself; `others` are known to be other jobs, an array by its number.
     """
@@ -236,7 +237,11 @@ class _Looking:
             half = len(search.mark) // 2
             argv = ("sh", "-c", _STILL_THERE, "sh", search.mark[:half], search.mark[half:])
             if search.mark:
-                still_there: bool = await self._patiently(Query(argv, _is_still_there))
+                try:
+                    still_there: bool = await self._patiently(Query(argv, _is_still_there))
+                except CommandMissing:
+                    # A server that is asked over HTTP runs no commands.
+                    return False
                 if still_there:
                     return True
         return False
@@ -250,7 +255,7 @@ class _Looking:
                 # Not forced: a login that asks a person is left to them.
                 await self._store.open()
                 return await self._store.ask(query)
-            except _NEEDS_A_PERSON:
+            except (*_NEEDS_A_PERSON, CommandMissing):
                 raise
             except HpcdashError as error:
                 if gives_up_at is None:
@@ -277,7 +282,9 @@ def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None
     """
     marked: list[str] = []
     if search.mark:
-        found = table.filter(pc.fill_null(pc.equal(table["comment"], search.mark), False))
+        # An ID that we choose ends with the mark.
+        ends = pc.ends_with(table["id"], f"_{search.mark.removeprefix(MARK_START)}")
+        found = table.filter(pc.or_(pc.fill_null(pc.equal(table["comment"], search.mark), False), ends))
         marked = list(dict.fromkeys(map(array_of, found["id"].to_pylist())))
     if marked or (search.mark and seen is None):
         return [(number, True) for number in marked]

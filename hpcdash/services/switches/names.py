@@ -96,7 +96,7 @@ class SwitchNames:
     def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
         """What is named as an absolute path, or why it can be none."""
         if named is None:
-            return Naming(problem=f"no {kind.words} is named in the launch or the script of {job_id}")
+            return Naming(problem=f"no {kind.words} is set in the launch or the script of {job_id}")
         whole = absolute_path(named.path, row["work_dir"])
         problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(whole)):

@@ -156,7 +156,7 @@ class FetchedRuns(Struct, frozen=True):
             return ""
         return (
             f"The cluster keeps ended jobs for {format_span(self.taken_at - self.kept_since)}: "
-            f"{format_span(-(-self._forgotten_seconds // MINUTE) * MINUTE)} of the span before that are not known"
+            f"{format_span(-(-self._forgotten_seconds // MINUTE) * MINUTE)} of the span before that are missing"
         )
 
 
@@ -393,7 +393,7 @@ class _Asking:
                     seconds = max(_LEAST_SECONDS, (until - since) // 4)
                     continue
                 if parsed.is_cut:
-                    self.rejected.append("more jobs ended within a quarter of an hour than can be asked for")
+                    self.rejected.append("more jobs ended within 15 minutes than one query can return")
                 await self._keep(parsed, Span(since, until))
                 took = max(time.monotonic() - began, 0.01)
                 room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)

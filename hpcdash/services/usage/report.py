@@ -165,7 +165,7 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     median = pd.Series(frame.waits[~np.isnan(frame.waits)])
     more = {name: None if median.empty else round(float(median.quantile(part))) for name, part in _WAITS}
     unknown = int(np.isnan(column_floats(used["cpus"])[held.seconds > 0]).sum())
-    said = [f"{unknown} runs do not say how many CPUs they had: their hours are missing"] if unknown else []
+    said = [f"{unknown} runs have no CPU count: their hours are missing"] if unknown else []
     return UsageReport(
         span,
         zone,
@@ -534,13 +534,13 @@ def runs_and_notes(
         parts = [wanted(part) for part in parts]
     notes = [_whose(fetched, everyone=everyone, user=user)]
     if fetched.running is None:
-        notes.append("Jobs that still run are not counted: the queue could not be asked")
+        notes.append("Running jobs are not counted: the queue could not be queried")
     elif len(parts) > 1 and (running := parts[1].num_rows):
         notes.append(f"{counted(running, 'job')} still running, counted up to now")
     if forgotten := fetched.format_forgotten():
         notes.append(forgotten)
     if fetched.unasked_seconds:
-        notes.append(f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be asked for")
+        notes.append(f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be fetched")
     return pa.concat_tables(parts).unify_dictionaries(), notes
 
 

@@ -72,9 +72,7 @@ async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOpt
     """
     job = await _fetch_job(store, job_id)
     if job.row["state"] not in WAITING:
-        raise UsageError(
-            f"job {job.row['id']} does not wait: it is {job.row['state']}", "Ask for a job that is pending."
-        )
+        raise UsageError(f"job {job.row['id']} is not pending: it is {job.row['state']}", "Give a pending job.")
     return [await _ask(store, job, *change) for change in _changes(job.row)]
 
 
@@ -121,7 +119,7 @@ async def _fetch_job(store: ClusterStore, job_id: str) -> _Job:
 async def _ask(store: ClusterStore, job: _Job, change: str, limits: NewLimits, nodes: int | None) -> StartOption:
     query = store.backend.submit.start_again_estimate(job.detail, job.past, job.script, limits, nodes)
     if query is None:
-        raise UsageError(f"{store.backend.title} tells no start before a job is submitted")
+        raise UsageError(f"{store.backend.title} gives no start estimate before a job is submitted")
     text = job.script.text.encode("utf-8", "surrogateescape")
     answer = await store.act(ActionCommand(query.argv, (), lambda _: (), text, query.limit_seconds))
     return StartOption(change, readable_command(query.argv), query.parse(answer))

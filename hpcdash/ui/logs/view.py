@@ -203,7 +203,7 @@ class LogView(View):
     def crumbs(self) -> Sequence[str]:
         which = (f"run {self.run}",) if self.run else ()
         if self.other is not None:
-            which = (f"{self.other.name} {clip(self.other.title, _TITLE_CELLS)}",)
+            which = (clip(self.other.title, _TITLE_CELLS),)
         return ("log", self.job_id, *which, "stdout and stderr" if self._streams.is_beside else self._streams.stream)
 
     def hint(self) -> str:

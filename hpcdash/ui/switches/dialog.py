@@ -113,7 +113,7 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
         by_unit.setdefault(str(row["array_id"] or row["id"]), []).append(dict(row))
     total = count_jobs(picture.living)
     if not total:
-        yield "left", "no job that is known to name it runs or waits", ""
+        yield "left", "no running or pending job is known to use it", ""
     if total > 1:
         yield label, f"{total} jobs", "bold"
         label = ""

@@ -36,7 +36,7 @@ from hpcdash.services.switches.switches import JobSwitches, Namesakes, Switch, S
 
 # Between two looks at what was dropped, which do not wait for polls: those give way to what a person asks for.
 LOOK_SECONDS = 10.0
-_GONE_ALREADY = "nothing was done: no job that is known to name it runs or waits any more"
+_GONE_ALREADY = "nothing was done: no running or pending job is known to use it any more"
 
 
 class SwitchTracker:

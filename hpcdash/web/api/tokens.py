@@ -72,7 +72,7 @@ class Tokens:
             if status.st_uid != os.geteuid():
                 raise ConfigError("the file with the tokens is not yours", f"Run: ls -l {named}", file=named)
             if status.st_mode & 0o077:
-                raise ConfigError("others can read the tokens", f"Run: chmod 600 {named}", file=named)
+                raise ConfigError("other users can read the tokens", f"Run: chmod 600 {named}", file=named)
             content = os.read(descriptor, MAX_FILE_BYTES + 1)
         finally:
             os.close(descriptor)

@@ -165,7 +165,7 @@ def test_a_ray_that_is_too_old_is_refused_by_its_version() -> None:
 def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(UsageError, match="no way to hold"):
         BACKEND.actions.commands(ActionRequest(Verb.HOLD, ("raysubmit_a",)))
-    with pytest.raises(UsageError, match="array: Ray's jobs have none"):
+    with pytest.raises(UsageError, match="array: Ray jobs have no such setting"):
         BACKEND.submit.submission(Submission(b"true\n", "a.sh", array="1-3"))
 
 
@@ -173,7 +173,7 @@ def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [command] = BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("../../x?y",)))
     assert command.argv == ("POST", "/api/jobs/..%2F..%2Fx%3Fy/stop")
     [outcome] = command.read(told(b"Traceback\nRuntimeError: Request failed with status code 404", 500))
-    assert (outcome.done, outcome.words) == (False, "Ray finds no job to stop whose id has /?")
+    assert (outcome.done, outcome.words) == (False, "Ray cannot stop a job whose ID contains /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:
@@ -353,7 +353,7 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
         ("setup", "setup of its runtime environment", "/ray-logs/n1/runtime_env_setup-02.log", None),
     ]
     assert find_other_log(logs, "ps").name == "cdcdcdcd"
-    with pytest.raises(UsageError, match="no other log of this job is named evil: cdcdcdcd, abababab, setup"):
+    with pytest.raises(UsageError, match="this job has no other log named evil: cdcdcdcd, abababab, setup"):
         find_other_log(logs, "evil")
     assert (
         BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"}), LogFiles(None, None)) is None
@@ -391,10 +391,10 @@ def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
         (
             Request(command="true"),
             {"hpcdash-run.sh": SentFile(b"")},
-            "files: hpcdash-run.sh is a name of hpcdash's own",
+            "files: hpcdash uses the name hpcdash-run.sh itself",
         ),
-        (Request(command="true", begin="+2h"), {}, "begin: Ray's jobs have none"),
-        (Request(command="true", queue="x"), {}, "queue: Ray's jobs have none"),
+        (Request(command="true", begin="+2h"), {}, "begin: Ray jobs have no such setting"),
+        (Request(command="true", queue="x"), {}, "queue: Ray jobs have no such setting"),
     ],
     ids=("own name", "begin", "queue"),
 )
@@ -404,6 +404,11 @@ def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
     assert BACKEND.submit.request is not None
     with pytest.raises(UsageError, match=words):
         BACKEND.submit.request(request_, b"PK", "hpcdash:1", files)
+
+
+def test_a_list_over_the_cap_is_said_to_be_too_large() -> None:
+    with pytest.raises(UnreadableOutput, match="larger than the 1000B that are read"):
+        BACKEND.queue.jobs(JobScope()).parse(Told(0, b"200 990 -\n" + b"[" * 990, truncated=True))
 
 
 def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,6 @@ from hpcdash.backends.ray.driver.outcomes import (
     may_grow,
     outcome_of_error,
     outcome_of_exit,
-    pause_seconds,
     size_to_take,
     slice_of,
     slice_problem,
@@ -75,7 +76,15 @@ def submitted(text: str) -> tuple[dict[str, bytes], dict[str, Any], str]:
 
 @pytest.mark.parametrize(
     ("name", "workers", "chips"),
-    [("v4-256", 32, 4), ("v4-8", 1, 4), ("v3-32", 4, 4), ("v5p-16", 2, 4), ("v5litepod-16", 4, 4), ("v6e-8", 1, 8)],
+    [
+        ("v4-256", 32, 4),
+        ("v4-8", 1, 4),
+        ("v3-32", 4, 4),
+        ("v5p-16", 2, 4),
+        ("v5litepod-16", 4, 4),
+        ("v6e-8", 1, 8),
+        ("v7x-16", 2, 4),
+    ],
 )
 def test_a_slice_type_says_how_many_workers_there_are(name: str, workers: int, chips: int) -> None:
     kind = slice_type(name)
@@ -88,6 +97,7 @@ def test_a_slice_type_says_how_many_workers_there_are(name: str, workers: int, c
         ("v4_256", "did you mean v4-256"),
         ("TPU-V5p-16", "did you mean v5p-16"),
         ("v5e-16", "did you mean v5litepod-16"),
+        ("tpu7x-16", "did you mean v7x-16"),
         ("h100-8", "is not a slice type such as v4-256$"),
         ("v4", "is not a slice type such as v4-256$"),
         ("v4-12", "multiple of 8 cores"),
@@ -103,6 +113,7 @@ OFFERED = Offers(
         QueueOffer("CPU", nodes=3, cpus_per_node=64, memory_per_node_bytes=256 << 30),
         QueueOffer("TPU-v4-256-head", nodes=2),
         QueueOffer("TPU-v4-16-head", nodes=1),
+        QueueOffer("TPU", nodes=64, gpus_per_node=4),
         QueueOffer("slice-a", nodes=2),
     )
 )
@@ -132,6 +143,11 @@ OFFERED = Offers(
             OFFERED,
             ["num_slices: the cluster has 1 slice of v4-16 now: the job waits for 2"],
         ),
+        (
+            'slice = "v4-16"\ntpus_per_worker = 8',
+            OFFERED,
+            ["tpus_per_worker: no node has 8 TPUs now, at most 4: the job waits for one. Write tpus_per_worker = 4"],
+        ),
         ('slice = "v4-8"', Offers(), []),
         ('slot_type = "cpu"\nslots = 64', OFFERED, []),
         (
@@ -139,6 +155,7 @@ OFFERED = Offers(
             OFFERED,
             ["slots: no node has 65 CPUs now, at most 64: the job waits for one"],
         ),
+        ("slots = 2", OFFERED, ["slots: no node has 2 GPUs now: the job waits for one"]),
         ('slot_type = "cuda"\nslots = 1', OFFERED, ["slots: no node has 1 GPU now: the job waits for one"]),
         ('memory = "300G"', OFFERED, ["memory: no node has 300G now, at most 256G: the job waits for one"]),
     ],
@@ -178,10 +195,13 @@ def test_a_request_with_slices_is_written_as_it_was_read() -> None:
 def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     files, body, shown = submitted(
         'name = "llm"\ncommand = "python train.py"\nslice = "v4-16"\nnum_slices = [2, 4]\nwork_dir = "/data/a b"\n'
-        '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "img:1"\nbinds = ["/data", "/a:/b:ro"]\n'
+        'checkpoints = "/saved"\nkill_switch = "/switches/KILL"\nsave_switch = "/other/SAVE"\n'
+        '[environment]\nWANDB_API_KEY = "s3cret"\n[container]\nimage = "docker://img:1"\n'
+        'binds = ["/data", "/a:/b:ro"]\n'
     )
     asked = json.loads(files["request.json"])
-    assert asked["argv"] == ["bash", "-c", "cd -- '/data/a b' || exit 1\npython train.py\n"]
+    assert asked["argv"][2].startswith("cd -- '/data/a b' || exit 1\n")
+    assert asked["argv"][2].endswith("\npython train.py\n")
     assert {key: asked[key] for key in ("workers", "tpus", "num_slices", "retries_preemption", "retries_failure")} == {
         "workers": 2,
         "tpus": 4,
@@ -193,12 +213,21 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
         "program": "docker",
         "image": "img:1",
         "pull": False,
-        "binds": ["/data:/data", "/a:/b:ro"],
+        "binds": [
+            *("/data:/data", "/a:/b:ro", "/data/a b:/data/a b", "/switches:/switches"),
+            *("/other:/other", "/saved:/saved"),
+        ],
+        "made": ["/saved"],
         "name": "hpcdash-llm",
     }
     assert {"slice_driver/__main__.py", "slice_driver/command.py", "hpcdash-job.zip"} <= files.keys()
     assert body["entrypoint"].endswith(" python -m slice_driver")
-    assert body["metadata"] == {"job_name": "llm", "slice": "v4-16"}
+    assert body["metadata"] == {
+        "job_name": "llm",
+        "slice": "v4-16",
+        "HPCDASH_KILL_SWITCH": "/switches/KILL",
+        "HPCDASH_SAVE_SWITCH": "/other/SAVE",
+    }
     # The dashboard shows a job's body to everyone.
     assert "s3cret" not in json.dumps(body)
     assert "s3cret" not in shown
@@ -214,9 +243,7 @@ def test_podman_runs_the_container_where_it_is_asked_for_and_pulls_the_image_ane
 
 
 def test_a_request_without_a_slice_is_one_command_with_its_slots() -> None:
-    files, body, shown = submitted(
-        'command = "echo $A"\nslots = 2\nslot_type = "cuda"\n[environment]\nA = "$(touch x)"\n'
-    )
+    files, body, shown = submitted('command = "echo $A"\nslots = 2\n[environment]\nA = "$(touch x)"\n')
     assert body["entrypoint_num_gpus"] == 2
     assert body["entrypoint"] == "bash hpcdash-run.sh"
     assert b"export A='$(touch x)'\necho $A\n" in files["hpcdash-run.sh"]
@@ -273,9 +300,11 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('array = "1-4"', "array: Ray's jobs have none"),
-        ('time = "2h"', "time: Ray's jobs have none"),
-        ('queue = "gpu"', "queue: Ray's jobs have none"),
+        ('array = "1-4"', "array: Ray jobs have no such setting"),
+        ('time = "2h"', "time: Ray jobs have no such setting"),
+        ('slots = 4\nslice = "v4-8"', "slots: a slice gives each worker a whole machine"),
+        ('memory = "4G"\nslice = "v4-8"', "memory: a slice gives each worker a whole machine"),
+        ('queue = "gpu"', "queue: Ray jobs have no such setting"),
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices: of which type"),
         ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
@@ -292,6 +321,7 @@ def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str
     [
         (["NodeDiedError", "RayError"], "preempted"),
         (["WorkerCrashedError", "RayError"], "preempted"),
+        (["TaskUnschedulableError", "RayError"], "preempted"),
         (["ActorDiedError", "RayActorError", "RayError"], "preempted"),
         (["RayTaskError", "RayError"], "failed"),
         (["OutOfMemoryError", "RayError"], "failed"),
@@ -344,11 +374,23 @@ def test_one_preempted_worker_outranks_those_that_failed(kinds: list[str], kind:
 def test_preemptions_and_failures_are_counted_apart() -> None:
     attempts = Attempts(most_preemptions=1, most_failures=0)
     preempted, failed = Outcome("preempted", ""), Outcome("failed", "")
-    assert not attempts.after(preempted).is_over
-    assert attempts.after(preempted).after(preempted).is_over
-    assert attempts.after(failed).is_over
-    assert (attempts.after(preempted).number, attempts.after(preempted).counts) == (2, "preempted 1×, failed 0×")
-    assert [pause_seconds(count) for count in (0, 1, 2, 100)] == [0, 5, 10, 300]
+    assert not attempts.after(preempted, HOUR).is_over
+    assert attempts.after(preempted, HOUR).after(preempted, HOUR).is_over
+    assert attempts.after(failed, HOUR).is_over
+    assert (attempts.may_be_preempted, attempts.after(preempted, HOUR).may_be_preempted) == (True, False)
+    assert (attempts.after(preempted, 1).number, attempts.after(preempted, 1).counts) == (2, "preempted 1×, failed 0×")
+
+
+def test_the_next_attempt_waits_longer_after_each_that_ended_soon() -> None:
+    attempts, pauses = Attempts(100, 100), []
+    for kind, seconds in (
+        *(("preempted", 90), ("preempted", 1), ("preempted", 1), ("failed", 1), ("failed", 90)),
+        *(("preempted", 90), *[("preempted", 1)] * 20),
+    ):
+        attempts = attempts.after(Outcome(kind, ""), seconds)
+        pauses.append(attempts.pause_seconds)
+    assert pauses[:6] == [0, 5, 10, 20, 5, 0]
+    assert pauses[-1] == 300
 
 
 def test_the_largest_size_that_can_be_had_is_taken_and_growth_waits_as_long_as_asked() -> None:
@@ -373,19 +415,49 @@ def test_several_slices_find_the_first_one() -> None:
     }
 
 
-def test_a_slice_whose_workers_all_have_the_heads_resource_is_not_used() -> None:
-    def node(**resources: float) -> dict[str, Any]:
-        return {"NodeManagerAddress": "10.0.0.1", "NodeManagerPort": 7, "Resources": resources}
+def ray_node(number: int, **resources: float) -> dict[str, Any]:
+    address = f"10.0.0.{number}"
+    return {"NodeID": f"n{number}", "NodeManagerAddress": address, "NodeManagerPort": 7, "Resources": resources}
 
+
+def test_a_slice_is_its_workers_the_one_with_its_head_first() -> None:
     head = {"TPU-v4-16-head": 1.0}
-    whole = [node(a=1, **head), node(a=1), node(b=1, **head)]
-    told = slice_of(whole, "a")
-    assert (told["heads"], len(told["places"])) == (1, 2)
-    assert slice_problem("a", told["heads"], 2, 2, "TPU-v4-16-head") == ""
-    assert slice_problem("a", 1, 1, 2, "TPU-v4-16-head") == "a has 1 of its 2 workers"
-    wrong = slice_of([node(a=1, **head), node(a=1, **head)], "a")
-    words = slice_problem("a", wrong["heads"], 2, 2, "TPU-v4-16-head")
+    found = slice_of([ray_node(1, a=1, TPU=4), ray_node(2, a=1, TPU=4, **head), ray_node(3, b=1, **head)], "a", "n2")
+    assert found == {"pod": "a", "places": [("10.0.0.2", 7, "n2"), ("10.0.0.1", 7, "n1")], "heads": 1, "tpus": 4}
+
+
+def test_a_slice_that_cannot_be_used_says_why() -> None:
+    head = {"TPU-v4-16-head": 1.0}
+    found = slice_of([ray_node(1, a=1, TPU=1), ray_node(2, a=1, TPU=4, **head)], "a", "n2")
+    asked = {"head_resource": "TPU-v4-16-head", "workers": 2, "tpus": 1}
+    assert slice_problem(found, 2, asked) == ""
+    assert slice_problem(found, 1, asked) == "a has 1 of its 2 workers"
+    assert slice_problem(found, 2, asked | {"tpus": 4}) == (
+        "workers of a have 1 TPU, this run asks for 4: set tpus_per_worker = 1"
+    )
+    words = slice_problem(slice_of([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked)
     assert words.startswith("2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(tmp_path: Path, is_killed: bool) -> None:
+    def start(shell: str) -> subprocess.Popen[str]:
+        program = f"import sys; sys.path.insert(0, {command.__file__.rpartition('/')[0]!r}); import command; "
+        program += f"sys.exit(command.run(['bash', '-c', {shell!r}], {{}}, node='n'))"
+        environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+        return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
+
+    with start("trap 'sleep 1; echo saved; exit' TERM; echo begun; sleep 60 & wait") as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "begun\n"
+        with start("echo next; exit 7") as second:
+            assert second.stdout is not None
+            assert second.stdout.readline().startswith("hpcdash: waiting for the command of an earlier attempt")
+            (first.kill if is_killed else first.terminate)()
+            assert second.stdout.readline() == "next\n"
+            assert second.wait(30) == 7
+        assert first.stdout.read() == "saved\n"
 
 
 @dataclass(frozen=True)
@@ -462,11 +534,11 @@ def test_the_workers_of_a_run_end_as_an_array_s_tasks_do_each_with_its_part_of_t
 def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     near_kinds = near("v4-12", ["v5p-8", "v4-16"])
     words = waiting_words(1, "v4-12", "TPU-v4-12-head", 0, 0, {"TPU-v4-16-head": 2.0}, near_kinds)
-    assert words == "waiting for 1 slice of v4-12: 0 there; the cluster has none, only v4-16, v5p-8"
+    assert words == "waiting for 1 slice of v4-12: 0 found so far; the cluster has none, only v4-16, v5p-8"
     in_use = waiting_words(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
-    assert in_use == "waiting for 1 slice of v4-16: 0 there; 0 of 2 free"
+    assert in_use == "waiting for 1 slice of v4-16: 0 found so far; 0 of 2 free"
     too_many = waiting_words(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
-    assert too_many == "waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all"
+    assert too_many == "waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
     assert (job_row(published(status, "STOPPED")) or {})["reason"] is None

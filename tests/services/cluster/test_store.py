@@ -367,7 +367,7 @@ async def test_nodes_that_come_while_jobs_are_counted_are_not_replaced_by_older_
 async def test_the_ceiling_refuses_before_anything_is_sent(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, ceiling=1)
     await cluster.store.fetch(Kind.MINE)
-    with pytest.raises(RateLimited, match="1 commands a minute"):
+    with pytest.raises(RateLimited, match="1 commands per minute"):
         await cluster.store.fetch(Kind.MINE)
     assert cluster.transport.asked == [MINE]
 
@@ -419,7 +419,7 @@ async def test_a_job_that_is_in_neither_is_no_job(cluster: Cluster) -> None:
 
 async def test_a_job_whose_history_cannot_be_asked_is_not_said_to_be_unknown_to_it(cluster: Cluster) -> None:
     cluster.transport.fails[HISTORY] = ControllerDown("the database is away")
-    with pytest.raises(NoSuchJob, match="its history cannot be asked: the database is away"):
+    with pytest.raises(NoSuchJob, match="its history cannot be queried: the database is away"):
         await cluster.store.fetch_detail("88")
 
 

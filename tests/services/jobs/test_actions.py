@@ -114,7 +114,7 @@ async def test_without_a_journal_it_is_done_and_said(acting: Acting) -> None:
     acting.journal.path.parent.write_text("no folder")
     report = await acting.run("cancel", "41")
     assert report.outcomes == (Outcome("41", True),)
-    assert "not in the journal" in report.journal_problem
+    assert "not written to the journal" in report.journal_problem
 
 
 async def test_a_journal_that_fills_up_meanwhile_is_said(acting: Acting) -> None:
@@ -125,7 +125,7 @@ async def test_a_journal_that_fills_up_meanwhile_is_said(acting: Acting) -> None
     acting.transport.answers[ACT] = fill
     report = await acting.run("cancel", "41")
     assert report.outcomes == (Outcome("41", True),)
-    assert "how it ended is not in the journal" in report.journal_problem
+    assert "the result was not written to the journal" in report.journal_problem
 
 
 async def test_an_action_that_is_broken_off_is_noted_as_unknown(acting: Acting) -> None:

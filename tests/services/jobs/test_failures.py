@@ -167,7 +167,7 @@ async def test_a_log_that_is_not_there_or_not_reached_is_said_in_few_words_and_r
     transport = one_job(tmp_path, FAILED_JOB)
     watched = Watched(transport)
     await watched.picture.fetch()
-    assert watched.remarks() == ["the end of its log: its log is not there"]
+    assert watched.remarks() == ["the end of its log: its log does not exist"]
     transport.fails[LOG_END] = ConnectionFailed("the line was cut")
     await watched.picture.fetch()
     assert isinstance(watched.picture.errors[Part.LOG], ConnectionFailed)

@@ -174,7 +174,7 @@ def test_the_ends_of_many_files_come_with_one_command(tmp_path: Path, shell: str
     )
     assert [end.lines for end in ends[:4]] == [("bad", ""), ("one", "two", ""), ("kept",), ("last", "")]
     assert ends[4].problem == "its log is not a regular file"
-    assert {end.problem for end in ends[5:]} == {"its log is not there"}
+    assert {end.problem for end in ends[5:]} == {"its log does not exist"}
 
 
 @pytest.mark.system

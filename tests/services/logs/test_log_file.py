@@ -142,7 +142,7 @@ async def test_what_cannot_be_read_says_why(transport: Transport, folder: Path) 
         "/a/b/c": f"there is no folder {folder}/a",
         "/file/x": f"{folder}/file is not a folder",
         "/fifo": "it is not a regular file",
-        "/link": "it is a link to gone/file, which is not there",
+        "/link": "it is a link to gone/file, which does not exist",
         "/good link": "",
     }
     for name, problem in problems.items():
@@ -150,8 +150,8 @@ async def test_what_cannot_be_read_says_why(transport: Transport, folder: Path) 
         assert look.problem == problem
         assert look.is_there == (not problem)
         assert look.is_missing == (name in ("/none", "/a/b/c", "/file/x", "/link"))
-    assert (await LogFile(transport, "/dev/null").look()).problem == "it goes to /dev/null: nothing is kept"
-    assert (await LogFile(transport, "").look()).problem == "it is not known where the file is"
+    assert (await LogFile(transport, "/dev/null").look()).problem == "output goes to /dev/null"
+    assert (await LogFile(transport, "").look()).problem == "the path of the file is unknown"
     for impossible in ("a\0b", "\ud800"):
         assert (await LogFile(transport, impossible).look()).problem == "no file can have this path"
     for long in ("x" * 300_000, "x" * 5000):

@@ -232,7 +232,7 @@ def test_tasks_shorter_than_a_restart_never_get_there() -> None:
     assert eta is not None
     assert eta.tasks_needed == -1
     assert isnan(eta.seconds)
-    assert eta.words.endswith("no further task gets there, steps again take 15 min of its 10 min")
+    assert eta.words.endswith("no further task gets there: repeated steps take 15 min of its 10 min")
 
 
 def test_a_run_at_its_final_step_says_so() -> None:

@@ -254,11 +254,11 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Pat
         check=True,
     )
     step = "HPCDASH_STATE names a folder on another one, such as a local disk."
-    words = f"{state}/state.db is not written: its file system has no locks"
+    words = f"{state}/state.db is read-only: its file system has no locks"
     assert done.stdout.splitlines() == [
-        f"NOTICE {words}, so that it is only read. {step}",
+        f"NOTICE {words}, so it is read-only. {step}",
         "1 1",
-        f"NOTICE {words.replace(str(state), str(old))}, so that it is only read. {step}",
+        f"NOTICE {words.replace(str(state), str(old))}, so it is read-only. {step}",
         "7",
         f"ERROR {words}",
         step,
@@ -286,7 +286,7 @@ def test_a_damaged_file_is_renamed_said_once_and_begun_anew(tmp_path: Path, noti
     records.launched(RECORD)
     assert records.all() == (RECORD,)
     (words,) = notices
-    assert words.startswith(f"{file} was damaged: it is renamed to {aside.name}, and a new one begins")
+    assert words.startswith(f"{file} was damaged: it was renamed to {aside.name}, and a new one starts")
     assert is_whole(tmp_path)
 
 
@@ -325,7 +325,7 @@ def test_one_of_a_newer_version_is_read_and_not_written(tmp_path: Path, notices:
         newer.execute("PRAGMA user_version = 2")
     assert records.all() == (RECORD,)
     assert [words.partition("state.db ")[2] for words in notices] == [
-        "belongs to a newer hpcdash (schema 2, this one writes 1): it is only read"
+        "belongs to a newer hpcdash (schema 2, this one writes 1): opened read-only"
     ]
     with pytest.raises(StateUnusable, match="belongs to a newer hpcdash"):
         records.removed(RECORD)

@@ -143,5 +143,5 @@ def test_an_announced_alert_and_a_snoozed_one_are_not_announced_again(person: Pr
     for _ in range(2):
         run = person("watch", "--once")
         assert (run.status, run.stderr) == (0, ""), run
-        assert "2 wrong, 0 to tell" in run.text
+        assert "2 alerts, 0 to send" in run.text
     assert not announced.exists()

@@ -213,7 +213,7 @@ async def test_a_submitted_script_is_kept_and_shown_again(tmp_path: Path, script
     assert report.outcomes == (Outcome("sim.sh", True, "job 93"),)
     shown = await fetch_script(store, "93")
     assert shown.text.encode("utf-8", "surrogateescape") == SCRIPT
-    assert shown.source == "kept here when it was submitted, 2026-11-21T08:33:20Z"
+    assert shown.source == "saved by hpcdash at submission, 2026-11-21T08:33:20Z"
 
 
 async def test_where_the_scheduler_keeps_scripts_none_is_kept_here(tmp_path: Path, scripts: KeptScripts) -> None:
@@ -236,7 +236,7 @@ async def test_a_full_disk_fails_no_submission(
 
     monkeypatch.setattr(KeptScripts, "keep", full)
     _, report = await submitted(store_of(failed_array(tmp_path), scripts), tmp_path)
-    words = "job 93; its script could not be kept here: No space left on device"
+    words = "job 93; its script could not be saved: No space left on device"
     assert report.outcomes == (Outcome("sim.sh", True, words),)
 
 
@@ -261,11 +261,11 @@ async def test_of_a_number_that_came_again_the_older_script_is_not_shown(tmp_pat
     detail = await store.fetch_detail("88_3")
     submitted_at = detail.job["submitted_at"][0].as_py().timestamp()
     scripts.keep("lab", "88", b"#!/bin/sh\nold\n", submitted_at - 86400)
-    with pytest.raises(SchedulerRefused, match="PBS gives no script back"):
+    with pytest.raises(SchedulerRefused, match="PBS does not return scripts"):
         await fetch_script(store, "88_3")
     scripts.keep("lab", "88", SCRIPT, submitted_at + 30)
-    assert (await fetch_script(store, "88_3")).source.startswith("kept here")
-    assert (await fetch_script(store, "88_3", detail=detail)).source.startswith("kept here")
+    assert (await fetch_script(store, "88_3")).source.startswith("saved by hpcdash")
+    assert (await fetch_script(store, "88_3", detail=detail)).source.startswith("saved by hpcdash")
 
 
 async def test_a_kept_script_is_shown_while_the_cluster_does_not_answer(tmp_path: Path, scripts: KeptScripts) -> None:
@@ -289,7 +289,7 @@ async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
 
 async def test_without_either_it_is_said_that_none_is_given_back(tmp_path: Path) -> None:
     with pytest.raises(
-        SchedulerRefused, match="not even to a job's owner\nThe scripts of jobs that are submitted from"
+        SchedulerRefused, match="not even to a job's owner\nhpcdash keeps only the scripts of jobs you submit"
     ):
         await fetch_script(store_of(failed_array(tmp_path), None), "88_3")
 

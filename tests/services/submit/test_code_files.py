@@ -192,7 +192,7 @@ def test_equal_files_make_one_archive_which_is_sent_once(project: Path, cluster:
     assert cluster.arrived(again) is None
     command = code_command(again, str(cluster.root), cluster.stage("two"), "job", None)
     assert command.stdin == b""
-    assert "kept there already" in command.words
+    assert "already on the cluster" in command.words
     assert cluster.send(again, str(cluster.root / "two")).done
     assert (cluster.root / "two" / "code" / "src" / "b.py").read_text() == "2"
     (cache,) = cluster.root.glob(".code-*")

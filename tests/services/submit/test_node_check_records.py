@@ -94,14 +94,14 @@ def test_a_check_is_read_once_and_of_nodes_that_say_nothing_nothing_is_remembere
     records.submitted(check)
     assert records.unread() == (check,)
     assert LaunchRecords(tmp_path, "lab").unread_checks() == {"12"}
-    records.note(FoundByCheck([CheckResult("n1", "disk", "unknown", "nothing was said")], {}, "12"), 1.0)
+    records.note(FoundByCheck([CheckResult("n1", "disk", "unknown", "no output")], {}, "12"), 1.0)
     assert (records.unread(), records.findings()) == ((), {})
 
 
 def test_what_is_wrong_is_told_by_node_and_many_nodes_are_counted() -> None:
     results = [CheckResult(f"n{at}", "disk", "failed", "full") for at in range(5)]
     well = [CheckResult("n9", "disk", "ok", ""), CheckResult("n9", "cuda", "skipped", "")]
-    assert format_results(well, {}) == "all well"
+    assert format_results(well, {}) == "all OK"
     assert format_results([*results[:1], CheckResult("n0", "clock", "unknown", "?")], {}) == (
         "n0: disk failed: full; clock is unknown: ?"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
+from hpcdash.backends.registry import load_backend
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import (
@@ -29,8 +31,10 @@ from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted, reconcile_recent, searches_of
+from hpcdash.transport.http import HttpTransport
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import HISTORY, RECENT, Command
+from tests.transport.test_http_transport import server
 
 NOW = 1_795_250_000.0
 LOST = ConnectionFailed("the line was lost")
@@ -328,3 +332,34 @@ async def test_a_submission_is_noted_with_the_name_of_its_job(tmp_path: Path) ->
     (entry,), _ = person.journal.read()
     assert entry.names == {"batch.sh": "night"}
     assert searches_of(entry)["batch.sh"].name == "night"
+
+
+async def test_a_job_whose_id_we_chose_is_found_by_it_among_jobs_of_that_name(tmp_path: Path) -> None:
+    posted: list[str] = []
+
+    async def dashboard(request: bytes, writer: asyncio.StreamWriter) -> None:
+        if request.startswith(b"POST"):
+            posted.append(json.loads(request.partition(b"\r\n\r\n")[2])["submission_id"])
+            return
+        ids = ["raysubmit_0123456789", *posted]
+        row = {"status": "RUNNING", "start_time": int(NOW * 1000), "metadata": {"job_name": "sim.sh"}}
+        jobs = [{"submission_id": job_id, **row} for job_id in ids]
+        body = json.dumps({"ray_version": "2.60.0"} if b" /api/version " in request else jobs).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    async with server(dashboard) as port:
+        store = ClusterStore(
+            "ray",
+            HttpTransport(f"http://127.0.0.1:{port}"),
+            (load_backend("ray"),),
+            clock=FrozenClock(NOW),
+            budget=CommandBudget(600),
+        )
+        again = plan_submission(store, Submission(b"#!/bin/sh\n", "sim.sh"))
+        journal = Journal(tmp_path / "journal.jsonl", now=lambda: NOW)
+        report = await Actions(store, journal).run(again.plan)
+        found = (Outcome("sim.sh", True, f"job {posted[0]}"),)
+        (noted,), _ = journal.read()
+        assert noted.state == "unknown"
+        assert await reconcile_noted(store, journal, noted) == found
+        assert await reconcile(store, again, report) == found

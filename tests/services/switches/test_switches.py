@@ -207,7 +207,7 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
-    assert unknown.naming.problem == f"no kill switch is named in the launch or the script of {first}"
+    assert unknown.naming.problem == f"no kill switch is set in the launch or the script of {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     assert site.switches.remember(named) == ""
     assert (await site.switches.find(first, KILL)).naming.whence == "set here for this job before"

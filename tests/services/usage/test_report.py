@@ -219,9 +219,9 @@ def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
         1,
         [
             "Jobs of 1 user: all that the cluster shows you",
-            "Jobs that still run are not counted: the queue could not be asked",
-            "The cluster keeps ended jobs for 3 d: 1 d of the span before that are not known",
-            "1 d of the span are missing: they could not be asked for",
+            "Running jobs are not counted: the queue could not be queried",
+            "The cluster keeps ended jobs for 3 d: 1 d of the span before that are missing",
+            "1 d of the span are missing: they could not be fetched",
         ],
     )
     runs, notes = runs_and_notes(replace(fetched, missing=(), running=running), everyone=True, user="alice")

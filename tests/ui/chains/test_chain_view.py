@@ -179,7 +179,7 @@ async def test_a_script_that_is_no_stub_cannot_be_edited_any_more(tmp_path: Path
         await open_train(pilot)
         await press(pilot, "E")
         await until(pilot, lambda: told(pilot), "why not")
-        assert "the scheduler's own copy" in told(pilot)[-1]
+        assert "the scheduler's copy" in told(pilot)[-1]
 
 
 async def edited(tmp_path: Path, change: Any) -> tuple[Path, list[str]]:
@@ -205,7 +205,7 @@ async def edited(tmp_path: Path, change: Any) -> tuple[Path, list[str]]:
 async def test_what_was_edited_is_put_in_the_place_of_what_the_next_element_reads(tmp_path: Path) -> None:
     real, words = await edited(tmp_path, lambda file, real: file.write_bytes(b"#!/bin/bash\necho new\n"))
     assert real.read_bytes() == b"#!/bin/bash\necho new\n"
-    assert words == [f"{real}: written; what starts from now on reads it"]
+    assert words == [f"{real}: written; jobs that start from now on read it"]
 
 
 async def test_what_was_not_changed_is_not_written(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(tm
 
     real, [words] = await edited(tmp_path, change)
     assert real.read_bytes() == b"#!/bin/bash\necho theirs\n"
-    assert "somebody changed it meanwhile" in words
+    assert "it was changed meanwhile" in words
     assert taken(Path(words.partition("yours is kept in ")[2])) == b"#!/bin/bash\necho mine\n"
 
 

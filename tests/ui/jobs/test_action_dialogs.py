@@ -553,7 +553,7 @@ async def test_an_action_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
         await point_at(pilot, "302")
         await asked(pilot, "h")
         await press(pilot, "enter")
-        await until(pilot, lambda: "not in the journal" in said(app))
+        await until(pilot, lambda: "not written to the journal" in said(app))
         assert "1 job held" in said(app)
 
 
@@ -608,7 +608,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
             await until(pilot, lambda: isinstance(app.screen, ConfirmDialog) and app.screen.query("#keys"), "question")
             dialog = app.screen
             assert isinstance(dialog, ConfirmDialog)
-            warned = f"the kill switch {switch} is there: the job ends at once. "
+            warned = f"the kill switch {switch} is set: the job ends at once. "
             told = (f"{warned}Clear it first: hpcdash kill-switch {job} --clear",)
             assert dialog.warnings == (told if is_there else ())
             assert "resumes from the newest complete checkpoint in /saved" in screen_text(app)

@@ -262,7 +262,7 @@ async def test_a_kill_switch_that_was_seen_is_told_to_the_end_and_is_not_asked_f
             r"set +\d\d:\d\d:\d\d, from here",
             r"removed +\d\d:\d\d:\d\d, by the program +",
             r"log +kill switch: saved, ending",
-            r"left +no job that is known to name it runs or waits",
+            r"left +no running or pending job is known to use it",
         ):
             assert re.search(told, text), (told, text)
         assert "Close (q)" in text
@@ -308,7 +308,7 @@ async def test_a_path_that_nobody_knows_is_asked_for_and_remembered(
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        assert "kill switch is named" in screen_text(app)
+        assert "kill switch is set in" in screen_text(app)
         await type_text(pilot, "/a/../b")
         await pilot.press("enter")
         await until(pilot, lambda: "contains . or .." in screen_text(app))

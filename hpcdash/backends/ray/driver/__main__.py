@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from slice_driver import command
 from slice_driver.outcomes import (
     CANCELLED,
@@ -32,7 +34,6 @@ from slice_driver.outcomes import (
     may_grow,
     outcome_of_error,
     outcome_of_exit,
-    pause_seconds,
     size_to_take,
     slice_of,
     slice_problem,
@@ -40,11 +41,19 @@ from slice_driver.outcomes import (
     verdict,
     words_of_error,
 )
-from slice_driver.status import LabelledStream, SliceRunStatus, near, task_name, waiting_words, with_record
+from slice_driver.status import (
+    LabelledStream,
+    SliceRunStatus,
+    near,
+    not_begun_words,
+    task_name,
+    waiting_words,
+    with_record,
+)
 
 # How long more slices than the least are waited for once the least are there.
 _GATHER_SECONDS = 30.0
-# That nothing could be had is said so often, and looked for again.
+# How often a waiting run says so and looks again.
 _WAIT_SECONDS = 60.0
 # The workers of a new slice join one after the other.
 _FIRST_LOOK_SECONDS = 5.0
@@ -60,10 +69,10 @@ _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Successes that come one by one are published together.
 _PUBLISH_SECONDS = 10.0
-# A node that is going takes no connections any more after this.
+# A dying node stops accepting connections within this time.
 _NOTICE_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
-# Slices to grow by that are free are had within this.
+# Free slices to grow into are obtained within this time.
 _GROW_SECONDS = 10.0
 # What workers wrote last comes a little after they have ended.
 _LAST_LINES_SECONDS = 1.0
@@ -79,13 +88,22 @@ class SliceHead:
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
+        self._begun: set[int] = set()
 
     def describe(self) -> dict[str, Any]:
-        """The resource that the workers of this slice alone have, where they are, and how many have the head's."""
+        """This slice, as outcomes.slice_of has it."""
         here = ray.get_runtime_context().get_node_id()
         nodes = [node for node in ray.nodes() if node["Alive"]]
         own = next(node for node in nodes if node["NodeID"] == here)
-        return {"address": own["NodeManagerAddress"], **slice_of(nodes, _pod_of(own["Resources"]))}
+        found: dict[str, Any] = slice_of(nodes, _pod_of(own["Resources"]), here)
+        return found
+
+    def begin(self, worker: int) -> None:
+        """A worker's task has started."""
+        self._begun.add(worker)
+
+    def begun(self) -> set[int]:
+        return self._begun
 
     def hold(self) -> None:
         """Whoever waits for it learns when the slice is not held any more."""
@@ -98,7 +116,7 @@ class SliceHead:
 
 def _pod_of(resources: Mapping[str, float]) -> str:
     """A slice's own resource on its first worker: named after the slice, on no other node but its workers."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(ImportError, AttributeError):
         from ray.util.accelerators import tpu
 
         if (name := tpu.get_current_pod_name()) in resources:
@@ -110,27 +128,40 @@ def _pod_of(resources: Mapping[str, float]) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=0, max_calls=1)
-def run_worker(argv: list[str], environment: dict[str, str], container: dict[str, Any] | None) -> tuple[int, bool, str]:
+def run_worker(
+    head: Any, rank: int, argv: list[str], environment: dict[str, str], container: dict[str, Any] | None
+) -> tuple[int, bool, str]:
     """(exit status of the command on this worker, whether its machine is being preempted, its address)."""
+    head.begin.remote(rank)
     # The package is unpacked on each node, in a place of that node's.
     library = [os.path.abspath(_LIBRARY)] if os.path.exists(_LIBRARY) else []
     path = os.pathsep.join(filter(None, (*library, environment.get("PYTHONPATH") or os.environ.get("PYTHONPATH"))))
     environment = {**environment, "PYTHONPATH": path, PACKAGE: os.getcwd()}
-    name = container["name"] if container else ""
+    address = ray.util.get_node_ip_address()
+    name = ""
     if container:
+        # One name a machine: what an earlier attempt left there is removed, whichever rank it had.
+        name = f"{container['name']}-{address.replace(':', '-')}"
+        here = [] if os.getcwd().startswith("/tmp/") else [f"{os.getcwd()}:{os.getcwd()}"]
+        container = {**container, "name": name, "binds": [*container["binds"], *here]}
+        for folder in container["made"]:
+            with contextlib.suppress(OSError):
+                os.makedirs(folder, exist_ok=True)
         argv = [*command.container_argv(container, environment), *argv]
     code = command.run(argv, environment, node=ray.get_runtime_context().get_node_id(), container=name)
-    return code, code != 0 and command.is_preempted(), ray.util.get_node_ip_address()
+    return code, code != 0 and command.is_preempted(), address
 
 
 @dataclass
 class Slice:
-    """One slice that is held: its actor, what it told, and what is ready once it does not hold it any more."""
+    """One slice that is held: its actor, what it told, and what is ready once it does not hold it any more.
+
+    `places` are (address, port, node ID) of its workers, the head's first.
+    """
 
     head: Any
     pod: str
-    address: str
-    nodes: list[str]
+    places: list[tuple[str, int, str]]
     lock: Any
 
     def let_go(self) -> None:
@@ -153,45 +184,46 @@ class SliceRun:
         self.grows_every: float = request["grow_every"]
         self.status = SliceRunStatus(self.workers, request["tpus"])
         self.publish = publish
-        # What an attempt that makes way for a larger one took for that.
+        # Slices already taken for the larger attempt that comes next.
         self.more: list[Slice] = []
 
     def run(self) -> int:
         """The exit status of the whole."""
-        failures_in_a_row = 0
         kept: list[Slice] = []
         while True:
             slices = self.acquire(kept)
             names = ", ".join(held.pod for held in slices)
             self.status.slices, self.status.waiting = [held.pod for held in slices], ""
-            self.status.nodes = [address for held in slices for address in held.nodes]
+            self.status.nodes = [address for held in slices for address, _, _ in held.places]
             self.status.began, self.status.ended = time.time(), {}
+            began = time.monotonic()
             self.publish(self.status)
             say(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
             try:
                 outcome = self.attempt(slices)
             finally:
-                # If it grows, it keeps the slices it already has.
+                # When growing, it keeps its slices and adds the new ones.
                 kept = [*slices, *self.more] if self.more else []
                 self.more = []
                 for held in () if kept else slices:
                     held.let_go()
             time.sleep(_LAST_LINES_SECONDS)
+            self.status.waiting = ""
             if outcome.kind == SUCCEEDED:
                 self.publish(self.status)
                 say(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
             words = f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
             say(words)
-            self.attempts = self.attempts.after(outcome)
+            # One that grows goes on at once with what it holds.
+            self.attempts = self.attempts.after(outcome, math.inf if kept else time.monotonic() - began)
             self.status.past.append(words)
             self.status.preempted, self.status.failed = self.attempts.preempted, self.attempts.failed
             if self.attempts.is_over:
                 self.publish(self.status)
                 say(f"no further attempt: {self.attempts.counts}")
                 return outcome.code or 1
-            failures_in_a_row = failures_in_a_row + 1 if outcome.kind == FAILED else 0
-            pause = pause_seconds(failures_in_a_row)
+            pause = self.attempts.pause_seconds
             self.status.attempt, self.status.ended = self.attempts.number, {}
             self.status.slices = self.status.nodes = ()
             self.wait_for(f"attempt {self.attempts.number} begins in {pause:.0f} s" if pause else "waiting for slices")
@@ -214,7 +246,7 @@ class SliceRun:
         problems: dict[str, None] = {}
         began = found_at = time.monotonic()
         pause = _FIRST_LOOK_SECONDS
-        # What grows soon need not be waited for.
+        # No need to wait for what can grow soon.
         gather = min(_GATHER_SECONDS, self.grows_every)
         while pending:
             limit = gather if found else pause
@@ -285,31 +317,36 @@ class SliceRun:
         """A slice that is whole, or what is wrong with it. Raises RayError where its head was lost."""
         told = ray.get(reference)
         # A node that is gone is listed for a while.
-        workers = sum(_takes_connections(*place) for place in told["places"])
-        problem: str = slice_problem(told["pod"], told["heads"], workers, self.workers, self.request["head_resource"])
-        if problem:
-            return problem
-        nodes = [address for address, _ in told["places"]]
-        return Slice(head, told["pod"], told["address"], nodes, head.hold.remote())
+        workers = sum(_takes_connections(address, port) for address, port, _ in told["places"])
+        problem: str = slice_problem(told, workers, self.request)
+        return problem or Slice(head, told["pod"], told["places"], head.hold.remote())
 
     def attempt(self, slices: Sequence[Slice]) -> Outcome:
         """Run the command on every worker; the first that does not succeed ends the others."""
-        addresses = [held.address for held in slices]
+        addresses = [held.places[0][0] for held in slices]
         waiting: dict[Any, int] = {}
         for index, held in enumerate(slices):
             resources = {held.pod: 1, **({"TPU": self.request["tpus"]} if self.request["tpus"] else {})}
-            for rank in range(index * self.workers, (index + 1) * self.workers):
+            for rank, (_, _, node) in enumerate(held.places, index * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
-                container = self.request.get("container")
-                started = run_worker.options(resources=resources, name=task_name(self.attempts.number, rank)).remote(
+                # Rank 0 has to be where MASTER_ADDR says.
+                worker = run_worker.options(
+                    resources=resources,
+                    name=task_name(self.attempts.number, rank),
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                )
+                started = worker.remote(
+                    held.head,
+                    rank,
                     self.request["argv"],
                     variables,
-                    container and {**container, "name": f"{container['name']}-{rank}"},
+                    self.request["container"],
                 )
                 waiting[started] = rank
         locks = {held.lock: held.pod for held in slices}
         outcomes: list[Outcome] = []
-        published = time.monotonic()
+        began = published = time.monotonic()
+        is_begun = False
 
         def take(reference: Any, timeout: float | None = None) -> None:
             rank = waiting.pop(reference)
@@ -340,6 +377,8 @@ class SliceRun:
                 elif self.should_grow() and self.grow():
                     more = ", ".join(held.pod for held in self.more)
                     outcomes.append(Outcome(PREEMPTED, more, "it goes on with more slices"))
+                elif not is_begun and time.monotonic() - began >= _WAIT_SECONDS:
+                    is_begun = not self.say_what_has_not_begun(slices, list(waiting.values()))
             if any(one.kind != SUCCEEDED for one in outcomes):
                 for reference in waiting:
                     ray.cancel(reference, force=True)
@@ -355,13 +394,13 @@ class SliceRun:
         return self.preempted_at_once(slices) or found if found.kind == FAILED else found
 
     def preempted_at_once(self, slices: Sequence[Slice]) -> Outcome | None:
-        """Of an attempt that failed, the preemption that it failed of: peers fail before Ray knows a node is dead."""
+        """The preemption behind a failed attempt: peers fail before Ray notices a dead node."""
         until = time.monotonic() + _NOTICE_SECONDS
         while not (lost := self.lost(slices, is_probed=True)):
             if time.monotonic() >= until:
                 return None
             time.sleep(1)
-        return Outcome(PREEMPTED, lost, "it has lost workers, whose peers failed")
+        return Outcome(PREEMPTED, lost, "it lost workers, and their peers failed")
 
     @property
     def look(self) -> float:
@@ -369,30 +408,36 @@ class SliceRun:
         return min(_LOOK_SECONDS, self.grows_every)
 
     def lost(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
-        """A slice that has fewer workers than it had, whose tasks may wait for ever; '' where there is none.
+        """A slice that has lost a node; '' where there is none.
 
         `is_probed`: a node counts only where it takes connections.
         """
-        nodes = [node for node in ray.nodes() if node["Alive"]]
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         for held in slices:
-            members = [node for node in nodes if held.pod in node["Resources"]]
-            places = [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members]
-            if len(members) < self.workers or (is_probed and not all(_takes_connections(*place) for place in places)):
-                return held.pod
+            for address, port, node in held.places:
+                if node not in alive or (is_probed and not _takes_connections(address, port)):
+                    return held.pod
         return ""
 
+    def say_what_has_not_begun(self, slices: Sequence[Slice], waiting: Sequence[int]) -> bool:
+        """Whether a worker among those that are `waiting` for their end has not even begun; the list shows which."""
+        try:
+            begun = ray.get([held.head.begun.remote() for held in slices], timeout=_CONNECT_SECONDS)
+        except ray.exceptions.RayError:
+            return True
+        words = not_begun_words(sorted(set(waiting).difference(*begun)))
+        if words != self.status.waiting:
+            say(f"attempt {self.attempts.number}: {words or 'all workers have started'}")
+            self.wait_for(words)
+        return bool(words)
+
     def should_grow(self) -> bool:
-        """Whether a larger size is free."""
+        """Whether a larger size is free. It takes a preemption, and what workers have done already is lost."""
+        if not self.attempts.may_be_preempted or self.status.ended:
+            return False
         now = time.monotonic()
-        if not may_grow(
-            self.sizes,
-            self.size,
-            self.changed_at,
-            self.looked_at,
-            now,
-            after=self.grows_after,
-            every=self.grows_every,
-        ):
+        every, after = self.grows_every, self.grows_after
+        if not may_grow(self.sizes, self.size, self.changed_at, self.looked_at, now, after=after, every=every):
             return False
         self.looked_at = now
         free = ray.available_resources().get(self.request["head_resource"], 0)
@@ -494,13 +539,14 @@ class Publisher:
             if record is not None:
                 internal_kv._internal_kv_put(self._key, record, namespace=_RECORD_NAMESPACE)
         except (ray.exceptions.RayError, ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-            say(f"lists of jobs do not show how this run stands: {_words(error)}")
+            say(f"job lists cannot show the status of this run: {_words(error)}")
             self._key = b""
 
 
 def _stop(number: int, frame: object) -> None:
     """Ray ends its workers with the driver."""
-    say("stopped")
+    # print raises where the signal came amid another one.
+    os.write(1, b"hpcdash: stopped\n")
     os._exit(128 + number)
 
 

@@ -1,19 +1,20 @@
 """Runs the command of one worker, and leaves nothing behind: neither processes, nor libtpu's lockfile, nor a container.
 
 As a program, `command.py SECONDS LOCK CONTAINER WORD…`, it waits until the command before it on this node has ended,
-and ends its own, with all that it started, when its parent is gone: Ray kills the workers that it cancels.
+and ends its own, with all that it started, when its stdin ends: the worker holds the other end, and Ray kills the
+workers that it cancels.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,8 +22,6 @@ from typing import Any
 LOCKFILE = "/tmp/libtpu_lockfile"
 _PREEMPTED = "http://metadata.google.internal/computeMetadata/v1/instance/preempted"
 _METADATA_SECONDS = 2.0
-_PR_SET_PDEATHSIG = 1
-_PARENT = "HPCDASH_PARENT"
 _GRACE_SECONDS = 10.0
 
 
@@ -81,15 +80,19 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, conta
     """
     lock = os.path.join(tempfile.gettempdir(), f"hpcdash-{os.getuid()}-{node}.lock")
     # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
-    words = ["sh", "-c", f'{_PARENT}=$$ "$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
+    words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
     words += [str(_GRACE_SECONDS), lock, container, *argv]
-    ended = subprocess.run(words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, check=False)
-    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+    with subprocess.Popen(words, env={**os.environ, **environment}, stdin=subprocess.PIPE) as started:
+        code = started.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _end_with_stdin() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[str]) -> int:
-    # Its own look may come when the parent has gone.
-    parent = int(os.environ.pop(_PARENT))
     # Ray may kill the whole process group of a worker, and the command is to be ended in good order.
     os.setsid()
 
@@ -97,16 +100,18 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        return 128 + signal.SIGTERM
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
     # What the last attempt started here may still be saving: the chips are its own until it has ended.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("hpcdash: waiting for the command of an earlier attempt to end on this node", flush=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     remove_lockfile()
     if container:
         remove_container(argv[0], container)
-    command = subprocess.Popen(list(argv), start_new_session=True)
+    command = subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         code = command.wait()
         return code if code >= 0 else 128 - code

@@ -18,6 +18,8 @@ _LOST = frozenset(
         "RayActorError",
         "ActorUnavailableError",
         "ActorUnschedulableError",
+        # The node that it was for has died meanwhile.
+        "TaskUnschedulableError",
         "LocalRayletDiedError",
         "OwnerDiedError",
         "ObjectLostError",
@@ -29,6 +31,8 @@ _CANCELLED = frozenset(("TaskCancelledError",))
 _MEMORY = re.compile(r"was (\S+) used / (\S+) limit")
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
+# An attempt that ends sooner did not get to work: a full disk, a worker that crashes at once.
+_SHORT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,13 @@ def verdict(outcomes: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What became of the attempts so far, each kind with its own limit."""
+    """What became of the attempts so far, each kind with its own limit; `short` of them in a row ended soon."""
 
     most_preemptions: int
     most_failures: int
     preempted: int = 0
     failed: int = 0
+    short: int = 0
 
     @property
     def number(self) -> int:
@@ -103,22 +108,30 @@ class Attempts:
     def counts(self) -> str:
         return f"preempted {self.preempted}×, failed {self.failed}×"
 
-    def after(self, outcome: Outcome) -> Attempts:
+    def after(self, outcome: Outcome, seconds: float) -> Attempts:
+        """With one more, which ran for so long."""
+        short = self.short + 1 if seconds < _SHORT_SECONDS else 0
         if outcome.kind == PREEMPTED:
-            return replace(self, preempted=self.preempted + 1)
-        return replace(self, failed=self.failed + 1)
+            return replace(self, preempted=self.preempted + 1, short=short)
+        # A failure is never tried again at once.
+        return replace(self, failed=self.failed + 1, short=max(short, 1))
 
     @property
     def is_over(self) -> bool:
         """Whether no further attempt is made."""
         return self.preempted > self.most_preemptions or self.failed > self.most_failures
 
+    @property
+    def may_be_preempted(self) -> bool:
+        """Whether there is a further attempt after one more preemption."""
+        return self.preempted < self.most_preemptions
 
-def pause_seconds(failures_in_a_row: int) -> float:
-    """How long to wait before an attempt: none after a preemption, doubling with each failure."""
-    if failures_in_a_row == 0:
-        return 0.0
-    return min(_FIRST_PAUSE_SECONDS * 2.0 ** (failures_in_a_row - 1), _LONGEST_PAUSE_SECONDS)
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before the next attempt: longer after each that ended soon."""
+        if not self.short:
+            return 0.0
+        return min(_FIRST_PAUSE_SECONDS * 2.0 ** (self.short - 1), _LONGEST_PAUSE_SECONDS)
 
 
 def size_to_take(sizes: Sequence[int], available: int) -> int | None:
@@ -145,21 +158,31 @@ def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[s
     )
 
 
-def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str) -> dict[str, Any]:
-    """A slice by the resource that its workers share: where they are, and how many have the head's resource."""
+def slice_of(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> dict[str, Any]:
+    """A slice by the resource that its workers share: `places` are their (address, port, node ID), the head's first.
+
+    `heads` counts the workers that have a head resource, `tpus` is the least that one has.
+    """
     members = [node for node in nodes if pod in node["Resources"]]
+    members.sort(key=lambda node: (node["NodeID"] != head, node["NodeManagerAddress"]))
     return {
         "pod": pod,
-        "places": [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in members],
+        "places": [(node["NodeManagerAddress"], node["NodeManagerPort"], node["NodeID"]) for node in members],
         "heads": sum(any(HEAD_RESOURCE.fullmatch(name) for name in node["Resources"]) for node in members),
+        "tpus": min((int(node["Resources"].get("TPU", 0)) for node in members), default=0),
     }
 
 
-def slice_problem(pod: str, heads: int, workers: int, wanted: int, head_resource: str) -> str:
-    """Why a slice is not whole; '' where it is."""
+def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, Any]) -> str:
+    """Why a slice, of slice_of, cannot be used; '' where it can. `workers` are those that answer."""
+    pod, heads, tpus = found["pod"], found["heads"], found["tpus"]
     if heads > 1:
         return (
-            f"{heads} workers of {pod} have {head_resource}, which only the first one should: a bug of Ray in "
-            "containers, which would let several jobs have one slice. Upgrade Ray"
+            f"{heads} workers of {pod} have {request['head_resource']}, which only the first one should: a bug of Ray "
+            "in containers, which would let several jobs have one slice. Upgrade Ray"
         )
-    return f"{pod} has {workers} of its {wanted} workers" if workers != wanted else ""
+    if workers != request["workers"]:
+        return f"{pod} has {workers} of its {request['workers']} workers"
+    if tpus < request["tpus"]:
+        return f"workers of {pod} have {tpus} TPU, this run asks for {request['tpus']}: set tpus_per_worker = {tpus}"
+    return ""

@@ -109,6 +109,14 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def not_begun_words(workers: Sequence[int]) -> str:
+    """Which tasks of an attempt have not started, and why that may be; '' of none."""
+    if not workers:
+        return ""
+    have = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {ranges(workers)} have"
+    return f"{have} not started: another job uses its TPUs or its slice, or Ray still sets up its environment"
+
+
 def near(kind: str, kinds: Sequence[str]) -> list[str]:
     """The slice types that a cluster has, the most like `kind` first; no more than a line has room for."""
     return get_close_matches(kind, kinds, len(kinds), 0.0)[:5] if kinds else []
@@ -135,9 +143,9 @@ def waiting_words(
 ) -> str:
     """What a run waits for, and whether the cluster has as much: `cluster` are its resources, `near` its slice types.
 
-    `waiting for 8 slices of v4-16: 1 there; the cluster has 2 in all`.
+    `waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all`.
     """
-    words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} there"
+    words = f"waiting for {wanted} slice{'' if wanted == 1 else 's'} of {kind}: {found} found so far"
     total = int(cluster.get(head_resource, 0))
     if total >= wanted:
         return f"{words}; {free} of {total} free"

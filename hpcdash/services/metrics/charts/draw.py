@@ -73,7 +73,7 @@ def draw(request: ChartRequest) -> Picture:
     span = request.state.shown(whole)
     across = 2 if len(names) > 1 and request.width >= _TWO_COLUMNS_FROM else 1
     most = max(1, request.height // _LEAST_ROWS) * across
-    notes = [f"{len(names) - most} more metrics need more room"] if len(names) > most else []
+    notes = [f"{len(names) - most} more metrics do not fit"] if len(names) > most else []
     names = names[:most]
     down = -(-len(names) // across)
     width = (request.width - _GAP * (across - 1)) // across
@@ -138,7 +138,7 @@ class _Panel:
         notes = []
         hidden = sum(curve.hidden_columns for curve in self._curves)
         if hidden:
-            notes.append(f"{visible(self._name)}: 0 and below, in {hidden} columns, has no place on a log scale")
+            notes.append(f"{visible(self._name)}: 0 and below, in {hidden} columns, cannot be shown on a log scale")
         if len(self._curves) > 1:
             without = [curve.run.letter for curve in self._curves if self._name not in curve.run.run.names]
             notes += [f"{', '.join(without)}: no {visible(self._name)}"] if without else []

@@ -27,11 +27,11 @@ ACTIVE_PANEL = ">"
 # Sign, its stand-in in ASCII, a style, and what it says, by the kind of a finding.
 FINDINGS = {
     "spike": ("▲", "^", "warning", "a spike"),
-    "divergence": ("◆", "*", "bad", "it diverges: far above where it was, and stays there"),
+    "divergence": ("◆", "*", "bad", "divergence: far above its earlier level, and stays there"),
     "nan": ("✗", "x", "bad", "nan"),
     "inf": ("✗", "x", "bad", "inf"),
-    "plateau": ("═", "=", "warning", "a plateau: it no longer falls"),
-    "stall": ("‖", "|", "warning", "a stall: no more values come, though the job runs"),
+    "plateau": ("═", "=", "warning", "a plateau: no longer falling"),
+    "stall": ("‖", "|", "warning", "a stall: no new values although the job is running"),
 }
 # What several of a kind are called.
 SEVERAL = {
@@ -208,11 +208,11 @@ def explained(*, is_ascii: bool) -> tuple[SignWords, ...]:
     return (
         *(SignWords(sign, style, " or ".join(words)) for (sign, style), words in found.items()),
         SignWords(f"{frame.restart} {RESTART_LETTER}", "restart", "a newer attempt begins: requeued or started again"),
-        SignWords(frame.point, "run-0", "one value, where values are few"),
-        SignWords(f"{frame.above} {frame.below}", "raw-0", "the curve goes on above or below what is shown"),
-        SignWords(frame.cursor, "cursor", "the cursor: what stands there is in the title"),
+        SignWords(frame.point, "run-0", "a single value, where there are few"),
+        SignWords(f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"),
+        SignWords(frame.cursor, "cursor", "the cursor: its values are in the title"),
         SignWords(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
-        SignWords("A B …", "letter-0", "which run a curve is, of several"),
+        SignWords("A B …", "letter-0", "which run a curve belongs to"),
         SignWords("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
-        SignWords("dotted", "again-0", "what was done again after a restart: the newest counts"),
+        SignWords("dotted", "again-0", "steps repeated after a restart: the newest values count"),
     )
