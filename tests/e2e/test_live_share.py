@@ -7,7 +7,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +46,24 @@ users = ["{alice}"]
 priority = "HIGH"
 nodes = 4
 """
-# Writes each step it takes to a log of all its runs, and where it is when it is told to suspend.
+# Writes each step it takes to a log of all its runs, and where it is when it is told to suspend; with `every` set also
+# at each so many steps.
 TRAINING = """#!/bin/bash
 cd {work} || exit
+save() {{ echo $step > saved.new; mv saved.new saved; }}
 step=0; [ ! -e saved ] || step=$(cat saved)
 echo start >> starts
 {before}
 while [ ! -e enough ]; do
-  step=$((step + 1)); echo $step >> steps; sleep 0.05
-  if [ -s {launch}/suspend ]; then
+  step=$((step + 1)); echo $step >> steps; echo "step $step loss 0.5"; sleep 0.05
+  [ $((step % ${{every:-1000000}})) != 0 ] || save
+  if [ -s {launch}/suspend ] || [ -e yields ]; then
     {told}
   fi
 done
 """
-SAVES = "echo $step > saved.new; mv saved.new saved; echo ready > {launch}/suspend.ready; exec sleep 600"
+INTERVAL = 10
+SAVES = "save; echo ready > {launch}/suspend.ready; exec sleep 600"
 
 
 class Pool(SharedPool):
@@ -200,14 +205,15 @@ def pool(clean_slurm: SlurmLab, site: SudoSite, tmp_path: Path, request: pytest.
 @pytest.mark.parametrize("pool", [(3.0, False)], indirect=True)
 def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     pool.submit("bob", "good", "NORMAL")
-    pool.submit("bob", "slow", "NORMAL", told="echo seen > {launch}/suspend.seen; sleep 300")
+    told = "echo seen > {launch}/suspend.seen; sleep 300"
+    pool.submit("bob", "slow", "NORMAL", told=told, before=f"every={INTERVAL}")
     # Neither looks at the command nor ends at SIGTERM.
     pool.submit("carol", "deaf", "HIGH", before="trap '' TERM", told=":")
     pool.start()
     tasks = pool.until(good="running", slow="running", deaf="running")
     # Who may not choose has AUTO, and what the operator holds its owner cannot release.
     assert (tasks["deaf"]["priority"], tasks["deaf"]["level"]) == ("AUTO", "NORMAL")
-    again = pool.submit("bob", "third", "NORMAL", 2)
+    again = pool.submit("bob", "third", "NORMAL", 2, told=":")
     pool.until(third="waiting")
     denied = pool.lab.as_user(pool.users["bob"], "scontrol", "release", again, check=False)
     assert b"denied" in denied.stderr
@@ -236,9 +242,25 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     assert pool.call_as("bob", "share", "suspend", good, "--yes").returncode == 0
     pool.until(good="paused", slow="running")
     assert pool.call_as("bob", "share", "resume", good, "--yes").returncode == 0
-    pool.enough("hot", "slow", "good", "third")
-    tasks = pool.until(hot="succeeded", deaf="stopped", good="succeeded", slow="succeeded", third="succeeded")
+    pool.enough("hot", "slow", "good")
+    pool.until(hot="succeeded", deaf="stopped", good="succeeded", slow="succeeded", third="running")
+    # A person's stop ends a task for good while it is given time to save, too.
+    pool.submit("alice", "hotter", "HIGH", 4)
+    pool.until(third="suspending")
+    pool.lab.as_user(pool.users["bob"], "scancel", again)
+    pool.until(third="stopped", hotter="running")
+    pool.enough("hotter")
+    tasks = pool.until(third="stopped", hotter="succeeded")
+    assert (len(tasks["third"]["runs"]), pool.lab.job_states(again)) == (1, {"CANCELLED"})
     pool.assert_nothing_lost("good")
+    # Ended by force, it went on from what it had saved: at most one interval was done again. All runs are one curve.
+    steps = pool.steps("slow")
+    begins = [at for at, (before, after) in enumerate(pairwise(steps), 1) if after != before + 1]
+    assert (len(begins) <= 1, all(steps[at - 1] - steps[at] < INTERVAL for at in begins)) == (True, True), steps
+    for name in ("good", "slow"):
+        read = pool.call_as("bob", "metrics", tasks[name]["id"], "--format", "csv")
+        _, *rows = read.stdout.splitlines()
+        assert [int(row.partition(",")[0]) for row in rows] == sorted(set(pool.steps(name))), read
     assert all(run["started_at"] and run["ended_at"] for task in tasks.values() for run in task["runs"])
     # A job that is no task starts all the same: it is named.
     carol = pool.users["carol"]
@@ -339,6 +361,17 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     assert pool.lab.job_states(victim) == {"RUNNING"}
 
 
+OTHER_NODE = """
+if [ ! $HPCDASH_SUSPEND ]; then
+  while [ ! -e {work}/enough ]; do
+    [ ! -e {work}/yielded ] || {{
+      rm {work}/yielded; exec {python} -c 'from hpcdash.job.suspend import go_suspend; go_suspend()'
+    }}
+    sleep 0.1
+  done
+  exit
+fi
+"""
 KINDS = """
 [share.named]
 nodes = 2
@@ -383,9 +416,10 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         pool.work("low").mkdir()
         shutil.chown(pool.work("low"), pool.users["alice"])
         folder = "${HPCDASH_SUSPEND%/*}"
-        script = TRAINING.format(work=pool.work("low"), launch=folder, told=SAVES.format(launch=folder), before="")
-        # The other node waits for the end.
-        others = f"[ $HPCDASH_SUSPEND ] || {{ while [ ! -e {pool.work('low')}/enough ]; do sleep 0.1; done; exit; }}"
+        told = f"[ ! -e yields ] || {{ save; mv yields yielded; exec sleep 600; }}; {SAVES.format(launch=folder)}"
+        script = TRAINING.format(work=pool.work("low"), launch=folder, told=told, before="")
+        # The other node waits for the end, or suspends the task once that has saved.
+        others = OTHER_NODE.format(work=pool.work("low"), python=sys.executable)
         request = site.home(pool.users["alice"]) / "REQUEST.toml"
         fields = {"name": "low", "pool": name, "share": "LOW", "slot_type": "cpu", "slots_per_node": 1}
         fields |= {"account": ACCOUNT, "labels": ["nlp", "7B"]}
@@ -397,12 +431,16 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
             submitted = pool.call_as("alice", "submit", str(request), "--yes")
             assert (submitted.returncode, words in submitted.stderr) == (status, True), submitted
 
-        def come_about(**wanted: str) -> dict[str, dict[str, Any]]:
+        def come_about(what: Callable[[], bool] = lambda: True, **wanted: str) -> dict[str, dict[str, Any]]:
             wait_until(
                 f"{wanted}",
-                lambda: pool.call("run", name, "--once").returncode == 0 and wanted.items() <= pool.states().items(),
+                lambda: (
+                    pool.call("run", name, "--once").returncode == 0
+                    and wanted.items() <= pool.states().items()
+                    and what()
+                ),
                 120,
-                lambda: f"{pool.states()}\n{pool.queue()}",
+                lambda: f"{pool.tasks()}\n{pool.queue()}",
             )
             return pool.tasks()
 
@@ -410,25 +448,20 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         assert tasks["low"]["labels"] == ["nlp", "7B"]
         if nodes is not None:
             assert set(pool.nodes_of(tasks["low"]["id"])) == nodes
+        # It suspends itself from its second node, and has its turn again.
+        (pool.work("low") / "yields").touch()
+        come_about(lambda: [run["how"] for run in pool.tasks()["low"]["runs"]] == ["yielded", ""], low="running")
         options = {"named": (), "reserved": (f"--reservation={reservation}",), "urgent": ("--qos=high",)}
         pool.submit("bob", "high", "NORMAL+labels=nlp", 1, *options[name])
         tasks = come_about(high="running", low="waiting")
-        assert [run["how"] for run in tasks["low"]["runs"]] == ["suspended"]
+        assert [run["how"] for run in tasks["low"]["runs"]] == ["yielded", "suspended"]
         if nodes is not None:
             assert set(pool.nodes_of(tasks["high"]["id"])) < nodes
         if name == "reserved":
             # What has left the reservation waits, and is in its turn again once it is back.
             low = tasks["low"]["id"]
             lab.admin("scontrol", "update", f"jobid={low}", "reservation=")
-            wait_until(
-                "it to be set aside",
-                lambda: (
-                    pool.call("run", name, "--once").returncode == 0 and "is not in res" in pool.tasks()["low"]["why"]
-                ),
-                60,
-                lambda: f"{pool.tasks()}",
-            )
-            assert pool.states()["low"] == "waiting"
+            come_about(lambda: "is not in res" in pool.tasks()["low"]["why"], low="waiting")
             lab.admin("scontrol", "update", f"jobid={low}", f"reservation={reservation}")
         shown = pool.call_as("carol", "share", "show", name, "--filter", "labels:7b state:waiting")
         assert (shown.returncode, "low" in shown.stdout, "high" in shown.stdout) == (0, True, False), shown

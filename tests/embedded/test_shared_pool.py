@@ -201,13 +201,15 @@ nodes = 2
 """
 # Gives up its node once, without being asked.
 GIVES_WAY = """
-import os, sys, time
+import os, time
 from hpcdash.job.suspend import go_suspend
 again = os.path.exists("FOLDER/again")
 open("FOLDER/again", "w").close()
 if not again: go_suspend()
-while not os.path.exists("FOLDER/enough"): print("on", file=sys.stderr); time.sleep(0.2)
+while not os.path.exists("FOLDER/enough"): time.sleep(0.05)
 """
+# Writes to its errors alone, and before Python has started, which may take seconds.
+TELLS = "while sleep 0.2; do echo on >&2; done & python3 PROGRAM; kill $!"
 
 
 @pytest.mark.system
@@ -216,7 +218,8 @@ def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_a
     lab.submit("silent", "normal", command="sleep 600", slot_type="cuda")
     program = lab.folder / "gives.py"
     program.write_text(GIVES_WAY.replace("FOLDER", str(lab.work("gives"))))
-    lab.submit("gives", "normal", command=f"python3 {program}", slot_type="cuda", labels=["nlp", "7B, run 2"])
+    command = TELLS.replace("PROGRAM", str(program))
+    lab.submit("gives", "normal", command=command, slot_type="cuda", labels=["nlp", "7B, run 2"])
     lab.submit("slight", "normal", command="true", slot_type="cpu")
     lab.start()
     tasks = lab.until(silent="failed", gives="running", slight="refused")
@@ -329,11 +332,13 @@ def test_a_day_in_fast_motion_keeps_quotas_and_loses_no_step(lab: Lab) -> None:
     for number, name in enumerate(names):
         priority = chance.choice(["LOW", "NORMAL", "ABOVE_NORMAL", "HIGH", "AUTO"])
         slots = 1 if priority == "HIGH" else chance.choice([1, 1, 2])
-        lab.submit(name, priority, steps=chance.choice([20, 100, 400]), slots=slots)
+        # Some are there until the last has come, however long submitting takes.
+        lab.submit(name, priority, steps=chance.choice([20, 100, 100_000]), slots=slots)
         if number == 12:
             lab.kill()
             lab.start()
         until(lambda name=name: name in look(), f"{name} is known", 120.0)
+    lab.enough(*names)
     wanted = dict.fromkeys(names, "succeeded")
     until(lambda: look() == wanted, f"{wanted}", 240.0)
     lab.assert_nothing_lost(*names)

@@ -466,9 +466,12 @@ class Coordinator:
                 await self._suspend(task)
         if not self.pool.no_log_seconds:
             return
+        # Those that suspend themselves are no longer among them.
+        running = self.database.tasks("state = 'running'")
         logging = [task for task in running if self._is_due(task, "log", _LOGS_EVERY_SECONDS)]
+        runs = self.database.runs_of([task.id for task in logging], 1)
         for task, written in await self._look_at(logging, self._written_at):
-            since = max(written or 0.0, task.since or 0.0)
+            since = max([written or 0.0, *(began or 0.0 for _, _, began, _, _ in runs.get(task.id, ()))])
             if written is not None and self._now - since > self.pool.no_log_seconds:
                 words = f"no log output for {self.pool.no_log_seconds:g} s"
                 self._note_failing(task, words)

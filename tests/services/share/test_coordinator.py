@@ -217,6 +217,27 @@ async def test_a_task_is_silent_once_neither_its_output_nor_its_errors_grow(lab:
     assert {one.words for one in lab.database.tasks()} == {"no log output for 1800 s"}
 
 
+async def test_a_task_that_has_saved_is_suspended_however_long_it_was_silent(lab: Lab) -> None:
+    task = lab.submit()
+    await lab.run_all()
+    for name in ("log.out", "log.err"):
+        (lab.work(task) / name).touch()
+        os.utime(lab.work(task) / name, (lab.now, lab.now))
+    (lab.work(task) / "suspend.ready").write_text("ready\n")
+    await lab.step(1900.0)
+    while lab.states()[task] != "starting":
+        await lab.step()
+    assert lab.hows(task) == ["yielded", ""]
+    # Neither the silence of the run before counts, nor the time until the scheduler starts a task.
+    lab.jobs[task]["starttime"] = str(int(lab.now + 100))
+    await lab.step(1850.0)
+    await lab.step()
+    assert lab.states() == {task: "running"}
+    await lab.step(100.0)
+    await lab.step()
+    assert lab.states() == {task: "failed"}
+
+
 async def test_a_task_whose_errors_cannot_be_seen_is_not_judged_by_its_output(lab: Lab) -> None:
     task = lab.submit()
     await lab.run_all()
