@@ -330,7 +330,7 @@ def _private_lines(name: str) -> list[str]:
     file = Path(name).expanduser()
     try:
         if file.stat().st_mode & 0o077:
-            raise ConfigError("other users can read this file, which holds a secret", f"chmod 600 {file}", file=str(file))
+            raise ConfigError("other users can read this secret", f"chmod 600 {file}", file=str(file))
         return [line.strip() for line in file.read_text(encoding="ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not ASCII"

@@ -253,7 +253,7 @@ def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(ray: RayClu
     program.config.parent.mkdir(parents=True)
     program.config.write_text(f'[clusters.tpu]\nray = "{ray.url}"\ntoken_file = "~/token"\n')
     tpu = Program(program.home, ("--cluster", "tpu"))
-    assert "other users can read this file" in tpu("jobs").refused(2)
+    assert "other users can read this secret" in tpu("jobs").refused(2)
     token.chmod(0o600)
     assert tpu("jobs").status == 0
     headers = program.home / "headers"
