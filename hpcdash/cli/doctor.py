@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import locale
 import os
 import shutil
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -22,7 +24,7 @@ from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter, print_json
 from hpcdash.config.read import load_settings
-from hpcdash.config.settings import Settings
+from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain.checks import Check
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
@@ -61,6 +63,7 @@ def run_doctor(common: CommonOptions, form: str) -> None:
         _terminal_check(),
         _cache_check(),
         *_alerts_checks(settings),
+        *secret_checks(cluster),
     ]
 
     async def look() -> bool:
@@ -124,6 +127,24 @@ def _alerts_checks(settings: Settings) -> list[Check]:
     if not mute:
         return [Check("alerts", True, f"sent through {', '.join(one.name for one in notifiers)}")] if notifiers else []
     return [Check("alerts", False, one.error.message, one.error.next_step) for one in mute]
+
+
+def secret_checks(cluster: ClusterSettings) -> list[Check]:
+    """Whether nobody on the way to a cluster's URL can read its token and headers; [] where it has none."""
+    if not (cluster.token_file or cluster.headers_file):
+        return []
+    url = urlsplit(cluster.url)
+    host = url.hostname or ""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if url.scheme == "https" or is_loopback:
+        return [Check("token", True, "encrypted, or sent within one machine")]
+    detail = f"sent to {host} unencrypted: anyone on the network between can read it"
+    return [
+        Check("token", False, detail, f'Use https, or ssh = "{host}" with the URL http://127.0.0.1:{url.port or 80}.')
+    ]
 
 
 def _failed(name: str, error: HpcdashError) -> Check:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.cli.doctor import clock_check
+from hpcdash.cli.doctor import clock_check, secret_checks
+from hpcdash.config.settings import ClusterSettings
 
 THERE = 1_795_250_000.0
 HERE_IS_WRONG, THERE_IS_WRONG, UNKNOWN = (
@@ -39,3 +40,21 @@ def test_of_two_clocks_the_wrong_one_is_that_which_no_time_server_keeps(
     assert check.detail.startswith("the cluster's clock is 3 h ahead of this machine's; it differs by +10800 s")
     assert told in check.next_step
     assert "behind" in clock_check(THERE, -600.0, kept_here, kept_there).detail
+
+
+@pytest.mark.parametrize(
+    ("url", "is_safe"),
+    [
+        ("http://head:8265", False),
+        ("http://127.0.0.1.evil:8265", False),
+        ("https://head", True),
+        ("http://127.0.0.1:8265", True),
+        ("http://[::1]:8265", True),
+        ("http://localhost:8265", True),
+    ],
+)
+def test_a_token_that_others_on_the_network_can_read_is_a_finding(url: str, is_safe: bool) -> None:
+    [check] = secret_checks(ClusterSettings("tpu", "tpu", url=url, token_file="/home/maya/token"))
+    assert check.ok == is_safe
+    assert is_safe or "unencrypted" in check.detail
+    assert secret_checks(ClusterSettings("tpu", "tpu", url=url)) == []

@@ -320,6 +320,19 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
 
 
 @pytest.mark.long
+def test_a_slice_of_four_workers_has_a_rank_on_each_of_its_nodes(
+    ray: RayCluster, program: Program, tmp_path: Path
+) -> None:
+    first, *_ = ray.add_slice("v4-32", "slice-four", workers=4)
+    job_id = submit(program, f"echo $WORLD_SIZE $MASTER_ADDR >{tmp_path}/rank-$RANK", kind="v4-32")
+    assert ended(ray, program, job_id) == ("completed", 0)
+    said = [(tmp_path / f"rank-{rank}").read_text().split() for rank in range(4)]
+    assert said == [["4", f"127.0.0.{first + 1}"]] * 4
+    [row] = [row for row in program.rows("history") if row["id"] == job_id]
+    assert (row["nodes"], len({*row["node_list"].split(",")})) == (4, 4)
+
+
+@pytest.mark.long
 def test_a_worker_that_ray_kills_for_memory_has_failed_and_is_counted(
     ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
