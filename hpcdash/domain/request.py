@@ -14,7 +14,7 @@ from hpcdash.domain.array_tasks import ArrayTasks
 
 SITE_SAID = "site."
 # Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or sudoers acts on.
-ACCOUNT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
+ACCOUNT_NAME = re.compile(r"(?!ALL\Z)[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 # What is said of runs on slices alone.
 SLICE_FIELDS = (
     *("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure"),

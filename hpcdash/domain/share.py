@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
-
-from msgspec import Struct
 
 # Every user who has no quota under a name of their own.
 EVERYONE = "*"
@@ -49,7 +48,8 @@ def parse_priority(text: str) -> Priority:
         ) from None
 
 
-class TaskMark(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class TaskMark:
     """What a job's comment says to the coordinator: the priority asked for, and the launch's folder ('': none).
 
     `is_paused`: its owner wants it to be suspended, until the mark no longer says so. `pool`: the only one it is a task

@@ -136,7 +136,7 @@ def test_where_nothing_can_be_kept_the_job_is_submitted_and_that_is_said(program
     (state / "scripts").write_bytes(b"")
     done = program("submit", script)
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: its script could not be kept here: " in done.stderr
+    assert "hpcdash: its script could not be saved: " in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"hostname\n", b"#PBS -l walltime=60\nsleep 1\n"])

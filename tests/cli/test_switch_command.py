@@ -52,7 +52,7 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(program: Progr
 def test_a_path_is_remembered_only_where_the_drop_was_done(program: Program, queue: QueueLab) -> None:
     job = queue.submit("sleep 300", "--job-name=plain")
     assert "its folder does not exist" in program("save-switch", job, "--path", f"{queue.work}/none/SAVE").refused(1)
-    unknown = "no save switch is named"
+    unknown = "no save switch is set"
     assert unknown in program("save-switch", job, "--status").refused(2)
     assert program("save-switch", job, "--path", f"{queue.work}/SAVE").status == 0
     assert program("save-switch", job, "--forget").text == f"{job}  forgotten: {queue.work}/SAVE\n"

@@ -5,6 +5,7 @@ It goes through the scheduler: the job's comment, which only its owner can write
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -94,7 +95,7 @@ async def plan_wish(
     interrupted: Sequence[Task] = ()
     if wish in (Wish.RAISE, Wish.LOWER):
         wanted = _priority(pool, task, wish, priority)
-        mark = replace(mark, priority=wanted)
+        mark = dataclasses.replace(mark, priority=wanted)
         interrupted = pool.interrupted_by(job_id, priority=wanted)
         question = f"{wish.capitalize()} job {visible(job_id)} from {task.level or task.priority} to {wanted.name}?"
         outcome: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ async def plan_wish(
         if mark.is_paused == (wish is Wish.SUSPEND):
             is_so = "suspended by you already" if mark.is_paused else "not suspended by you"
             raise HpcdashError(f"job {visible(job_id)} is {is_so}")
-        mark = replace(mark, is_paused=wish is Wish.SUSPEND)
+        mark = dataclasses.replace(mark, is_paused=wish is Wish.SUSPEND)
         interrupted = pool.interrupted_by(job_id, is_paused=mark.is_paused)
         question = f"{wish.capitalize()} job {visible(job_id)}?"
         runs = task.state in ("starting", "running", "suspending")

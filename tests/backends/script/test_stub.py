@@ -110,7 +110,7 @@ def test_a_stub_tells_its_file_and_another_script_none() -> None:
 @pytest.mark.parametrize(
     ("script", "path", "words"),
     [
-        ("echo no\n", "/a", "does not begin with #!"),
+        ("echo no\n", "/a", "does not start with #!"),
         (SCRIPT, "relative.sh", "not an absolute path"),
         (SCRIPT, "/a\n/b", "not an absolute path"),
     ],

@@ -82,7 +82,7 @@ async def test_a_node_that_does_not_answer_is_told_beside_those_that_do(cluster:
 async def test_what_the_scheduler_refuses_is_raised_in_its_words(cluster: Cluster) -> None:
     await cluster.store.open()
     cluster.transport.answers["sh*"] = (1, b"\n", b"srun: error: Unable to create step: Access/permission denied")
-    with pytest.raises(SchedulerRefused, match="starts no step in this job") as refused:
+    with pytest.raises(SchedulerRefused, match="does not start a step in this job") as refused:
         await run_inside(cluster.store, ROW, COMMAND)
     assert "Access/permission denied" in refused.value.words
     aborted = b"srun: Job step aborted: Waiting up to 7 seconds for job step to finish.\n"
