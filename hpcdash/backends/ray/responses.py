@@ -119,8 +119,8 @@ def decode(answer: Answer, response: Response) -> Any:
     """The JSON of a body; raises UnreadableOutput."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"the dashboard's answer is larger than the {format_memory(len(answer.stdout))} that are read of one",
-            "Delete jobs that have ended, or ask for one job: hpcdash job ID",
+            f"the dashboard's answer is too large: only the first {format_memory(len(answer.stdout))} were read",
+            "Delete ended jobs (hpcdash delete JOB), or look at one job: hpcdash show JOB",
             argv=answer.argv,
             status=answer.status,
         )

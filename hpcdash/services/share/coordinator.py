@@ -48,7 +48,7 @@ _NODES_EVERY_SECONDS = 15.0
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
 _MOST_LOOKS = 8
-# At one look; each is two commands, and those that run are looked at meanwhile no more.
+# Per look: each takes two commands, which delay the running tasks' checks.
 _MOST_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
 # An accounting that is busy, or was down, tells how a job ended later than the queue forgets it.

@@ -29,7 +29,7 @@ _SEEN = f"{SUSPEND_NAME}{SEEN_SUFFIX}"
 _LIMIT_SECONDS = 20.0
 OWN_LIMIT_SECONDS = 2.0
 _Found = TypeVar("_Found")
-# A missing file, a link, a folder, a FIFO that nobody reads: whatever the weather, nothing is to be written there.
+# A missing file, a link, a folder, a FIFO without a reader: a later write fails too.
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO)
 # What root's program prints before the content: DEVICE:INODE SIZE MODIFIED FIRST.
 _FOUND = re.compile(rb"[0-9]+:[0-9]+ ([0-9]+) (-?[0-9]+) [0-9]+\n")

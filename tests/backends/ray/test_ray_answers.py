@@ -424,7 +424,7 @@ def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
 
 
 def test_a_list_over_the_cap_is_said_to_be_too_large() -> None:
-    with pytest.raises(UnreadableOutput, match="larger than the 1000B that are read"):
+    with pytest.raises(UnreadableOutput, match="only the first 1000B were read"):
         BACKEND.queue.jobs(JobScope()).parse(Told(0, b"200 990 -\n" + b"[" * 990, truncated=True))
 
 
