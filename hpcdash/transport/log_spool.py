@@ -63,9 +63,9 @@ class LogSpool:
             return Path(self._folder.name, "none")
         copy = self._copies.get(request)
         if copy is None:
-            await self._remove_unread()
             copy = _Copy(request, Path(self._folder.name, str(next(self._numbers))), self._open_stream)
             self._copies[request] = copy
+            await self._remove_unread()
         await copy.catch_up()
         if not quoted:
             return copy.file
@@ -79,6 +79,7 @@ class LogSpool:
     async def _remove_unread(self) -> None:
         now = time.monotonic()
         size = sum(copy.size_bytes for copy in self._copies.values())
+        unread: list[_Copy] = []
         for request, copy in sorted(self._copies.items(), key=lambda one: one[1].read_at):
             unread_seconds = now - copy.read_at
             if unread_seconds < _IDLE_SECONDS or (unread_seconds < _UNREAD_SECONDS and size <= _MOST_BYTES_TOGETHER):
@@ -87,6 +88,9 @@ class LogSpool:
             del self._copies[request]
             for key in [key for key in self._parts if key.startswith(f"{request}#")]:
                 self._parts.pop(key).file.unlink(missing_ok=True)
+            unread.append(copy)
+        # Others may ask for a log while a stream ends.
+        for copy in unread:
             await copy.close()
             copy.file.unlink(missing_ok=True)
 
@@ -156,7 +160,7 @@ class _Copy:
         self._open_stream = open_stream
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
-        self.read_at = 0.0
+        self.read_at = time.monotonic()
         # Whether any of it has come, and all that was written before it was followed.
         self._has_come = False
         self._is_caught_up = False
