@@ -497,9 +497,10 @@ class ReadTableView(TableView):
         """Put what the reader knows on the screen."""
         self.reload()
 
-    def do_ask_now(self) -> None:
-        self.session.poller.ask_now()
+    def do_ask_now(self) -> bool:
         self.read()
+        # The screen has the lists fetched.
+        return False
 
     def store_changed(self, changed: Changed) -> None:
         """Read again only where a list shows other states: each reading is several commands."""

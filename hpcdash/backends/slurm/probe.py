@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import epoch_seconds
@@ -49,11 +49,12 @@ _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster i
 
 def probe_query() -> Query[Probe]:
     """One shell on the other side; asks the controller for its configuration once."""
-    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=PROBE_BYTES)
 
 
 def parse_probe(answer: Answer) -> Probe:
     """What was found; raises CommandMissing where squeue is not there or is not Slurm's."""
+    require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines():
