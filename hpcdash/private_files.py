@@ -1,15 +1,20 @@
-"""Folders and files of a person's own, which nobody else may read, fill, or lead elsewhere by a link."""
+"""Folders and files of a person's own, which nobody else may read, fill, replace, or lead elsewhere by a link."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pwd
+import re
+import stat
+import sys
 from pathlib import Path
 
 from hpcdash.errors import EXIT_USAGE, HpcdashError
 
 _ROOT = 0
+_OPEN_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
+_STREAMS = {"stdout": 1, "stderr": 2}
 
 
 class NotPrivate(HpcdashError):
@@ -80,10 +85,43 @@ def atomic_write(
             if sync:
                 os.fsync(stream.fileno())
         os.replace(unfinished, file)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
         raise
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write to a path that a person named: to a pipe or an open stream as it is, else in the place of what was there.
+
+    A link is replaced, never followed. Raises OSError.
+    """
+    if found := _OPEN_STREAM.fullmatch(str(path)):
+        sys.stdout.flush()
+        _write_all(_STREAMS.get(found[1]) or int(found[2]), content)
+        return
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        there = None
+    if there is not None and (stat.S_ISFIFO(there.st_mode) or stat.S_ISCHR(there.st_mode)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            if os.path.samestat(there, os.fstat(descriptor)):
+                _write_all(descriptor, content)
+                return
+        finally:
+            os.close(descriptor)
+    os.umask(mask := os.umask(0o077))
+    is_own_file = there is not None and stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid()
+    mode = stat.S_IMODE(there.st_mode) & 0o777 if there is not None and is_own_file else 0o666 & ~mask
+    atomic_write(path, content, mode=mode)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _another(variable: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.private_files import NotPrivate, atomic_write, make_private, require_own
+from hpcdash.private_files import NotPrivate, atomic_write, make_private, require_own, write_output
 from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
@@ -111,6 +111,35 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         atomic_write(tmp_path / "folder", b"{}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "slots.json"]
+
+
+def test_what_a_person_names_is_replaced_but_for_pipes_and_open_streams(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"precious")
+    precious.chmod(0o640)
+    file = tmp_path / "out.csv"
+    file.symlink_to(precious)
+    write_output(file, b"new")
+    assert (file.is_symlink(), file.read_bytes(), precious.read_bytes()) == (False, b"new", b"precious")
+    os.link(precious, tmp_path / "hard")
+    write_output(tmp_path / "hard", b"new")
+    assert precious.read_bytes() == b"precious"
+    assert stat.S_IMODE((tmp_path / "hard").stat().st_mode) == 0o640
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to-pipe").symlink_to("pipe")
+    with os.fdopen(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+        write_output(tmp_path / "pipe", b"piped")
+        write_output(tmp_path / "to-pipe", b"new")
+        assert pipe.read() == b"piped"
+    assert (tmp_path / "to-pipe").read_bytes() == b"new"
+    reader, writer = os.pipe()
+    for path in (f"/dev/fd/{writer}", f"/proc/self/fd/{writer}"):
+        write_output(Path(path), b"streamed")
+        assert os.read(reader, 100) == b"streamed"
+    os.close(reader)
+    os.close(writer)
+    write_output(Path(os.devnull), b"gone")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 
 
 def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) -> None:

@@ -114,17 +114,19 @@ def wide_table(run: JoinedRun, names: Sequence[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def as_csv(run: JoinedRun, names: Sequence[str]) -> bytes:
-    """The wide table with a header; nan, inf and -inf as such, nothing where a metric has no value."""
-    return table_as_csv(wide_table(run, names))
+def as_csv(run: JoinedRun, names: Sequence[str], *, is_exact: bool = False) -> bytes:
+    """The wide table with a header; nan, inf and -inf as such, nothing where a metric has no value.
+
+    No title is a formula to a spreadsheet, unless it `is_exact`.
+    """
+    table = wide_table(run, names)
+    return table_as_csv(table if is_exact else without_formulas(table))
 
 
 def table_as_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
-    """A wide table, or some rows of it that come after others; no title is a formula to a spreadsheet."""
+    """A wide table, or some rows of it that come after others."""
     out = io.BytesIO()
-    pa_csv.write_csv(
-        without_formulas(table), out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed")
-    )
+    pa_csv.write_csv(table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed"))
     return out.getvalue()
 
 

@@ -25,7 +25,7 @@ from hpcdash.client.early_results import EarlyResults
 from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import refuse_import_time
-from hpcdash.client.results import find_form
+from hpcdash.client.results import find_forms
 from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
@@ -37,7 +37,7 @@ from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
-from hpcdash.job.results import JSON
+from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
 from hpcdash.services.cluster.snapshots import Kind
@@ -225,6 +225,11 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     def site(self) -> Site:
         return self._launches.settings.site
 
+    @property
+    def _result_format(self) -> str:
+        """The format of results that `connect` was given."""
+        return str(self.defaults.get("result_format", PICKLE))
+
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.session.origin}>"
 
@@ -291,7 +296,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
         """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.
 
-        Its result can be had where it calls a function. Raises NoSuchJob.
+        Its result can be had where it calls a function, in the format that the record of its launch names, else in that
+        of `connect`; after `connect(…, result_format="json")` no pickle is read. Raises NoSuchJob.
         """
         return run_in_loop(self._attach(job_id))
 
@@ -309,6 +315,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if record is not None:
             request = await asyncio.to_thread(request_of, record)
             launched = Launched(record.folder) if request is None else Launched.of(request, record.folder)
+            if launched.form and self._result_format == JSON:
+                launched = replace(launched, form=JSON)
             array = None if request is None else request.array
         else:
             launched, array = await self._found_there(row), None
@@ -335,8 +343,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if not path.startswith("/"):
             return Launched()
         folder = posixpath.dirname(path)
-        form = await self.patiently(lambda: find_form(self.session.store, folder))
-        return Launched(folder, form) if form else Launched()
+        is_launch = await self.patiently(lambda: find_forms(self.session.store, folder)) != ()
+        # The format is this program's choice: a planted pickle would run as whoever reads it.
+        return Launched(folder, self._result_format) if is_launch else Launched()
 
     # -- submitting
 

@@ -23,12 +23,11 @@ from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
+from hpcdash.services.submit.git import GIT_SECONDS, GitOutput, git_environment, run_git
 from hpcdash.services.submit.staging import SAY_ROOM, UNPACKED_NAME, failure_words
 
 # Of all files together.
 MOST_FILES = 50_000
-GIT_SECONDS = 60
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
 # What is packed has one date, 2000-01-01, so that equal files make equal archives.
 _DATE = 946_684_800
 # A slow line: 50 kB a second.
@@ -153,7 +152,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             total += 0 if known else one.size
             found[one.name] = one
             if len(found) > MOST_FILES:
-                raise UsageError(f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore.")
+                raise _too_many_files()
     if not found:
         raise UsageError(f"files: there is nothing to send in {', '.join(map(visible, names))}", "Name other files.")
     code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
@@ -302,14 +301,14 @@ def _git_files(folder: Path) -> list[bytes]:
     """What git would take of a folder; outside a repository its rules hold all the same."""
     environment = git_environment()
     try:
-        is_in_repository = git(folder, environment, "rev-parse", "--is-inside-work-tree").returncode == 0
+        is_in_repository = run_git(folder, environment, "rev-parse", "--is-inside-work-tree").status == 0
         if is_in_repository:
-            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
         with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as empty:
-            made = git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
+            made = run_git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
             _names(made, folder)
             environment |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(folder)}
-            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
     except FileNotFoundError:
         return _walked(folder)
     except subprocess.TimeoutExpired:
@@ -320,27 +319,18 @@ def _git_files(folder: Path) -> list[bytes]:
         raise UsageError(f"files: git cannot list {visible(str(folder))}: {error}", "Fix that first.") from error
 
 
-def git_environment() -> dict[str, str]:
-    """For a git that finds the repository by its folder alone, and changes nothing in it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-
-
-def git(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
-    """One command of git's in a folder, without the programs that a repository may name. Raises OSError and
-    TimeoutExpired."""
-    argv = (*_GIT, "-C", os.fspath(folder), *words)
-    return subprocess.run(
-        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=GIT_SECONDS
-    )
-
-
-def _names(ended: subprocess.CompletedProcess[bytes], folder: Path) -> list[bytes]:
-    if ended.returncode != 0:
+def _names(ended: GitOutput, folder: Path) -> list[bytes]:
+    if ended.is_cut:
+        raise _too_many_files()
+    if ended.status != 0:
         raise UsageError(
             f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}", "Fix that first."
         )
     return [name for name in ended.stdout.split(b"\0") if name]
+
+
+def _too_many_files() -> UsageError:
+    return UsageError(f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore.")
 
 
 def _walked(folder: Path) -> list[bytes]:
