@@ -11,7 +11,7 @@ import pyarrow as pa
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.nodes import gpu_gres
+from hpcdash.backends.slurm.nodes import gpu_gres, gpus_in_use
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.values import duration_seconds
 from hpcdash.backends.tokens import fresh_token
@@ -53,7 +53,7 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
         cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
         # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in use.
         gpus, _ = gpu_gres(row["gres"])
-        gpus_used, _ = gpu_gres(row["gresused"])
+        gpus_used = gpus_in_use(row["gresused"])
         counts = {
             "nodes": nodes,
             "nodes_idle": idle,
