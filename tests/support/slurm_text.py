@@ -102,6 +102,7 @@ QUEUE = {
     "nodes": "2",
     "gres": "gpu:a100:4",
     "gresused": "gpu:a100:2(IDX:0-1)",
+    "groups": "all",
 }
 Fields = Mapping[str, str | bytes]
 

@@ -64,7 +64,7 @@ _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
 def jobs_query(scope: JobScope, *, counts_gpus: bool = True) -> Query[ParsedTable]:
-    """squeue for a scope; filtered by the server where Slurm can (one user, one job).
+    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one user, one job).
 
     What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the site's TRES count GPUs.
     """
@@ -80,7 +80,7 @@ def jobs_query(scope: JobScope, *, counts_gpus: bool = True) -> Query[ParsedTabl
             selection = (*selection, "-t", "all")
         narrowed = (("-p", scope.queue), ("-q", scope.qos), ("-R", scope.reservation))
         selection = (*selection, *(word for option, name in narrowed if name for word in (option, name)))
-    argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
+    argv = slurm("squeue", "-a", "-h", *selection, "-O", LAYOUT.option(token))
     parse = partial(parse_jobs, token=token, one_job=by_id, counts_gpus=counts_gpus)
     return Query(argv, parse, limit_seconds=60.0)
 
@@ -102,7 +102,7 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False, counts_gpus
     columns = read_rows(answer.stdout, token, LAYOUT)
     if columns is None:
         raise unreadable(answer, "jobs")
-    columns = with_ids(columns, "jobarrayid")
+    columns = without_revoked(with_ids(columns, "jobarrayid"))
     if one_job and not columns.table.num_rows and not columns.rejected:
         raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
     if answer.status != 0 and not columns.table.num_rows:
@@ -112,6 +112,14 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False, counts_gpus
     # From here on each text column lives until it is read: of 100 000 jobs all of them together are 30 MB.
     del columns
     return ParsedTable(_in_schema(raw, counts_gpus), rejected)
+
+
+def without_revoked(columns: Columns) -> Columns:
+    """The rows but for a federation's siblings of jobs that run on another cluster: `squeue -a` lists them."""
+    is_revoked = pc.equal(columns.table["state"], "REVOKED")
+    if not pc.any(is_revoked, min_count=0).as_py():
+        return columns
+    return Columns(columns.table.filter(pc.invert(pc.fill_null(is_revoked, False))), columns.rejected)
 
 
 def with_ids(columns: Columns, name: str) -> Columns:

@@ -47,7 +47,7 @@ _INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 def nodes_query() -> Query[ParsedTable]:
     """sinfo -N; costs the controller what a plain sinfo does."""
     token = fresh_token()
-    argv = slurm("sinfo", "-h", "-N", "-O", LAYOUT.option(token))
+    argv = slurm("sinfo", "-a", "-h", "-N", "-O", LAYOUT.option(token))
     return Query(argv, partial(parse_nodes, token=token))
 
 
