@@ -39,10 +39,13 @@ ping=$($soon scontrol ping 2>&1 | head -n 2 | tr '\\n' ' ')
 echo "ping=$ping"
 case $ping in
   *" UP"*) $soon scontrol show config | sed -n -e 's/^ClusterName *= */ClusterName=/p' \\
-    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' ;;
+    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' \\
+    -e 's/^AccountingStorageTRES *= */AccountingStorageTRES=/p' -e 's/^GresTypes *= */GresTypes=/p' ;;
 esac
 """
 _PROBE_LIMIT_SECONDS = 45.0
+# GRES that are GPUs, or parts of them.
+_GPU_KINDS = frozenset({"gpu", "shard", "mps"})
 _COMMAND = ("squeue", "--version")
 _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
 
@@ -93,6 +96,8 @@ def parse_probe(answer: Answer) -> Probe:
             words=excerpt(answer.stderr),
         )
     storage = found.get("AccountingStorageType", "")
+    counted = found.get("AccountingStorageTRES", "").split(",")
+    kinds = set(found.get("GresTypes", "").split(",")) & _GPU_KINDS
     clock = epoch_seconds(found.get("clock"))
     ping = found.get("ping", "")
     return Probe(
@@ -100,6 +105,7 @@ def parse_probe(answer: Answer) -> Probe:
         version=version,
         cluster=found.get("ClusterName", ""),
         clock_epoch_seconds=None if clock is None else float(clock),
+        counts_gpus=all(f"gres/{kind}" in counted for kind in kinds) if "GresTypes" in found else None,
         has_accounting=None if not storage else not storage.endswith("/none") and storage != "(null)",
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,
