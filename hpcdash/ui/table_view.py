@@ -246,6 +246,10 @@ class TableView(View):
     def marks(self) -> int:
         return len(self.rows.marked) if self.is_live else 0
 
+    def clear_marks(self) -> None:
+        if self.is_live:
+            self.rows.clear_marks()
+
     def crumbs(self) -> Sequence[str]:
         return (*self.scope_crumbs(), *((f"/{self.filter_text}",) if self.filter_text else ()))
 
@@ -409,7 +413,7 @@ class TableView(View):
         self.rows.invert_marks()
 
     def do_unmark(self) -> None:
-        self.rows.clear_marks()
+        self.clear_marks()
 
     def do_copy(self) -> bool | None:
         if (row_id := self.rows.cursor_id) is not None:
