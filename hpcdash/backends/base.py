@@ -312,6 +312,10 @@ class ReasonsPart(Struct, frozen=True, kw_only=True):
     policy: Callable[[str, str | None], PolicyReason | None] = _none
     """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
 
+    def explain(self, row: Mapping[str, Any]) -> str:
+        """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says more."""
+        return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
+
 
 class HistoryQuery(Protocol):
     def __call__(self, user: str | None, since_seconds: int, job_ids: Sequence[str] = (), /) -> Query[ParsedTable]:

@@ -207,7 +207,7 @@ class Paper(Struct, frozen=True):
 def shown_by_default(run: JoinedRun) -> list[str]:
     """The losses; where there is none, what is neither a pace nor a place."""
     names = list(run.names)
-    losses = sorted((name for name in names if "loss" in name.lower()), key=lambda name: (len(name), name))
+    losses = sorted((name for name in names if is_loss(name)), key=lambda name: (len(name), name))
     others = [name for name in names if quantity_of(name) is None]
     return (losses or others or names)[:MOST_SHOWN]
 

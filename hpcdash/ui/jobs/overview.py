@@ -554,7 +554,7 @@ def _resources(row: Row) -> Content:
 
 def _reason(session: ClusterSession, row: Row) -> Content:
     """Why it waits, or what the scheduler's reason means."""
-    explained = session.store.backend.reasons.hint(str(row["state"]), row["reason"])
+    explained = session.store.backend.reasons.explain(row)
     if row["state"] not in WAITING:
         return Content(visible(explained)) if explained else Content()
     parts = [explained or str(row["reason"] or "")]

@@ -483,7 +483,7 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, 
         opens = "shows" if row["_fold"] == FOLDED else "hides"
         return f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter {opens} its tasks"
     parts = [f"{row['id']} {row['name'] or ''}".strip()]
-    words = backend.reasons.hint(state, reason)
+    words = backend.reasons.explain(row)
     if state in WAITING:
         parts.append(words or reason or "waiting")
         if row["_expected_start_at"] is not None:

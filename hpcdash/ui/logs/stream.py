@@ -344,8 +344,7 @@ class LogReading(Vertical):
         if not self.is_attached or not self.children:
             return
         store = self.session.store
-        reason = "" if self.row is None else self.row["reason"]
-        hint = "" if self.row is None else store.backend.reasons.hint(str(self.row["state"]), reason)
+        hint = "" if self.row is None else store.backend.reasons.explain(self.row)
         notes = [self.note] if self.note else []
         notes += file_notes(self.window, self.row, hint, self.session.zone)
         if ended := job_note(self.row, self._now(), self.session.zone):
