@@ -48,16 +48,19 @@ def require_own(folder: Path, variable: str) -> None:
 def make_private(folder: Path, variable: str) -> None:
     """Make a folder with its parents, or close the one that is there to everybody else. Raises NotPrivate."""
     try:
-        old_mask = os.umask(0o077)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        finally:
-            os.umask(old_mask)
+        make_folder(folder)
         require_own(folder, variable)
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
         raise NotPrivate(f"the folder {folder} cannot be made: {error.strerror}", _another(variable)) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, each 0700 whatever the umask: `mkdir -p` makes parents by the umask alone."""
+    for one in reversed([parent for parent in folder.parents if not parent.exists()]):
+        one.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def close_to_others(file: Path) -> None:

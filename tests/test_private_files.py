@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.private_files import NotPrivate, atomic_write, make_private, require_own, write_output
+from hpcdash.private_files import NotPrivate, atomic_write, make_folder, make_private, require_own, write_output
 from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
@@ -101,6 +101,16 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -
     with pytest.raises(NotPrivate, match=r"file/queue cannot be made: Not a directory\nSet HPCDASH_QUEUE"):
         make_private(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
     require_own(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
+
+
+def test_no_umask_opens_a_folder_or_its_parents_to_others(tmp_path: Path) -> None:
+    old_mask = os.umask(0)
+    try:
+        make_folder(tmp_path / ".config" / "hpcdash" / "themes")
+    finally:
+        os.umask(old_mask)
+    for folder in (".config", ".config/hpcdash", ".config/hpcdash/themes"):
+        assert stat.S_IMODE((tmp_path / folder).stat().st_mode) == 0o700
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -168,7 +168,19 @@ _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SL
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
 # Stands for a secret's value in what is remembered of a request.
 NOT_KEPT = "(not kept)"
-SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION)_?KEY|TOKEN|SECRETS?|PASS)$"
+    r"|PASS(?:WORD|WD|PHRASE)$|(?:^|_)SSHPASS$",
+    re.IGNORECASE,
+)
+# Names that others give to folders, files and patterns too.
+_MAYBE_SECRET_NAME = re.compile(r"_PWD$|_PAT$|(?:^|_)CRED(?:ENTIAL)?S?$", re.IGNORECASE)
+_PLACE = re.compile(r"[/~$.*]|[A-Za-z]:\\")
+# A password in a URL; the keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS.
+_SECRET_VALUE = re.compile(
+    r"://[^/\s:@]*:[^/\s@]+@|\b(?:sk-[\w-]{16,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16})"
+)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
 _MOST_FOLDER_LETTERS = 200
@@ -471,10 +483,18 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
     return _NODE_RANKS.format(rank=environment.node_rank, count=environment.node_count, port=port)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable holds a password, a token or a key, by its name or by what its value looks like."""
+    if not value:
+        return False
+    is_named = _SECRET_NAME.search(name) or (_MAYBE_SECRET_NAME.search(name) and not _PLACE.match(value))
+    return bool(is_named or _SECRET_VALUE.search(value))
+
+
 def secret_variables(request: Request) -> dict[str, str]:
     """Of its environment what has a value and a secret's name: in a launch's folder a file holds it, which only the
     command reads."""
-    return {name: value for name, value in request.environment.items() if value and SECRET_NAME.search(name)}
+    return {name: value for name, value in request.environment.items() if is_secret(name, value)}
 
 
 def secrets_file(request: Request) -> bytes:

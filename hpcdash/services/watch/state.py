@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcdash.errors import HpcdashError
+from hpcdash.private_files import make_folder
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.watch.alerts import Alerts
 
@@ -172,7 +173,7 @@ class WatchFiles:
     def alone(self) -> Iterator[None]:
         """As the only one that looks after this cluster from here; raises HpcdashError where another does."""
         try:
-            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._lock.parent)
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _unusable(self._lock, error) from None
