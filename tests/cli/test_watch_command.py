@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -280,6 +282,22 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     until(lambda: person("cron", "--status").text.startswith("not installed"), "its end", 40)
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
     assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is neither installed in ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to a group")
+def test_cron_is_not_installed_where_others_could_replace_its_scripts(person: Program, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.chown(project, group="mail")
+    project.chmod(0o2775)
+    folder = str(project / "amal" / "cron")
+    for words in (("--install",), ("--install", "--watch")):
+        run = person("cron", *words, "--every", "1d", "--folder", folder)
+        assert run.status == 2
+        assert f"members of group mail may write to {project}, and so others could replace" in run.stderr
+        assert "Leave --folder out to use ~/hpcdash/cron" in run.stderr
+    assert list(project.iterdir()) == []
+    assert person("cron", "--status", "--folder", folder).text.startswith("not installed in ")
 
 
 def test_of_several_crons_one_has_to_be_named_to_be_removed(person: Program) -> None:

@@ -22,7 +22,9 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, SchedulerRefused, UsageError, excerpt
+from hpcdash.private_files import WEAK_SPOT
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
@@ -49,16 +51,18 @@ LOGIN_NAME = "login"
 _ROOT = (
     "sh",
     "-c",
-    f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    f'{WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
     'test ! -e "$root" || test -O "$root" || echo shared; '
     # Others may put files into a shared root.
     f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
     f"echo {LOGIN_NAME}; fi; "
+    'why=$(weak_spot "$root"); [ -z "$why" ] || printf "%s%s\\n" "weak " "$why"; '
     '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
     "sh",
 )
 _ROOT_LIMIT_SECONDS = 15.0
 _UID_BYTES = 4
+_WEAK = "weak "
 
 
 class LaunchPlan(SubmissionPlan, frozen=True):
@@ -181,11 +185,16 @@ class Launches:
             )
         from hpcdash.services.submit.checks import kill_switch_of
 
-        root = await self._root(asked.site.storage_root or self.settings.site.storage_root, kill_switch_of(asked))
+        where = asked.site.storage_root or self.settings.site.storage_root
+        root = await self._root(where, kill_switch_of(asked))
         if asked.site.run_as:
             await self._trust(root.rstrip("/"))
         request = replace(asked, after=await after_in_full(self.store, asked.after))
         request, aside = self._in_its_queue(request)
+        if request.site.storage_root not in ("", where):
+            # Its queue says where.
+            root = await self._root(where := request.site.storage_root)
+        self._refuse_replaceable(where)
         name = asked.script.rpartition("/")[2]
         # A call that is to be found again has it from its content.
         uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
@@ -220,6 +229,17 @@ class Launches:
             code_state=code_state,
         )
         return planned if not request.files else await self._with_code(planned, base or Path.cwd())
+
+    def _refuse_replaceable(self, storage_root: str) -> None:
+        """Raises UsageError where others could put another folder in the place of the one that launches are in."""
+        known = self._roots.get(storage_root)
+        if known is None or not known.weak_spot:
+            return
+        raise UsageError(
+            f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
+            f"Set storage_root to a folder below your home there, or leave it out to use ~/{LAUNCHES_BELOW_HOME}. "
+            "What is yours on the way is closed to others by: chmod go-w",
+        )
 
     async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
         """Of the repository that a request and its files are in."""
@@ -512,13 +532,15 @@ class Launches:
 
 class _Root(Struct, frozen=True):
     """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
-    was asked for whether it is there; `is_shared`: the folder is somebody else's."""
+    was asked for whether it is there; `is_shared`: the folder is somebody else's. `weak_spot` tells who else could put
+    another in its place, '' where nobody could."""
 
     user_number: int
     folder: str
     has_login: bool
     is_switch_dropped: bool = False
     is_shared: bool = False
+    weak_spot: str = ""
 
 
 def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
@@ -536,8 +558,9 @@ def _read_root(answer: Answer) -> _Root:
             status=answer.status,
             words=excerpt(answer.stderr),
         )
-    words = told.split()
-    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words, "shared" in words)
+    lines = told.splitlines()
+    weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
+    return _Root(int(number), folder, LOGIN_NAME in lines, "dropped" in lines, "shared" in lines, visible(weak))
 
 
 def build_launch_plan(

@@ -16,6 +16,7 @@ from hpcdash.backends.script.body import CODE_FOLDER, PACKAGES_NAME, STAGED_FOLD
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.private_files import WEAK_SPOT
 from hpcdash.services.submit.sudoers import (
     NOTHING_THERE,
     PLAIN_NAME,
@@ -27,6 +28,16 @@ from hpcdash.services.submit.sudoers import (
 )
 
 SUMS_NAME = "SHA256SUMS"
+IS_REPLACEABLE = 18
+# refuse_replaceable PATH: ends the shell where others could put something else in its place.
+REFUSE_REPLACEABLE = f"""umask 077
+{WEAK_SPOT}refuse_replaceable() {{
+  why=$(weak_spot "$1")
+  [ -z "$why" ] && return
+  echo "$why, and so others could replace what jobs run from $1" >&2
+  exit {IS_REPLACEABLE}
+}}
+"""
 MOST_STAGED_BYTES = 64 << 20
 # Of a call from Python, with its arguments.
 MOST_CALL_BYTES = 1 << 30
@@ -35,14 +46,14 @@ _LEAST_BYTES_A_SECOND = 50_000
 # Of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
 
-# root, name, and 'own' where the root has to be this account's. Where anybody may put another folder in the place of
-# ours, nothing is staged. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has to
-# be ours and where it was made.
+# root, name, 'own' where the root has to be this account's, and 'copied' where jobs run checked copies of what is
+# staged: nothing else is staged where others may put another folder in the place of ours. What is there, a link too, is
+# not entered: mkdir makes it or fails. Once entered, it has to be ours and where it was made.
 _STAGE = (
-    'umask 077; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
+    f'{REFUSE_REPLACEABLE}test -n "$4" || refuse_replaceable "$1"; '
+    'mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
     'test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }; '
-    'test -z "$(find . -prune -perm -2 ! "(" -perm -1000 "(" -user 0 -o -user "$(id -u)" ")" ")")" || '
-    '{ echo "anybody may swap what is in $1" >&2; exit 18; }; mkdir -m 700 -- "./$2" || exit 17; '
+    'test -n "$4" || refuse_replaceable "$1"; mkdir -m 700 -- "./$2" || exit 17; '
     'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }; '
     "tar -xof - && sha256sum -c SHA256SUMS && exit 0; "
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
@@ -97,6 +108,8 @@ class Staged(Struct, frozen=True):
     at: float = 0.0
     # Its root is a folder that launches of one function share, and has to be this account's.
     owns_root: bool = False
+    # Others may put another folder in its place: jobs run checked copies.
+    is_copied: bool = False
 
     @property
     def root(self) -> str:
@@ -197,7 +210,8 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     total = sum(map(len, staged.contents.values())) - len(staged.contents[SUMS_NAME])
     files = "1 file" if count == 1 else f"{count} files"
     shown: tuple[str, ...] = ("stage", files, f"({format_memory(total)})", "in", staged.folder)
-    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *(["own"] if staged.owns_root else []))
+    options = ("own" if staged.owns_root else "", "copied") if staged.is_copied else ("own",) * staged.owns_root
+    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *options)
     content = b""
     if staged.run_as:
         shown += ("as", staged.run_as)

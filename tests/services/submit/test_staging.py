@@ -174,7 +174,7 @@ def test_nothing_is_staged_where_anybody_may_swap_it(tmp_path: Path, mode_there:
     assert outcome.done is is_staged
     assert (root / "one-1").exists() is is_staged
     if not is_staged:
-        assert f"anybody may swap what is in {root}" in outcome.words
+        assert f"others may write to {root}, and so others could replace what jobs run from {root}" in outcome.words
 
 
 def test_a_folder_of_another_s_that_all_may_write_to_is_one_that_they_may_swap_things_in(tmp_path: Path) -> None:
