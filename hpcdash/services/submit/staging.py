@@ -13,6 +13,7 @@ from msgspec import Struct
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER, PACKAGES_NAME, STAGED_FOLDER, staged_name
+from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
@@ -60,12 +61,13 @@ _STAGE = (
 )
 # Says when the files of a request were unpacked: what changed later is the job's.
 UNPACKED_NAME = ".unpacked"
+_UNPACKED = tuple(f"./{name}" for name in (UNPACKED_NAME, f"{PACKAGES_NAME}*", f"{CODE_FOLDER}/*", CODE_ARCHIVE))
 # In a launch's folder, prints a file that a job made or changed.
 _ADDED_FILE = (
     f"if test -f ./{UNPACKED_NAME}; then "
     f'found=$(find ./{CODE_FOLDER} ! -type d ! -path "*/__pycache__/*" -cnewer ./{UNPACKED_NAME} | head -n 1); '
     f'if test -n "$found"; then printf "%s\\n" "$found"; else '
-    f"{unstaged_file(f'./{UNPACKED_NAME}', f'./{PACKAGES_NAME}*', f'./{CODE_FOLDER}/*')}; fi; else {UNSTAGED_FILE}; fi"
+    f"{unstaged_file(*_UNPACKED)}; fi; else {UNSTAGED_FILE}; fi"
 )
 # root, name, digest of the sums, and 'staged' to leave it where it holds more than that and logs. Removes the folder
 # that holds what was staged, and nothing a link leads to.
