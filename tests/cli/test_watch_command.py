@@ -71,6 +71,19 @@ def test_once_tells_writes_the_pulse_and_ends_well_whatever_it_finds(person: Pro
     assert [line.partition("] ")[2] for line in lines[1:]] == ["PULSE: train is neither running nor pending"] * 2
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links to somebody else")
+@pytest.mark.parametrize(("owner", "is_written"), [(0, True), (65534, False)])
+def test_the_pulse_goes_through_no_link_of_somebody_else(person: Program, owner: int, is_written: bool) -> None:
+    configure(person, '[watch]\npulse_file = "~/log"\n[[watch.running]]\nname = "t"\n')
+    precious = person.home / "precious"
+    precious.write_text("")
+    (person.home / "log").symlink_to(precious)
+    os.chown(person.home / "log", owner, owner, follow_symlinks=False)
+    run = person("watch", "--once")
+    assert ("PULSE: t is neither" in precious.read_text()) is is_written
+    assert ("Too many levels of symbolic links" in run.stderr) is not is_written
+
+
 def test_a_dry_run_says_who_would_be_told(person: Program) -> None:
     configure(
         person,

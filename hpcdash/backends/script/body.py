@@ -146,8 +146,9 @@ def hook_texts(request: Request, place: Place, signal: str) -> str:
     """As probe_texts(), of the startup hook, which has the request's secrets too."""
     hook = request.startup_hook
     if place.folder and secret_variables(request):
-        digest = {name: one for name, one in place.copies.items() if name == SECRETS_NAME}
-        hook = f"{copy_part(place.folder, digest)}{_secrets_line(place)}\n{hook}"
+        digests = {name: digest for name, digest in place.copies.items() if name == SECRETS_NAME}
+        removal = f'rm -rf -- "${COPY}"\n' if digests else ""
+        hook = f"{copy_part(place.folder, digests)}{_secrets_line(place)}\n{removal}{hook}"
     return _node_texts("hook", "hooked", hook, HOOK_LIMIT_SECONDS, _HOOK_FAILED, signal)
 
 
