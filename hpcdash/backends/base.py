@@ -79,7 +79,8 @@ class Capability(StrEnum):
 class Probe(Struct, frozen=True):
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
-    `is_scheduling` False: the controller answers, and starts no job. `commands` maps each of the scheduler's commands
+    `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its records of jobs name the GPUs
+    that these have, or no node has any. `commands` maps each of the scheduler's commands
     to its path there, '' where it is missing. `dialect` is the backend's own word for which of several kinds was
     found; '' where there is one.
     """
@@ -91,6 +92,7 @@ class Probe(Struct, frozen=True):
     has_accounting: bool | None = None
     controller_answers: bool | None = None
     is_scheduling: bool | None = None
+    counts_gpus: bool | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dialect: str = ""
 
@@ -257,8 +259,8 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     query: Callable[[], Query[Probe]]
     """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
 
-    of_dialect: Callable[[str], Backend] | None = None
-    """The backend for a Probe's `dialect`. None: there is one kind."""
+    of_dialect: Callable[[Probe], Backend] | None = None
+    """The backend for what a probe found of the site. None: there is one kind."""
 
     refuses_old: bool = False
     """Whether parse raises for a version that is too old, of which other answers may be misread."""
@@ -614,4 +616,4 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
-        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe.dialect)
+        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.build import journal
-from hpcdash.cli.jobs import parse_filter, with_session
+from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
@@ -100,6 +100,7 @@ def run_action(
         if expression:
             snapshot = await session.store.fetch(kind)
             matching = query.apply(snapshot.table, wanted_rows, snapshot.taken_at)
+            warn_unknown_gpus(snapshot.table, wanted_rows, snapshot.taken_at)
             states = ENDED if is_for_ended else ACTIVE | WAITING
             wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
             if not wanted:

@@ -21,7 +21,7 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps, tell_rejected
-from hpcdash.cli.jobs import with_session
+from hpcdash.cli.jobs import warn_unknown_gpus, with_session
 from hpcdash.cli.log import colours_of
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, stdout
@@ -162,6 +162,8 @@ def run_efficiency(
 
     found = with_session(common, work)
     fetched, advice = found.fetched, found.advice
+    if wanted is not None:
+        warn_unknown_gpus(fetched.table, wanted, fetched.taken_at)
     tell_gaps(fetched)
     table = efficiency_of(found.runs, by=by)
     if form == "json":

@@ -44,6 +44,7 @@ from hpcdash.errors import ConfigError
 
 _Parsed = TypeVar("_Parsed")
 MOST_SLOTS = 1_000_000
+_MOST_REQUEUES = 1000
 # sbatch: "sig_time must have an integer value between 0 and 65535".
 LONGEST_SIGNAL_SECONDS = 65_535
 # Slurm takes a whole number of MiB, and 0 for all of a node's.
@@ -396,6 +397,7 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
         "slots_per_node": _count,
         "slot_type": _slot_type,
         "cpus_per_gpu": _count,
+        "max_requeues": partial(whole_between, smallest=0, largest=_MOST_REQUEUES),
         "time": limit_seconds,
         "memory": memory_bytes,
         "work_dir": folder_there,
@@ -455,6 +457,7 @@ QUEUE_KEYS: Mapping[str, Reader] = {
             "memory",
             "signal",
             "requeue",
+            "max_requeues",
         ],
         *(
             "exclude_nodes",

@@ -81,6 +81,7 @@ def toggle_pins(screen: DashboardScreen) -> None:
     what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
     now = screen.session.store.clock.now()
     done = f"{what} {'pinned' if is_wanted else 'no longer pinned'}"
+    view.clear_marks()
     keep(screen, lambda: notes.pin(job_ids, is_wanted, now), done)
 
 

@@ -321,6 +321,8 @@ def _is_meant(key: Key, words: tuple[str, ...]) -> bool:
         return key(words)
     if key in (_about(words), ACT if _acts(words) else None):
         return True
+    if key == "sinfo":
+        return _about(words) in (NODES, QUEUES)
     return fnmatchcase(" ".join(words), f"{key}*")
 
 
@@ -333,7 +335,7 @@ def _about(words: tuple[str, ...]) -> str:
         return "sbatch"
     match words[0]:
         case "sh":
-            return PROBED
+            return QUEUES if "sinfo -a" in words[2] else PROBED
         case "squeue" if "-j" in words:
             return ONE
         case "squeue" if "all" in words:

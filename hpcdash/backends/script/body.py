@@ -34,6 +34,7 @@ from hpcdash.domain.request import (
 )
 from hpcdash.domain.share import LONGEST_LABEL, MOST_LABELS, SUSPEND_NAME, Priority, TaskMark, parse_priority
 from hpcdash.errors import ConfigError, UsageError
+from hpcdash.job.preemption import STOPPED_EARLY
 from hpcdash.job.suspend import READY_SUFFIX, SUSPEND, SUSPEND_READY
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
 
@@ -261,6 +262,12 @@ def names_said(request: Request) -> tuple[str, ...]:
     return (*(END_TIME_NAMES if request.job_library else ()), *(RESUME_NAMES if request.checkpoints else ()))
 
 
+def watches_preemption(request: Request, place: Place) -> bool:
+    """Whether a script may requeue its preempted job: where each start resumes, and the training can notify it."""
+    is_watched = (request.requeue or request.is_task) and request.checkpoints and has_library(request, place)
+    return bool(is_watched) and place.waiting is None and not place.is_run
+
+
 def resume_part(request: Request, task: str) -> str:
     """Bash that finds the checkpoint to go on from; a hint where a training says not where it saves; '' for others.
 
@@ -391,6 +398,8 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
             'Write launcher = "srun", or runtime = "none" and the container into the command.',
         )
     inherited = (*_OF_THE_NODE, *names_said(request))
+    if environment.is_inherited and watches_preemption(request, place):
+        inherited += (STOPPED_EARLY,)
     up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) and not place.copies else _UP
     if request.files and not place.code_folder:
         # A runtime may start it elsewhere.

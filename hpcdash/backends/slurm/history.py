@@ -62,8 +62,13 @@ _MOST_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
 
 
-def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
-    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were."""
+def history_query(
+    user: str | None, since_seconds: int, job_ids: Sequence[str] = (), *, counts_gpus: bool = True
+) -> Query[ParsedTable]:
+    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were.
+
+    `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
+    """
     token = fresh_token()
     if job_ids:
         selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
@@ -72,7 +77,7 @@ def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] =
         whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
         selection = (*whose, "-S", f"now-{since_seconds}seconds")
     argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(FIELDS))
-    parse = partial(parse_history, token=token, ended_only=not job_ids)
+    parse = partial(parse_history, token=token, ended_only=not job_ids, counts_gpus=counts_gpus)
     return Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
 
 
@@ -81,11 +86,11 @@ def sacct_id(job_id: str) -> str:
     return job_id.partition("_[")[0]
 
 
-def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> ParsedTable:
+def parse_history(answer: Answer, *, token: str, ended_only: bool = True, counts_gpus: bool = True) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
     columns = with_ids(read_columns(answer, token), "jobid")
-    table = _in_schema(columns.table)
+    table = _in_schema(columns.table, counts_gpus)
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
@@ -135,7 +140,12 @@ def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
-def _in_schema(raw: pa.Table) -> pa.Table:
+def recorded_gpus(told: pa.Array, counts_gpus: bool) -> pa.Array:
+    """GPUs that an ended job's TRES name; null where they name none and GPUs are not counted there."""
+    return pc.fill_null(told, 0) if counts_gpus else told
+
+
+def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
     ids = raw["jobid"]
     native = values.words(raw["state"])
@@ -174,7 +184,7 @@ def _in_schema(raw: pa.Table) -> pa.Table:
         "priority": values.integers(none_to_null(raw["priority"])),
         "nodes": values.integers(none_to_null(raw["nnodes"])),
         "cpus": cpus,
-        "gpus": gpus,
+        "gpus": recorded_gpus(gpus, counts_gpus),
         "memory_bytes": memory_bytes,
         "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
         "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),

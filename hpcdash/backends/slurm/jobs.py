@@ -35,6 +35,13 @@ LAYOUT = Layout(
         "numnodes",
         "numcpus",
         "tres-alloc",
+        "tres-per-job",
+        "tres-per-node",
+        "tres-per-task",
+        "tres-per-socket",
+        "sct",
+        "numtasks",
+        "oversubscribe",
         "timeused",
         "timelimit",
         "submittime",
@@ -56,10 +63,10 @@ ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
-def jobs_query(scope: JobScope) -> Query[ParsedTable]:
-    """squeue for a scope; filtered by the server where Slurm can (one user, one job).
+def jobs_query(scope: JobScope, *, counts_gpus: bool = True) -> Query[ParsedTable]:
+    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one user, one job).
 
-    What is left of an array ('11_[3-9%1]') is asked for as the whole array.
+    What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the site's TRES count GPUs.
     """
     token = fresh_token()
     selection: tuple[str, ...] = ()
@@ -73,8 +80,9 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
             selection = (*selection, "-t", "all")
         narrowed = (("-p", scope.queue), ("-q", scope.qos), ("-R", scope.reservation))
         selection = (*selection, *(word for option, name in narrowed if name for word in (option, name)))
-    argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
-    return Query(argv, partial(parse_jobs, token=token, one_job=by_id), limit_seconds=60.0)
+    argv = slurm("squeue", "-a", "-h", *selection, "-O", LAYOUT.option(token))
+    parse = partial(parse_jobs, token=token, one_job=by_id, counts_gpus=counts_gpus)
+    return Query(argv, parse, limit_seconds=60.0)
 
 
 def queue_id(job_id: str) -> str:
@@ -88,13 +96,13 @@ def queue_id(job_id: str) -> str:
     return asked
 
 
-def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTable:
+def parse_jobs(answer: Answer, *, token: str, one_job: bool = False, counts_gpus: bool = True) -> ParsedTable:
     """Rows of domain.schema.JOBS; raises what the answer's failure stands for."""
     require_success(answer)
     columns = read_rows(answer.stdout, token, LAYOUT)
     if columns is None:
         raise unreadable(answer, "jobs")
-    columns = with_ids(columns, "jobarrayid")
+    columns = without_revoked(with_ids(columns, "jobarrayid"))
     if one_job and not columns.table.num_rows and not columns.rejected:
         raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
     if answer.status != 0 and not columns.table.num_rows:
@@ -103,7 +111,15 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTa
     raw = dict(zip(columns.table.column_names, columns.table.columns, strict=True))
     # From here on each text column lives until it is read: of 100 000 jobs all of them together are 30 MB.
     del columns
-    return ParsedTable(_in_schema(raw), rejected)
+    return ParsedTable(_in_schema(raw, counts_gpus), rejected)
+
+
+def without_revoked(columns: Columns) -> Columns:
+    """The rows but for a federation's siblings of jobs that run on another cluster: `squeue -a` lists them."""
+    is_revoked = pc.equal(columns.table["state"], "REVOKED")
+    if not pc.any(is_revoked, min_count=0).as_py():
+        return columns
+    return Columns(columns.table.filter(pc.invert(pc.fill_null(is_revoked, False))), columns.rejected)
 
 
 def with_ids(columns: Columns, name: str) -> Columns:
@@ -179,7 +195,28 @@ def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.Ch
     }
 
 
-def _in_schema(raw: dict[str, pa.ChunkedArray]) -> pa.Table:
+def _job_gpus(raw: dict[str, pa.ChunkedArray], told: pa.Array, counts_gpus: bool, active: pa.Array) -> pa.Array:
+    """GPUs of each job: those its TRES name, else those it asked for, else 0.
+
+    Null where only a whole node was asked for, and its GPUs, which the job has, are not in its TRES.
+    """
+    nodes = values.integers(raw["numnodes"])
+    tasks = values.integers(raw.pop("numtasks"))
+    sockets = values.per_distinct(raw.pop("sct"), lambda text: values.digits(text.partition(":")[0]), pa.int64())
+    job, node, task, socket = (
+        values.per_distinct(raw.pop(f"tres-per-{unit}"), values.requested_gpus, pa.int64())
+        for unit in ("job", "node", "task", "socket")
+    )
+    requested = pc.coalesce(
+        job, pc.multiply(node, nodes), pc.multiply(task, tasks), pc.multiply(pc.multiply(socket, sockets), nodes)
+    )
+    is_whole_node = pc.fill_null(pc.equal(raw.pop("oversubscribe"), "NO"), False)
+    is_unknown = pc.is_valid(socket) if counts_gpus else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
+    null = pa.scalar(None, pa.int64())
+    return pc.coalesce(told, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
+
+
+def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     """The columns of the contract; takes each text column out of `raw`."""
     ids = raw.pop("jobarrayid")
     nodes_at = raw.pop("nodelist")
@@ -194,6 +231,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray]) -> pa.Table:
     starts = values.instants(raw.pop("starttime"))
     exit_code, exit_signal = exit_columns(raw.pop("exit_code"), ended)
     gpus, memory_bytes = values.tres_columns(raw.pop("tres-alloc"))
+    gpus = _job_gpus(raw, gpus, counts_gpus, pc.invert(waiting))
     nothing = pa.nulls(len(ids), pa.string())
     no_word = pa.scalar(None, pa.string())
     columns = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import epoch_seconds
@@ -39,21 +39,25 @@ ping=$($soon scontrol ping 2>&1 | head -n 2 | tr '\\n' ' ')
 echo "ping=$ping"
 case $ping in
   *" UP"*) $soon scontrol show config | sed -n -e 's/^ClusterName *= */ClusterName=/p' \\
-    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' ;;
+    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' \\
+    -e 's/^AccountingStorageTRES *= */AccountingStorageTRES=/p' -e 's/^GresTypes *= */GresTypes=/p' ;;
 esac
 """
 _PROBE_LIMIT_SECONDS = 45.0
+# GRES that are GPUs, or parts of them.
+_GPU_KINDS = frozenset({"gpu", "shard", "mps"})
 _COMMAND = ("squeue", "--version")
 _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
 
 
 def probe_query() -> Query[Probe]:
     """One shell on the other side; asks the controller for its configuration once."""
-    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=PROBE_BYTES)
 
 
 def parse_probe(answer: Answer) -> Probe:
     """What was found; raises CommandMissing where squeue is not there or is not Slurm's."""
+    require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines():
@@ -92,6 +96,8 @@ def parse_probe(answer: Answer) -> Probe:
             words=excerpt(answer.stderr),
         )
     storage = found.get("AccountingStorageType", "")
+    counted = found.get("AccountingStorageTRES", "").split(",")
+    kinds = set(found.get("GresTypes", "").split(",")) & _GPU_KINDS
     clock = epoch_seconds(found.get("clock"))
     ping = found.get("ping", "")
     return Probe(
@@ -99,6 +105,7 @@ def parse_probe(answer: Answer) -> Probe:
         version=version,
         cluster=found.get("ClusterName", ""),
         clock_epoch_seconds=None if clock is None else float(clock),
+        counts_gpus=all(f"gres/{kind}" in counted for kind in kinds) if "GresTypes" in found else None,
         has_accounting=None if not storage else not storage.endswith("/none") and storage != "(null)",
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,

@@ -55,6 +55,7 @@ class _Part(Struct, frozen=True):
     status: int = 0
     stderr: bytes = b""
     truncated: bool = False
+    answer_seconds: float | None = None
 
 
 def parse_steps(answer: Answer, *, token: str) -> ParsedTable:

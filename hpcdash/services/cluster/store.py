@@ -126,6 +126,8 @@ class ClusterStore:
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
+        # How long the scheduler took to answer for each kind: without the time that the line took.
+        self.answer_seconds: dict[Kind, float] = {}
         # How many times its time limit a kind is given, after it was given up on.
         self._patience: dict[Kind, int] = {}
         # How far what running jobs tell of the time is behind the clock.
@@ -360,8 +362,15 @@ class ClusterStore:
         query = self.query(kind)
         limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
         began = time.monotonic()
+        self.answer_seconds.pop(kind, None)
+
+        def parse(answer: Answer) -> ParsedTable:
+            if answer.answer_seconds is not None:
+                self.answer_seconds[kind] = answer.answer_seconds
+            return query.parse(answer)
+
         try:
-            parsed = await self.poll(replace(query, limit_seconds=limit_seconds))
+            parsed = await self.poll(replace(query, parse=parse, limit_seconds=limit_seconds))
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)

@@ -79,8 +79,8 @@ class LogTail(msgspec.Struct):
 
     looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
     usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
-    last_step: the final step that it names. is_done: nothing of what was read is held back. stands: (epoch, step) of
-    earlier rounds, oldest first.
+    last_step: the final step that it names. is_done: nothing of what was read is held back. metrics: its losses,
+    others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
     """
 
     identity: str = ""
@@ -97,6 +97,7 @@ class LogTail(msgspec.Struct):
     last_step: int | None = None
     csv_header: list[str] = []
     metrics: dict[str, KeptMetric] = {}
+    others: dict[str, KeptMetric] = {}
     moments: list[Moment] = []
     stands: list[tuple[float, float]] = []
 

@@ -73,12 +73,13 @@ class JobActions:
 
     async def do_chart(self) -> None:
         """The metrics of the job one points at; of several marked ones each other's over the first's."""
-        targets = self.screen.view.targets()
-        job_ids = targets.job_ids if self.screen.view.marks() else ()
-        first = next(iter(job_ids), None) or self.screen.view.pointed_job()
+        view = self.screen.view
+        job_ids = view.targets().job_ids if view.marks() else ()
+        first = next(iter(job_ids), None) or view.pointed_job()
         if first is None:
             self.screen.notify("no job is pointed at", severity="warning", timeout=3)
         else:
+            view.clear_marks()
             await self.screen.push("chart", job_id=first, others=tuple(job_ids[1:]))
 
     async def do_script(self) -> None:
@@ -129,8 +130,6 @@ class JobActions:
         report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.notes])
         if report is None:
             return
-        if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
-            view.rows.clear_marks()
         await self.runner.look_for(again, report, session)
         session.poller.ask_now()
 
@@ -399,7 +398,10 @@ class JobActions:
             choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice
-        self.screen.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
+        words = f"nothing to {verb}: {_reasons(choice.left_out)}"
+        if marked := self.screen.view.marks():
+            words = f"{marked} marked; {words}; {self.screen.key_sign_of('unmark')} clears the marks"
+        self.screen.notify(words, severity="warning", markup=False)
         return None
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CELLS = 60
 _OF_ROWS = (("name", "name"), ("work_dir", "work dir"), ("node_list", "nodes"))
+_MARKED = "marked ids"
 _STREAMS = (("stdout_path", "stdout"), ("stderr_path", "stderr"))
 
 
@@ -32,7 +33,7 @@ def offer_copies(screen: DashboardScreen) -> None:
     row = row or known_row(session.store, job_id) or {}
     texts = {"id": job_id}
     if view.marks() > 1:
-        texts["marked ids"] = " ".join(view.targets().job_ids)
+        texts[_MARKED] = " ".join(view.targets().job_ids)
     texts |= {label: str(row[column]) for column, label in (*_OF_ROWS, *_STREAMS) if row.get(column)}
     has = session.store.backend.capabilities
     asked = [label for _, label in _STREAMS if label not in texts] if Capability.LOGS in has else []
@@ -41,6 +42,8 @@ def offer_copies(screen: DashboardScreen) -> None:
     def take(label: str) -> None:
         if label in texts:
             copy(screen, texts[label])
+            if label == _MARKED:
+                view.clear_marks()
         else:
             screen.run_worker(_ask(screen, session, job_id, label), group="copy")
 

@@ -451,6 +451,13 @@ class JobsView(TableView):
         missing = sorted(row_id.removesuffix("[]") for row_id in wanted - found)
         return Targets(tuple(dict.fromkeys(ids)), tuple(rows), tuple(missing))
 
+    def reload(self) -> None:
+        super().reload()
+        # A job that left the list cannot be acted on: its mark would take the next key all the same.
+        if self.is_live and self.rows.marked and self.source() is not None:
+            gone = self.targets().missing
+            self.rows.unmark(mark for job_id in gone for mark in (job_id, f"{job_id}[]"))
+
     def store_changed(self, changed: Changed) -> None:
         if changed.kind in (None, self.kind, Kind.MINE):
             self.reload()

@@ -51,6 +51,7 @@ class SlurmLab:
     Nodes n1-n3 (8 CPUs), g1-g2 (8 CPUs, 4 GPUs a100) and x1 (down: it has no slurmd). Partitions main (default), debug,
     gpu, long, closed (down), staff (root only). QoS normal, low, high, scavenger, limited, tiny. Licenses matlab:2 and
     ansys:10. `accounting=False`: no slurmdbd, history or QoS. `empty=True`: no nodes, and a partition main without any.
+    `shards`: how many parts the GPUs of each of g1 and g2 are divided into.
     Failures raise LabError, with the daemon's log or the command's words.
     """
 
@@ -65,9 +66,10 @@ class SlurmLab:
         max_jobs: int = 200_000,
         accounting: bool = True,
         empty: bool = False,
+        shards: int = 0,
     ) -> None:
         self.run_dir = Path(run_dir).resolve()
-        self.settings = Settings(base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty)
+        self.settings = Settings(base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty, shards)
         self.conf = self.run_dir / "etc" / "slurm.conf"
         self._daemons = Daemons(self.run_dir)
 

@@ -42,6 +42,7 @@ class Settings:
     max_jobs: int
     accounting: bool
     empty: bool
+    shards: int = 0
 
     @property
     def database_port(self) -> int:
@@ -166,6 +167,9 @@ def write_configuration(run_dir: Path, settings: Settings) -> None:
         "min_job_age": settings.min_job_age,
         "max_jobs": settings.max_jobs,
         "extra": settings.extra_conf,
+        "shards": f",shard:{settings.shards}" if settings.shards else "",
+        "shard_type": ",shard" if settings.shards else "",
+        "shard_line": f"NodeName=g[1-2] Name=shard Count={settings.shards}" if settings.shards else "",
         "hosts": "\n".join(f"Host lab-{short_name(user)}\n  User {user}" for user in settings.users),
     }
     words["accounting"] = _rendered("accounting.conf", words) if settings.accounting else _NO_ACCOUNTING
