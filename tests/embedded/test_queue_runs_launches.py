@@ -320,5 +320,3 @@ def test_what_cannot_be_run_from_copies_is_refused() -> None:
     ):
         with pytest.raises(UsageError, match=words):
             batch_script(Scheduler.SLURM, request, place)
-    with pytest.raises(UsageError, match="cannot be copied"):
-        batch_script(Scheduler.SLURM, Request(command="true"), Place("u", "/l", copies={"files/a b": "0" * 64}))

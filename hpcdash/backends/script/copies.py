@@ -6,17 +6,13 @@ the scheduler keeps holds their digests.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
-
-from hpcdash.errors import UsageError
 
 # The variable that names the copy, on the node and in the container.
 COPY = "HPCDASH_COPY"
 # The archive of a request's `files`, and the folder that is in it.
 CODE_ARCHIVE = "code.tar.gz"
-_PLAIN_NAME = re.compile(r"(?:files/)?[A-Za-z0-9_@+][A-Za-z0-9._@+-]*")
 # A sticky folder or one's own: in any other the copy could be replaced too.
 _COPY = """\
 # Others could replace the launch's folder. What is run is a copy of this account's own, checked by its digest.
@@ -42,29 +38,22 @@ cd -- "$HPCDASH_COPY"/{folder} || exit
 def copy_part(folder: str, copies: Mapping[str, str], code_folder: str = "") -> str:
     """Bash that makes the copy of `copies`, name → SHA-256, and removes it as the shell ends; '' for none.
 
-    Where the archive of code is one of them it is unpacked, and `code_folder` in it entered. Raises UsageError for a
-    name that is not plain.
+    Where the archive of code is one of them it is unpacked, and `code_folder` in it entered.
     """
     if not copies:
         return ""
-    for name in copies:
-        if not _PLAIN_NAME.fullmatch(name):
-            raise UsageError(
-                f"{name!r} cannot be copied from a storage_root that others could replace",
-                "Rename it: use only letters, digits and ._@+-",
-            )
-    lines = [f"hpcdash_copy {digest} {name}\n" for name, digest in copies.items()]
+    lines = [f"hpcdash_copy {digest} {shlex.quote(name)}\n" for name, digest in copies.items()]
     unpack = _UNPACK.format(archive=CODE_ARCHIVE, folder=shlex.quote(code_folder)) if CODE_ARCHIVE in copies else ""
     return _COPY.replace("FOLDER", shlex.quote(folder)) + "".join(lines) + unpack
 
 
 def staged_path(folder: str, name: str, copies: Mapping[str, str]) -> str:
     """Bash for a file that a launch staged: in its folder, or in the node's copy."""
-    return f'"${COPY}"/{name}' if name in copies else shlex.quote(f"{folder}/{name}")
+    return f'"${COPY}"/{shlex.quote(name)}' if name in copies else shlex.quote(f"{folder}/{name}")
 
 
 def with_copies(bash: str, folder: str, copies: Mapping[str, str]) -> str:
     """Words of bash with the copies in the place of the files in the launch's folder."""
     for name in copies:
-        bash = bash.replace(f"{folder}/{name}", staged_path(folder, name, copies))
+        bash = bash.replace(shlex.quote(f"{folder}/{name}"), staged_path(folder, name, copies))
     return bash
