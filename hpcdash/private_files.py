@@ -219,6 +219,10 @@ private_group() {
 """
 
 
+# Without comments, for commands.
+TERSE_WEAK_SPOT = re.sub(r"(?m)^ *#.*\n", "", WEAK_SPOT)
+
+
 def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -> None:
     """Raises NotPrivate where a folder, the link that leads to it, or something in it is somebody else's.
 

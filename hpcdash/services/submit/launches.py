@@ -26,7 +26,7 @@ from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, SchedulerRefused, UsageError, excerpt
-from hpcdash.private_files import WEAK_SPOT
+from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
@@ -53,7 +53,7 @@ LOGIN_NAME = "login"
 _ROOT = (
     "sh",
     "-c",
-    f'{WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    f'{TERSE_WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
     'test ! -e "$root" || test -O "$root" || echo shared; '
     # Others may put files into a shared root.
     f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '

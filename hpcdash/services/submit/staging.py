@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
-from hpcdash.private_files import WEAK_SPOT
+from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.submit.sudoers import (
     NOTHING_THERE,
     PLAIN_NAME,
@@ -32,7 +32,7 @@ SUMS_NAME = "SHA256SUMS"
 IS_REPLACEABLE = 18
 # refuse_replaceable PATH: ends the shell where others could put something else in its place.
 REFUSE_REPLACEABLE = f"""umask 077
-{WEAK_SPOT}refuse_replaceable() {{
+{TERSE_WEAK_SPOT}refuse_replaceable() {{
   why=$(weak_spot "$1")
   [ -z "$why" ] && return
   echo "$why, and so others could replace what jobs run from $1" >&2
@@ -226,6 +226,11 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         content = staged.archive
     limit_seconds = _LIMIT_SECONDS + len(content) / _LEAST_BYTES_A_SECOND
     return ActionCommand(argv, (job,), read, content, limit_seconds, shown=shown)
+
+
+def staged_folder(argv: Sequence[str]) -> str:
+    """Return the folder that a staging command makes; '' for any other command."""
+    return f"{argv[4]}/{argv[5]}" if tuple(argv[:4]) == ("sh", "-c", _STAGE, "sh") else ""
 
 
 def failure_words(stderr: bytes, root: str) -> str:

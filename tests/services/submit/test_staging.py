@@ -11,7 +11,14 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
-from hpcdash.services.submit.staging import MOST_STAGED_BYTES, Staged, discard_argv, staged_files, staging_command
+from hpcdash.services.submit.staging import (
+    MOST_STAGED_BYTES,
+    Staged,
+    discard_argv,
+    staged_files,
+    staged_folder,
+    staging_command,
+)
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import CommandResult
 
@@ -45,6 +52,7 @@ def test_files_arrive_byte_by_byte_under_their_names(tmp_path: Path) -> None:
     outcome = stage(staged)
     assert (outcome.job_id, outcome.done) == ("job", True), outcome
     folder = tmp_path / "jobs" / "one-1"
+    assert staged_folder(staging_command(staged, "job").argv) == str(folder)
     assert {file.name: file.read_bytes() for file in (folder / "files").iterdir()} == given
     assert {name: (folder / name).read_bytes() for name in OWN} == OWN
     assert hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest() == staged.sums_digest
