@@ -45,6 +45,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted
+from hpcdash.services.submit.staging import staged_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -447,7 +448,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         found = []
         for entry in (await asyncio.to_thread(journal.read))[0]:
             folder = next((word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)), "")
-            folder = posixpath.dirname(folder)
+            # Where the scheduler was handed the script itself, what staged the rest tells.
+            folder = posixpath.dirname(folder) or next(filter(None, map(staged_folder, entry.commands)), "")
             if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
                 continue
             outcomes = entry.outcomes

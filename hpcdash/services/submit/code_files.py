@@ -19,6 +19,7 @@ from msgspec import Struct
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER
+from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
@@ -48,14 +49,16 @@ _LOOK = (
 )
 # How a line begins that says how many bytes are there, while they come.
 _ARRIVED = "arrived "
-# root, launch, digest, size, first byte that comes on stdin; '' where none does. What is unpacked was whole.
+# root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where each node unpacks it.
+# What is unpacked was whole.
 _UNPACK = (
     'umask 077; fail() { status=$1; shift; printf \'%s\\n\' "$*" >&2; exit "$status"; }; '
     # $1 the status, $2 what did not fit.
     f'no_room() {{ {SAY_ROOM}; rm -rf -- "$2"; exit "$1"; }}; '
     f'count() {{ every=3; while sleep $every >/dev/null 2>&1; do echo "{_ARRIVED}$(wc -c < "$own")" >&2; '
     "test $every -gt 14 || every=$((every + 1)); done; }; "
-    'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; cache=$root/.code-$(id -u); '
+    'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; '
+    "copied=${6-} cache=$root/.code-$(id -u); "
     'mkdir -m 700 -- "$cache" 2>/dev/null; cd -P -- "$cache" || exit 17; '
     'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this account\'s"; chmod 700 . || '
     'exit 18; whole=./$sum.tar.gz; if test ! -f "$whole"; then test -n "$first" || '
@@ -74,6 +77,8 @@ _UNPACK = (
     'touch -- "$whole"; ls -t ./*.tar.gz | sed 1,4d | while read -r old; do find "$old" -mmin +60 -exec rm -f -- "{}" '
     '";"; done; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f -- "{}" ";"; '
     'cd -P -- "$root/$name" && test "$(pwd -P)" = "$root/$name" && test -O . || exit 24; '
+    f'if test -n "$copied"; then ln -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} 2>/dev/null || '
+    f'cp -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} || no_room 24 ./{CODE_ARCHIVE}; touch ./{UNPACKED_NAME}; exit; fi; '
     f"mkdir -m 700 ./{CODE_FOLDER} || exit 24; "
     f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || no_room 24 ./{CODE_FOLDER}'
 )
@@ -365,8 +370,12 @@ def look_query(root: str, digest: str) -> Query[int | None]:
     return Query(("sh", "-c", _LOOK, "sh", root, digest), read)
 
 
-def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: int | None) -> ActionCommand:
+def code_command(
+    packed: PackedCode, root: str, folder: str, job: str, arrived: int | None, *, is_copied: bool = False
+) -> ActionCommand:
     """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a folder below `root`.
+
+    With `is_copied` the archive is put there, which each node checks and unpacks for itself.
 
     Where it fails, `job` was not submitted, and nothing of a part of an archive was unpacked.
     """
@@ -390,7 +399,7 @@ def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: 
     sent = "already on the cluster" if arrived is None else f"{format_memory(len(content))} packed"
     files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
     shown = ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}")
-    argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first)
+    argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first, *("copied",) * is_copied)
     return ActionCommand(
         argv, (job,), read, content, 120.0 + len(content) / _LEAST_BYTES_A_SECOND, shown=shown, explain=explain
     )

@@ -102,6 +102,18 @@ async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transpo
     assert await launches.root() == "/scratch/jobs"
 
 
+@pytest.mark.parametrize("root", ["", "/proj/amal/launches"])
+async def test_where_others_could_replace_the_folder_nothing_is_launched(
+    launches: Launches, transport: ScriptedTransport, root: str
+) -> None:
+    answer = home()
+    transport.answers[asks_for_root] = lambda command: f"{answer(command)}weak members of group x may write to /proj\n"
+    launches.settings = LaunchSettings(Site(storage_root=root))
+    with pytest.raises(UsageError, match="members of group x may write to /proj, and so others could") as refused:
+        await launches.plan(Request(command="true", name="one"))
+    assert "Set storage_root to a folder below your home there" in refused.value.next_step
+
+
 async def test_without_a_queue_gpus_are_asked_for_where_there_are_some(launches: Launches) -> None:
     await launches.root()
     asked = options(launches.render(Request(command="true"), uid="1", root="/jobs").text)
