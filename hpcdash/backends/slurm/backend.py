@@ -136,7 +136,10 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
         ),
         queue=QueuePart(
-            jobs=partial(jobs.jobs_query, counts_gpus=counts_gpus), nodes=nodes.nodes_query, queues=queues.queues_query
+            jobs=partial(jobs.jobs_query, counts_gpus=counts_gpus),
+            nodes=nodes.nodes_query,
+            queues=queues.queues_query,
+            lists_ended=True,
         ),
         reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason),
         history=HistoryPart(

@@ -8,7 +8,7 @@ from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
-from hpcdash.domain.columns import epoch_seconds
+from hpcdash.domain.columns import digits, epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
@@ -40,7 +40,8 @@ echo "ping=$ping"
 case $ping in
   *" UP"*) $soon scontrol show config | sed -n -e 's/^ClusterName *= */ClusterName=/p' \\
     -e 's/^AccountingStorageType *= */AccountingStorageType=/p' \\
-    -e 's/^AccountingStorageTRES *= */AccountingStorageTRES=/p' -e 's/^GresTypes *= */GresTypes=/p' ;;
+    -e 's/^AccountingStorageTRES *= */AccountingStorageTRES=/p' -e 's/^GresTypes *= */GresTypes=/p' \\
+    -e 's/^MinJobAge *= *\\([0-9]*\\).*/MinJobAge=\\1/p' ;;
 esac
 """
 _PROBE_LIMIT_SECONDS = 45.0
@@ -105,6 +106,8 @@ def parse_probe(answer: Answer) -> Probe:
         cluster=found.get("ClusterName", ""),
         clock_epoch_seconds=None if clock is None else float(clock),
         counts_gpus=all(f"gres/{kind}" in counted for kind in kinds) if "GresTypes" in found else None,
+        # 0: none is forgotten.
+        ended_kept_seconds=digits(found.get("MinJobAge")) or None,
         has_accounting=None if not storage else not storage.endswith("/none") and storage != "(null)",
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,
