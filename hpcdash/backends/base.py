@@ -79,6 +79,7 @@ class Capability(StrEnum):
 class Probe(Struct, frozen=True):
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
+    `clusters` are those that the person's environment has commands ask, () for the scheduler's own choice.
     `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its records of jobs name the GPUs
     that these have, or no node has any. `ended_kept_seconds`: how long the list of jobs still has one that ended; None:
     not told, or without a limit. `commands` maps each of the scheduler's commands
@@ -89,6 +90,7 @@ class Probe(Struct, frozen=True):
     user: str
     version: str
     cluster: str = ""
+    clusters: tuple[str, ...] = ()
     clock_epoch_seconds: float | None = None
     has_accounting: bool | None = None
     controller_answers: bool | None = None
