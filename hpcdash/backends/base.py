@@ -79,8 +79,10 @@ class Capability(StrEnum):
 class Probe(Struct, frozen=True):
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
+    `clusters` are those that the person's environment has commands ask, () for the scheduler's own choice.
     `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its records of jobs name the GPUs
-    that these have, or no node has any. `commands` maps each of the scheduler's commands
+    that these have, or no node has any. `ended_kept_seconds`: how long the list of jobs still has one that ended; None:
+    not told, or without a limit. `commands` maps each of the scheduler's commands
     to its path there, '' where it is missing. `dialect` is the backend's own word for which of several kinds was
     found; '' where there is one.
     """
@@ -88,11 +90,13 @@ class Probe(Struct, frozen=True):
     user: str
     version: str
     cluster: str = ""
+    clusters: tuple[str, ...] = ()
     clock_epoch_seconds: float | None = None
     has_accounting: bool | None = None
     controller_answers: bool | None = None
     is_scheduling: bool | None = None
     counts_gpus: bool | None = None
+    ended_kept_seconds: int | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dialect: str = ""
 
@@ -278,6 +282,13 @@ class QueuePart(Struct, frozen=True, kw_only=True):
     jobs: Callable[[JobScope], Query[ParsedTable]]
     nodes: Callable[[], Query[ParsedTable]] = _no_nodes
     queues: Callable[[], Query[ParsedTable]] = _no_queues
+
+    lists_ended: bool = False
+    """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
+
+    newly_ended: Callable[[str, int], Query[tuple[str, ...]] | None] = _none
+    """(user, seconds): the ids of a user's jobs that ended within so many seconds, and no more of them. None where the
+    scheduler has no such list, or `lists_ended`."""
 
     down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _none
     """Which of some hosts are down; None where no job is said to run on a host that is."""

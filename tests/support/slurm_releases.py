@@ -171,7 +171,7 @@ def _probed(release: str) -> bytes:
     return (
         f"user={USER}\nclock={CLOCK}\n{commands}version=slurm {RELEASES[release]}\n"
         "ping=Slurmctld(primary) at ctl1 is UP \nAccountingStorageType=accounting_storage/slurmdbd\nClusterName=atlas\n"
-        "AccountingStorageTRES=cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu\nGresTypes=gpu\n"
+        "AccountingStorageTRES=cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu\nGresTypes=gpu\nMinJobAge=300\n"
     ).encode()
 
 

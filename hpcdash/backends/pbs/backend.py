@@ -103,6 +103,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             nodes=partial(nodes.nodes_query, one),
             queues=partial(queues.queues_query, one),
             down_hosts=partial(nodes.down_hosts_query, one),
+            newly_ended=partial(history.newly_ended_query, one),
         ),
         reasons=ReasonsPart(
             hint=reasons.reason_hint,

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_rows
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import accounted_exit_columns, array_columns, is_any, states, with_ids
@@ -23,7 +24,7 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import text_column
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.errors import NoSuchJob
+from hpcdash.errors import NoSuchJob, UsageError
 
 FIELDS = (
     "jobid",
@@ -50,6 +51,8 @@ FIELDS = (
     "workdir",
     "exitcode",
 )
+# Of several clusters each row names its own.
+FIELDS_OF_EACH = (*FIELDS[:-1], "cluster", FIELDS[-1])
 # The first half of the configuration is the controller's, which hides the queue alone; then what the user may see.
 _VISIBILITY_SCRIPT = """
 sacctmgr show configuration | sed '1,/^SlurmDBD configuration/d' | grep -E '^(PrivateData|SlurmUser) '
@@ -63,22 +66,37 @@ _HISTORY_LIMIT_SECONDS = 60.0
 
 
 def history_query(
-    user: str | None, since_seconds: int, job_ids: Sequence[str] = (), *, counts_gpus: bool = True
+    user: str | None,
+    since_seconds: int,
+    job_ids: Sequence[str] = (),
+    *,
+    counts_gpus: bool = True,
+    clusters: Clusters = NO_OTHERS,
 ) -> Query[ParsedTable]:
     """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were.
 
     `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
     """
     token = fresh_token()
+    named = [clusters.of_job(job_id) for job_id in job_ids]
+    wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [clusters.several or clusters.default]
+    job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
+    is_each = len(wanted) > 1 or bool(clusters.several and not named)
+    if is_each and "" in wanted and not clusters.own:
+        raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+    cluster = ",".join(one or clusters.own for one in wanted) if is_each else wanted[0]
+    fields = FIELDS_OF_EACH if is_each else FIELDS
     if job_ids:
         selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
     else:
         # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
         whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
         selection = (*whose, "-S", f"now-{since_seconds}seconds")
-    argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(FIELDS))
-    parse = partial(parse_history, token=token, ended_only=not job_ids, counts_gpus=counts_gpus)
-    return Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
+    argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields))
+    own = "" if clusters.named else clusters.own
+    parse = partial(parse_history, token=token, ended_only=not job_ids, counts_gpus=counts_gpus, fields=fields, own=own)
+    query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
+    return asked_on(query, cluster) if is_each else named_rows(query, cluster)
 
 
 def sacct_id(job_id: str) -> str:
@@ -86,11 +104,25 @@ def sacct_id(job_id: str) -> str:
     return job_id.partition("_[")[0]
 
 
-def parse_history(answer: Answer, *, token: str, ended_only: bool = True, counts_gpus: bool = True) -> ParsedTable:
+def parse_history(
+    answer: Answer,
+    *,
+    token: str,
+    ended_only: bool = True,
+    counts_gpus: bool = True,
+    fields: Sequence[str] = FIELDS,
+    own: str = "",
+) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
-    columns = with_ids(read_columns(answer, token), "jobid")
+    columns = with_ids(read_columns(answer, token, fields), "jobid")
     table = _in_schema(columns.table, counts_gpus)
+    if "cluster" in columns.table.column_names:
+        endings = pc.replace_substring_regex(columns.table["cluster"].combine_chunks(), "^", "@")
+        endings = pc.if_else(pc.equal(endings, f"@{own}"), "", endings)
+        for name in ("id", "array_id"):
+            ids = pc.binary_join_element_wise(table[name].combine_chunks(), endings, "")
+            table = table.set_column(table.column_names.index(name), name, ids)
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])

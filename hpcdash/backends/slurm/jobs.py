@@ -8,9 +8,11 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, known_in_part, named_rows, with_clusters
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
@@ -18,6 +20,7 @@ from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
@@ -57,6 +60,8 @@ LAYOUT = Layout(
     ),
     hostile=("reason", "name", "comment", "workdir"),
 )
+# Of several clusters each row names its own.
+LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
@@ -66,7 +71,41 @@ ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
-def jobs_query(scope: JobScope, *, counts_gpus: bool = True) -> Query[ParsedTable]:
+def jobs_query(scope: JobScope, *, counts_gpus: bool = True, clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
+    """As jobs_on_cluster, on the cluster that is meant, or each of several."""
+    named = [clusters.of_job(job_id) for job_id in scope.job_ids]
+    wanted = dict.fromkeys(cluster for _, cluster in named)
+    scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
+    if len(wanted) <= 1 and not (clusters.several and not named):
+        query = jobs_on_cluster(scope, counts_gpus=counts_gpus)
+        return named_rows(query, next(iter(wanted), clusters.default))
+    if "" in wanted and not clusters.own:
+        raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+    query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=LAYOUT_OF_EACH)
+    asked = ",".join(cluster or clusters.own for cluster in wanted) or clusters.several
+    ids = frozenset(with_cluster(plain, cluster or clusters.own) for plain, cluster in named)
+    parse = partial(_parse_each, parse=query.parse, own="" if clusters.named else clusters.own, wanted=ids)
+    return replace(asked_on(query, asked), parse=parse)
+
+
+def _parse_each(
+    answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, wanted: frozenset[str]
+) -> ParsedTable:
+    """Rows of several clusters; of those with a name of their own only what was `wanted` (none: all)."""
+    parsed = parse(known_in_part(answer))
+    if not wanted:
+        return parsed
+    meant = [parse_job_id(job_id) for job_id in wanted]
+    rows = [any(covers(one, parse_job_id(row_id)) for one in meant) for row_id in parsed.table["id"].to_pylist()]
+    table = parsed.table.filter(pa.array(rows, pa.bool_()))
+    if own:
+        for name in ("id", "array_id"):
+            ids = pc.replace_substring_regex(table[name], rf"@{re.escape(own)}$", "")
+            table = table.set_column(table.column_names.index(name), name, ids)
+    return replace(parsed, table=table.combine_chunks())
+
+
+def jobs_on_cluster(scope: JobScope, *, counts_gpus: bool = True, layout: Layout = LAYOUT) -> Query[ParsedTable]:
     """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one user, one job).
 
     What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the site's TRES count GPUs.
@@ -83,8 +122,8 @@ def jobs_query(scope: JobScope, *, counts_gpus: bool = True) -> Query[ParsedTabl
             selection = (*selection, "-t", "all")
         narrowed = (("-p", scope.queue), ("-q", scope.qos), ("-R", scope.reservation))
         selection = (*selection, *(word for option, name in narrowed if name for word in (option, name)))
-    argv = slurm("squeue", "-a", "-h", *selection, "-O", LAYOUT.option(token))
-    parse = partial(parse_jobs, token=token, one_job=by_id, counts_gpus=counts_gpus)
+    argv = slurm("squeue", "-a", "-h", *selection, "-O", layout.option(token))
+    parse = partial(parse_jobs, token=token, one_job=by_id, counts_gpus=counts_gpus, layout=layout)
     return Query(argv, parse, limit_seconds=60.0)
 
 
@@ -99,10 +138,12 @@ def queue_id(job_id: str) -> str:
     return asked
 
 
-def parse_jobs(answer: Answer, *, token: str, one_job: bool = False, counts_gpus: bool = True) -> ParsedTable:
+def parse_jobs(
+    answer: Answer, *, token: str, one_job: bool = False, counts_gpus: bool = True, layout: Layout = LAYOUT
+) -> ParsedTable:
     """Rows of domain.schema.JOBS; raises what the answer's failure stands for."""
     require_success(answer)
-    columns = read_rows(answer.stdout, token, LAYOUT)
+    columns = read_rows(answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "jobs")
     columns = without_revoked(with_ids(columns, "jobarrayid"))
@@ -114,7 +155,9 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False, counts_gpus
     raw = dict(zip(columns.table.column_names, columns.table.columns, strict=True))
     # From here on each text column lives until it is read: of 100 000 jobs all of them together are 30 MB.
     del columns
-    return ParsedTable(_in_schema(raw, counts_gpus), rejected)
+    of_each = raw.pop("cluster", None)
+    parsed = ParsedTable(_in_schema(raw, counts_gpus), rejected)
+    return parsed if of_each is None else with_clusters(parsed, of_each.combine_chunks())
 
 
 def without_revoked(columns: Columns) -> Columns:

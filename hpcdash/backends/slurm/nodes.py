@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_on_clusters
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
@@ -34,6 +35,7 @@ LAYOUT = Layout(
     ),
     hostile=("reason",),
 )
+LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _MIB = 1 << 20
 _MOST_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
@@ -44,19 +46,22 @@ _PARTS_OF_ONE = re.compile(r"(?:^|,)0*[1-9][0-9]*/")
 _INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
-def nodes_query() -> Query[ParsedTable]:
+def nodes_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo -N; costs the controller what a plain sinfo does."""
     token = fresh_token()
-    argv = slurm("sinfo", "-a", "-h", "-N", "-O", LAYOUT.option(token))
-    return Query(argv, partial(parse_nodes, token=token))
+    layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
+    argv = slurm("sinfo", "-a", "-h", "-N", "-O", layout.option(token))
+    return asked_on(Query(argv, partial(parse_nodes, token=token, layout=layout)), clusters.several or clusters.default)
 
 
-def parse_nodes(answer: Answer, *, token: str) -> ParsedTable:
+def parse_nodes(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:
     """Rows of domain.schema.NODES; `jobs` is null here, it takes the queue to know."""
     require_success(answer)
-    columns = read_rows(answer.stdout, token, LAYOUT)
+    columns = read_rows(answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "nodes")
+    if "cluster" in columns.table.column_names:
+        columns = named_on_clusters(columns, "nodelist", "partition")
     nodes: dict[str, dict[str, Any]] = {}
     names = columns.table["nodelist"].to_pylist()
     partitions = columns.table["partition"].to_pylist()

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.nodes import gpu_gres, gpus_in_use
@@ -26,6 +27,7 @@ LAYOUT = Layout(
     plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused", "groups"),
     hostile=(),
 )
+LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _SCRIPT = """
 sinfo -h -o %R || exit
 printf '%s\\n' "$1"
@@ -37,22 +39,25 @@ _COUNT = re.compile(r"[0-9]{1,19}")
 _SHOWN_LETTERS = 200
 
 
-def queues_query() -> Query[ParsedTable]:
+def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo, aggregated by Slurm into groups of like nodes."""
     token = fresh_token()
-    argv = slurm("sh", "-c", _SCRIPT, "sh", token, LAYOUT.option(token))
-    return Query(argv, partial(parse_queues, token=token), command=("sinfo",))
+    layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
+    argv = slurm("sh", "-c", _SCRIPT, "sh", token, layout.option(token))
+    query = Query(argv, partial(parse_queues, token=token, layout=layout), command=("sinfo",))
+    return asked_on(query, clusters.several or clusters.default)
 
 
-def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
+def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:
     """Rows of domain.schema.QUEUES; the counts of jobs are null here, they take the queue to know."""
     require_success(answer)
     head, marker, printed = answer.stdout.partition(f"{token}\n".encode())
     has_head = bool(marker) and SEPARATOR.encode() not in head
     listed = set(head.decode("utf-8", "replace").split("\n")) if has_head else set()
-    columns = read_rows(printed if has_head else answer.stdout, token, LAYOUT)
+    columns = read_rows(printed if has_head else answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "partitions")
+    is_each = "cluster" in columns.table.column_names
     queues: dict[str, dict[str, Any]] = {}
     rejected = list(columns.rejected)
     for row in columns.table.to_pylist():
@@ -60,7 +65,8 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
         if marked is None:
             rejected.append("a partition without a name")
             continue
-        name = marked.rstrip("*")
+        own_name = marked.rstrip("*")
+        name = f"{own_name}@{row['cluster']}" if is_each else own_name
         _, idle, other, nodes = _four(row["nodeaiot"])
         cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
         # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in use.
@@ -86,7 +92,7 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
         if known:
             known.update(together)
             continue
-        standing, note = (None, None) if not has_head or name in listed else _unlisted(row["groups"] or "all")
+        standing, note = (None, None) if not has_head or own_name in listed else _unlisted(row["groups"] or "all")
         queues[name] = {
             "name": name,
             "available": row["available"] == "up" and standing is not QueueStanding.CLOSED,
