@@ -195,7 +195,7 @@ class Launches:
             request = replace(request, work_dir=place.folder)
         if waiting is not None:
             place = replace(place, waiting=waiting)
-        script = self._script(request, place, aside)
+        script = _with_script_warning(self._script(request, place, aside), files.get(name))
         if request.is_task:
             from hpcdash.services.share.submission import require_turn
             from hpcdash.services.submit.request_lint import slot_type_in
@@ -284,7 +284,7 @@ class Launches:
         name = request.script.rpartition("/")[2]
         script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
         place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
-        made = self._script(request, place, aside)
+        made = _with_script_warning(self._script(request, place, aside), files.get(name))
         if (code_state := await self._code_state(request, base)) is not None:
             made = with_code_state(made, code_state.words)
         more = {TITLE_NAME: title_content(title)}
@@ -538,6 +538,14 @@ def _read_root(answer: Answer) -> _Root:
         )
     words = told.split()
     return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words, "shared" in words)
+
+
+def _with_script_warning(made: BatchScript, content: bytes | None) -> BatchScript:
+    """With a warning about directives in the request's own script, where that is sent along."""
+    from hpcdash.backends.script.lint import unread_directives
+
+    warning = "" if content is None else unread_directives(content)
+    return replace(made, warnings=(warning, *made.warnings)) if warning else made
 
 
 def build_launch_plan(
