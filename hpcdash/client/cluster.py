@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import posixpath
 import sys
 import tomllib
@@ -32,9 +33,11 @@ from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.demand import format_finding
 from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
 from hpcdash.job.results import JSON, PICKLE
@@ -202,6 +205,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self.is_here = settings.transport == "local"
         self.states = JobStates(session)
         self.early_results = EarlyResults(session, self.states)
+        self._warned: set[str] = set()
         self._watching: dict[asyncio.Task[None], SubmittedJob] = {}
 
     @property
@@ -408,6 +412,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         else:
             launch = await self.patiently(lambda: self._launches.plan(request, text, base=folder))
             plan = launch
+            self._warn(map(format_finding, await self._launches.findings(launch)))
         report = await session.actions.run(plan.plan)
         outcome = (await reconcile(session.store, plan, report))[-1]
         said = await self._launches.conclude(launch, outcome) if launch is not None else ""
@@ -420,6 +425,13 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self.states.submitted()
         self.early_results.submitted()
         return outcome.new_job, launch.staged.folder if launch is not None else ""
+
+    def _warn(self, warnings: Iterable[str]) -> None:
+        """Log each once: on stderr unless the program has set up logging otherwise."""
+        for words in warnings:
+            if words not in self._warned:
+                self._warned.add(words)
+                logging.getLogger("hpcdash").warning("hpcdash: %s", visible(words))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
         """(id, folder) of the newest launch of the same call that did not fail, None for none.

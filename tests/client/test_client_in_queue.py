@@ -73,6 +73,15 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
     assert list(queue.jobs("state=pending")["name"]) == ["add"]
 
 
+def test_what_a_request_cannot_have_is_logged_once(queue: hpcdash.Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    request = hpcdash.Request(command="true", place="excl", slots=0)
+    for job in (queue.submit(request), queue.submit(request)):
+        job.wait(SECONDS)
+    assert [one.getMessage() for one in caplog.records if one.name == "hpcdash"] == [
+        "hpcdash: place: Slurm has none, it is not asked for"
+    ]
+
+
 def test_results_come_before_their_jobs_end(queue: hpcdash.Cluster, calls: ModuleType) -> None:
     jobs = calls.lingering.map([7, None])
     found = jobs[0].result(SECONDS)

@@ -332,6 +332,18 @@ async def test_where_nobody_is_no_phone_rings(pam_sshd: PamSshd, user: str, tmp_
     assert pam_sshd.pushes == 0
 
 
+async def test_a_criterion_of_match_that_is_unknown_is_warned_of_and_does_not_keep_a_login_back(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    config = "Match localnetwork 203.0.113.0/24\n ProxyJump gate\nHost *\n ServerAliveInterval 1m # often\n"
+    async with transport_to(sshd, user, tmp_path, person := Person(), config=config) as transport:
+        assert (await transport.run(("echo", "in"))).stdout == b"in\n"
+        ((hop, words),) = person.shown
+        assert transport.health.words == f"{hop}: {words}"
+    assert words.startswith(f"{tmp_path}/config line 6: hpcdash cannot evaluate Match localnetwork 203.0.113.0/24")
+    assert words.endswith("left out with it: ProxyJump gate")
+
+
 async def test_a_banner_is_shown_and_told_where_the_login_fails(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
     banner = own_sshd.folder / "banner"
     banner.write_text("Maintenance on Monday.\nNo logins from 8 to 10.\n")

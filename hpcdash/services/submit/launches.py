@@ -213,7 +213,7 @@ class Launches:
                 packed = await self._packed(request, base or Path.cwd(), posixpath.dirname(place.folder))
             request, place = _with_copies(request, place, files, packed and packed[0].digest)
             aside = "; ".join(filter(None, (aside, f"{weak_spot}: each node runs a checked copy of what is sent")))
-        script = self._script(request, place, aside)
+        script = _with_script_warning(self._script(request, place, aside), files.get(name))
         if request.is_task:
             from hpcdash.services.share.submission import require_turn
             from hpcdash.services.submit.request_lint import slot_type_in
@@ -319,7 +319,7 @@ class Launches:
         name = request.script.rpartition("/")[2]
         script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
         place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
-        made = self._script(request, place, aside)
+        made = _with_script_warning(self._script(request, place, aside), files.get(name))
         if (code_state := await self._code_state(request, base)) is not None:
             made = with_code_state(made, code_state.words)
         more = {TITLE_NAME: title_content(title)}
@@ -576,6 +576,14 @@ def _read_root(answer: Answer) -> _Root:
     lines = told.splitlines()
     weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
     return _Root(int(number), folder, LOGIN_NAME in lines, "dropped" in lines, "shared" in lines, visible(weak))
+
+
+def _with_script_warning(made: BatchScript, content: bytes | None) -> BatchScript:
+    """With a warning about directives in the request's own script, where that is sent along."""
+    from hpcdash.backends.script.lint import unread_directives
+
+    warning = "" if content is None else unread_directives(content)
+    return replace(made, warnings=(warning, *made.warnings)) if warning else made
 
 
 def build_launch_plan(

@@ -111,7 +111,7 @@ class SubmitActions:
         first = await plan(None)
         if self.screen.view is not view:
             return
-        asides = [*notes, *first.notes]
+        asides = [*dict.fromkeys((*notes, *first.notes))]
         if folder := _launch_folder(first):
             asides.append(f"its script and its request are put into {folder}, a new folder there")
         if looked.links > 1:
