@@ -266,6 +266,9 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     of_dialect: Callable[[Probe], Backend] | None = None
     """The backend for what a probe found of the site. None: there is one kind."""
 
+    is_optional: bool = False
+    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may tell no version."""
+
     refuses_old: bool = False
     """Whether parse raises for a version that is too old, of which other answers may be misread."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import UnreadableOutput, excerpt, program_name
+from hpcdash.errors import UnreadableOutput, excerpt
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,11 +58,11 @@ def require_whole(answer: Answer) -> None:
     """Raise UnreadableOutput where a command was ended because it printed more than its cap."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"{program_name(answer.argv)} printed more than {format_memory(len(answer.stdout))}, so it was ended",
-            "Run it by hand on the login node: a wrapper may print without end.",
+            f"the answer has more than {format_memory(len(answer.stdout))} and was cut there",
+            "Something else may answer in the scheduler's place, such as a wrapper that prints without end.",
             argv=answer.argv,
             status=answer.status,
-            words=excerpt(answer.stdout),
+            words=excerpt(answer.stdout[:_SHOWN_BYTES]),
         )
 
 

@@ -28,6 +28,7 @@ from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.domain import query
@@ -528,7 +529,7 @@ class ReadTableView(TableView):
             self._again_wanted = True
             return
         self._reading = True
-        self.run_worker(self._read(), group="read")
+        start_worker(self, self._read, group="read")
 
     async def _read(self) -> None:
         try:

@@ -25,6 +25,7 @@ from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.plan import SubmissionPlan
@@ -120,7 +121,7 @@ class ActionRunner:
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
-                self.screen.run_worker(self.run_plan(plan, view, session), group="acting")
+                start_worker(self.screen, self.run_plan, plan, view, session, group="acting")
 
         if dialog is not None:
             dialog.answer.add_done_callback(answered)

@@ -36,6 +36,7 @@ from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.view import Targets, View
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardApp
@@ -106,7 +107,7 @@ class JobActions:
     def do_submit_again(self) -> None:
         if not self._is_preparing:
             self._is_preparing = True
-            self.screen.run_worker(self._submit_again(self.screen.view, self.screen.session), group="acting")
+            start_worker(self.screen, self._submit_again, self.screen.view, self.screen.session, group="acting")
 
     async def _submit_again(self, view: View, session: ClusterSession) -> None:
         """Gathers what is needed, asks, submits; and finds out what became of it where the answer was lost."""
@@ -203,7 +204,7 @@ class JobActions:
                 self.screen.notify(words, severity="warning", timeout=12, markup=False)
             session.poller.ask_now()
 
-        self.screen.run_worker(run(), group="shell", exclusive=True)
+        start_worker(self.screen, run, group="shell", exclusive=True)
 
     async def _open_shell(self, view: View, session: ClusterSession) -> str:
         """A shell in the folder of the job one points at, on the login node."""
@@ -251,7 +252,7 @@ class JobActions:
         choice = self._chosen(Verb.REQUEUE)
         if choice is not None:
             self._is_preparing = True
-            self.screen.run_worker(self._requeue(choice, self.screen.view, self.screen.session), group="acting")
+            start_worker(self.screen, self._requeue, choice, self.screen.view, self.screen.session, group="acting")
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""

@@ -11,6 +11,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.dialogs import Choice, ChoiceDialog
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
@@ -45,7 +46,7 @@ def offer_copies(screen: DashboardScreen) -> None:
             if label == _MARKED:
                 view.clear_marks()
         else:
-            screen.run_worker(_ask(screen, session, job_id, label), group="copy")
+            start_worker(screen, _ask, screen, session, job_id, label, group="copy")
 
     choices = [Choice(label, clip(visible(text), _SHOWN_CELLS)) for label, text in texts.items()]
     choices += [Choice(label, "asks the scheduler") for label in asked]

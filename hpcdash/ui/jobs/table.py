@@ -31,6 +31,7 @@ from hpcdash.ui.view import Targets, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
+from hpcdash.ui.workers import start_worker
 
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
@@ -329,7 +330,7 @@ class JobsView(TableView):
     def _refresh_losses(self) -> None:
         is_seen = self.is_live and self.display and "loss" in self.column_names
         if is_seen and self._losses.is_due(self.kind):
-            self.run_worker(self._losses.refresh(self.rows), group="losses")
+            start_worker(self, self._losses.refresh, self.rows, group="losses")
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         if column.key != "id":
