@@ -266,6 +266,9 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     of_dialect: Callable[[Probe], Backend] | None = None
     """The backend for what a probe found of the site. None: there is one kind."""
 
+    is_optional: bool = False
+    """Whether it is used as it is where its probe gets no answer."""
+
     refuses_old: bool = False
     """Whether parse raises for a version that is too old, of which other answers may be misread."""
 

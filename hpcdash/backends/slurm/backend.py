@@ -164,6 +164,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
         probe=ProbePart(
             query=probe.probe_query,
             of_dialect=slurm_backend if found is None else None,
+            is_optional=True,
             usual_folder="/usr/bin",
             delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
         ),

@@ -21,7 +21,7 @@ from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.columns import match_text
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.states import ENDED
-from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
 from hpcdash.services.cluster.job_counts import running_hosts, with_down_hosts, with_job_counts
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
@@ -290,10 +290,16 @@ class ClusterStore:
     async def resolve_backend(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is asked for its kind or version first.
 
-        Where only one can be there nothing is asked. Raises as `open`.
+        Where only one can be there nothing is asked, and one whose probe is optional need not answer: what is asked of
+        it next fails by itself. Raises as `open`.
         """
-        if self.probe is None and (len(self._backends) > 1 or self.backend.needs_probe):
+        if self.probe is not None or not (len(self._backends) > 1 or self.backend.needs_probe):
+            return
+        try:
             await self.open()
+        except CommandError:
+            if len(self._backends) > 1 or not self.backend.probe.is_optional:
+                raise
 
     async def _find_scheduler(self) -> Probe:
         ask, prepend_path = self._asking.ask_as_is, self.transport.prepend_path
