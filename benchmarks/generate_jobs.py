@@ -17,6 +17,8 @@ from hpcdash.backends.slurm.rows import SEPARATOR
 from hpcdash.backends.tokens import RECORDED_TOKEN
 
 NOW = 1_795_244_354
+# The last field's end, and the line's.
+ROW_END = RECORDED_TOKEN.encode() + b"\n"
 RUNNING_SHARE = 0.3
 _USERS = [f"user{number:03d}" for number in range(180)]
 _ACCOUNTS = ["vision", "climate", "chem", "genomics", "physics", "materials"]

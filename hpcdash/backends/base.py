@@ -267,7 +267,7 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     """The backend for what a probe found of the site. None: there is one kind."""
 
     is_optional: bool = False
-    """Whether it is used as it is where its probe gets no answer."""
+    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may tell no version."""
 
     refuses_old: bool = False
     """Whether parse raises for a version that is too old, of which other answers may be misread."""
@@ -325,6 +325,10 @@ class ReasonsPart(Struct, frozen=True, kw_only=True):
 
     policy: Callable[[str, str | None], PolicyReason | None] = _none
     """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
+
+    def explain(self, row: Mapping[str, Any]) -> str:
+        """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says more."""
+        return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
 
 
 class HistoryQuery(Protocol):

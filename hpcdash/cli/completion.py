@@ -19,7 +19,7 @@ from hpcdash.domain.query import completions
 from hpcdash.domain.states import UNLISTED
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 
 _VARIABLE = "_HPCDASH_COMPLETE"
@@ -134,7 +134,7 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
         "fish": (config / "fish/completions/hpcdash.fish", "It works in new shells."),
     }[shell]
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         atomic_write(file, completion_script(cli, shell).encode())
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}", f"hpcdash completion {shell} prints it.") from error

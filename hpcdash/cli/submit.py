@@ -31,6 +31,7 @@ from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import format_finding
 from hpcdash.domain.dependencies import parse_after
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
@@ -329,24 +330,22 @@ class _ScriptSubmitting:
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         wanted = replace(self._wanted, after=after) if after else self._wanted
         await refuse_large_array(session.store, wanted)
-        notes = () if wanted.script.startswith(b"#!") else self._of_the_login_shell(session)
+        if not wanted.script.startswith(b"#!"):
+            self._require_shell_script(session)
         full = replace(wanted, after=await after_in_full(session.store, wanted.after))
-        planned = plan_submission(session.store, full)
-        return replace(planned, notes=(*notes, *await _unmet(session, wanted), *planned.notes))
+        return plan_submission(session.store, full, await _known_offers(session))
 
-    def _of_the_login_shell(self, session: ClusterSession) -> tuple[str, ...]:
-        """What is to be said of a script without #!, which qsub takes for the login shell. Raises UsageError for one
-        that is no text of a shell's, and where the scheduler takes none."""
-        from hpcdash.domain.offers import Offers
-
+    def _require_shell_script(self, session: ClusterSession) -> None:
+        """Raises UsageError for a file without #! that is no text of a shell's, and where the scheduler takes none."""
         name = self._path or self._wanted.name
-        reader = session.store.backend.scripts.reader()
-        found = [one for one in reader.lint_script(self._wanted.script, Offers()) if one.field in ("", "line 1")]
-        for one in found:
-            if one.severity == "error":
+        for one in session.store.backend.scripts.reader().lint_script(self._wanted.script, Offers()):
+            if one.severity == "error" and one.field in ("", "line 1"):
                 is_plain = one.words.startswith("its first line")
-                raise _no_interpreter(name) if is_plain else UsageError(f"{name}: {one.words}", one.next_step)
-        return tuple(one.words for one in found)
+                raise (
+                    _no_interpreter(name, one.next_step)
+                    if is_plain
+                    else UsageError(f"{name}: {one.words}", one.next_step)
+                )
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
         return ""
@@ -359,15 +358,12 @@ class _ScriptSubmitting:
         return (self._path, text, "script") if self._path else None
 
 
-async def _unmet(session: ClusterSession, wanted: Submission) -> list[str]:
-    """What a script asks for that no queue can give, as far as the queues are known; the scheduler decides."""
-    from hpcdash.domain.demand import unmet
-
+async def _known_offers(session: ClusterSession) -> Offers:
+    """What the queues can give, as far as they are known."""
     if session.launches is None or session.store.backend.scripts.writer() is None:
-        return []
+        return Offers()
     await session.launches.queues.learn()
-    demand = session.store.backend.scripts.reader().script_demand(wanted.script, wanted.options)
-    return [format_finding(one) for one in unmet(demand, await session.launches.queues.offers())]
+    return await session.launches.queues.offers()
 
 
 class SubmissionRun:
@@ -554,8 +550,8 @@ def read_script(path: str, *, is_program: bool = True) -> bytes:
     return content
 
 
-def _no_interpreter(path: str) -> UsageError:
-    return UsageError(f"{path}:1: the first line does not begin with #!", "Start it with #!/bin/bash.")
+def _no_interpreter(path: str, next_step: str = "Start it with #!/bin/bash.") -> UsageError:
+    return UsageError(f"{path}:1: the first line does not begin with #!", next_step)
 
 
 def _file(path: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import posixpath
 import sys
 import tomllib
@@ -25,19 +26,21 @@ from hpcdash.client.early_results import EarlyResults
 from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import refuse_import_time
-from hpcdash.client.results import find_form
+from hpcdash.client.results import find_forms
 from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.demand import format_finding
 from hpcdash.domain.job_ids import array_of, task_of
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
-from hpcdash.job.results import JSON
+from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
 from hpcdash.services.cluster.snapshots import Kind
@@ -45,6 +48,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted
+from hpcdash.services.submit.staging import staged_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,6 +205,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self.is_here = settings.transport == "local"
         self.states = JobStates(session)
         self.early_results = EarlyResults(session, self.states)
+        self._warned: set[str] = set()
         self._watching: dict[asyncio.Task[None], SubmittedJob] = {}
 
     @property
@@ -224,6 +229,11 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     @property
     def site(self) -> Site:
         return self._launches.settings.site
+
+    @property
+    def _result_format(self) -> str:
+        """The format of results that `connect` was given."""
+        return str(self.defaults.get("result_format", PICKLE))
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.session.origin}>"
@@ -291,7 +301,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
         """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.
 
-        Its result can be had where it calls a function. Raises NoSuchJob.
+        Its result can be had where it calls a function, in the format that the record of its launch names, else in that
+        of `connect`; after `connect(…, result_format="json")` no pickle is read. Raises NoSuchJob.
         """
         return run_in_loop(self._attach(job_id))
 
@@ -309,6 +320,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if record is not None:
             request = await asyncio.to_thread(request_of, record)
             launched = Launched(record.folder) if request is None else Launched.of(request, record.folder)
+            if launched.form and self._result_format == JSON:
+                launched = replace(launched, form=JSON)
             array = None if request is None else request.array
         else:
             launched, array = await self._found_there(row), None
@@ -335,8 +348,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if not path.startswith("/"):
             return Launched()
         folder = posixpath.dirname(path)
-        form = await self.patiently(lambda: find_form(self.session.store, folder))
-        return Launched(folder, form) if form else Launched()
+        is_launch = await self.patiently(lambda: find_forms(self.session.store, folder)) != ()
+        # The format is this program's choice: a planted pickle would run as whoever reads it.
+        return Launched(folder, self._result_format) if is_launch else Launched()
 
     # -- submitting
 
@@ -398,6 +412,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         else:
             launch = await self.patiently(lambda: self._launches.plan(request, text, base=folder))
             plan = launch
+            self._warn(map(format_finding, await self._launches.findings(launch)))
         report = await session.actions.run(plan.plan)
         outcome = (await reconcile(session.store, plan, report))[-1]
         said = await self._launches.conclude(launch, outcome) if launch is not None else ""
@@ -410,6 +425,13 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self.states.submitted()
         self.early_results.submitted()
         return outcome.new_job, launch.staged.folder if launch is not None else ""
+
+    def _warn(self, warnings: Iterable[str]) -> None:
+        """Log each once: on stderr unless the program has set up logging otherwise."""
+        for words in warnings:
+            if words not in self._warned:
+                self._warned.add(words)
+                logging.getLogger("hpcdash").warning("hpcdash: %s", visible(words))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
         """(id, folder) of the newest launch of the same call that did not fail, None for none.
@@ -438,7 +460,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         found = []
         for entry in (await asyncio.to_thread(journal.read))[0]:
             folder = next((word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)), "")
-            folder = posixpath.dirname(folder)
+            # Where the scheduler was handed the script itself, what staged the rest tells.
+            folder = posixpath.dirname(folder) or next(filter(None, map(staged_folder, entry.commands)), "")
             if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
                 continue
             outcomes = entry.outcomes

@@ -139,9 +139,9 @@ _EXAMPLE = """\
 
 # What holds in one queue; its name in upper or lower case. Single values count where a request says nothing, lists are
 # added before the request's own. Of a request: slots_per_node, slot_type, gpu_type, cpus_per_gpu, account, qos, time,
-# memory, signal, requeue, launcher, project, workspace, labels, exclude_nodes, extra_args, environment, and for PBS
-# place, attributes, keep_files; of [launch]: tres_supported, gres_supported, job_project_source, name_prefix,
-# node_probe, image_root.
+# memory, signal, requeue, max_requeues, launcher, project, workspace, labels, exclude_nodes, extra_args, environment,
+# and for PBS place, attributes, keep_files; of [launch]: tres_supported, gres_supported, job_project_source,
+# name_prefix, node_probe, image_root.
 #[launch.queues.gpu]
 #slots_per_node = 8
 #extra_args = ["--constraint=a100"]

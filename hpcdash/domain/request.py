@@ -157,6 +157,7 @@ class Request(Struct, frozen=True, eq=False):
 
     `slots` are GPUs or CPUs in total, `slots_per_node` on each node; `limit_seconds` and `memory_bytes` (per node) are
     written as `time` and `memory`; `after` are job IDs to wait for; `environment` is set for the command.
+    `max_requeues`: the most restarts after which a preempted job's own script requeues it (None: 20).
     `place`, `attributes` (`NAME=VALUE` of -W) and `keep_files` (-k) are those of qsub.
     `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
     It is retried `retries_preemption` and `retries_failure` times. If fewer slices than the maximum were available,
@@ -199,6 +200,7 @@ class Request(Struct, frozen=True, eq=False):
     begin: str = ""
     signal: EarlySignal | None = None
     requeue: bool = False
+    max_requeues: int | None = None
     kill_switch: str = ""
     save_switch: str = ""
     checkpoints: str = ""

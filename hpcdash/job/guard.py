@@ -204,6 +204,8 @@ class TrainingGuard:
             why = _OF_ANOTHER_RANK.get(verdict, why)
         if verdict >= _MEMORY:
             self.stop_reason = why
+            if verdict == _PREEMPTED:
+                self.preemption.stopping()
             self._save_for(why)
             if self.rank == 0 or verdict == own:
                 say(f"stopping after step {step}: {why}")

@@ -26,6 +26,8 @@ _GRACE_FACTOR = 2.0
 _LEAST_GRACE_SECONDS = 10.0
 # With these workers are ended: they must get them.
 _ENDING = ("SIGTERM", "SIGINT")
+# A file that the batch script reads: the signals for which the training stopped, `SIGTERM 4711` a line.
+STOPPED_EARLY = "HPCDASH_STOPPED_EARLY"
 _RECENT_ITERATIONS = 50
 _RECENT_SAVES = 5
 
@@ -39,6 +41,9 @@ class Preemption:
     ("24:00:00" or seconds, from this process's start: PBS says it nowhere) and `exit_duration_in_mins` after the start.
     `ask_slurm` has one `scontrol show job` asked, here: older versions of Slurm, as 22.05, set no SLURM_JOB_END_TIME,
     and an end that was put off later is in neither.
+
+    The batch script of a job with `requeue` and `checkpoints` is notified of a stop for a signal, by the file
+    HPCDASH_STOPPED_EARLY: it requeues a job that is being preempted.
 
         preemption = Preemption()
         for step in range(steps):
@@ -90,6 +95,8 @@ class Preemption:
         self._last_step_at: float | None = None
         self._reason = ""
         self._signal: int | None = None
+        self._received: list[int] = []
+        self._is_stopping = False
         self._process = os.getpid()
         self._previous: dict[int, Any] = {}
         self._spared: list[int] = []
@@ -103,7 +110,15 @@ class Preemption:
         worst = highest_of_all(int(bool(self.reason(step))), self._all_reduce_max)
         if worst and not self._reason:
             self._reason = "another rank was told that the job is ending" + ("" if step is None else f" at step {step}")
+        if worst:
+            self.stopping()
         return self._reason
+
+    def stopping(self) -> None:
+        """Reports that the training stops now: its batch script then knows the signals it has received, or receives."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._report_signals()
 
     def reason(self, step: int | None = None) -> str:
         """As `should_stop`, of this rank alone and without timing an iteration."""
@@ -206,6 +221,26 @@ class Preemption:
         spare_workers_from(self._spared)
         unblock_in_worker(self._spared)
 
+    def _report_signals(self) -> None:
+        """Write each signal once, unbuffered: the handler calls this too."""
+        path = os.environ.get(STOPPED_EARLY, "")
+        if not path or not self._received:
+            return
+        import signal
+
+        # A job that this one has submitted inherits the path, and has another number.
+        job = os.environ.get("SLURM_JOB_ID", "")
+        lines = [f"{signal.Signals(number).name} {job}\n" for number in self._received]
+        self._received.clear()
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(file, "".join(lines).encode())
+            finally:
+                os.close(file)
+        except OSError as error:
+            say(f"the batch script is not notified of this stop: {path}: {error.strerror}")
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         import signal
 
@@ -224,5 +259,8 @@ class Preemption:
                 os.kill(os.getpid(), number)
             return
         self._signal = number
+        self._received.append(number)
+        if self._is_stopping:
+            self._report_signals()
         if callable(previous):
             previous(number, frame)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from asyncssh.config import ConfigParseError, SSHClientConfig, SSHConfig
 from msgspec import Struct
@@ -30,8 +33,103 @@ _PATTERN_SIGNS = frozenset("*?!,")
 _UNREADABLE = (ConfigParseError, OSError, ValueError, RuntimeError)
 
 
+# ssh_config(5), Match: criteria without a pattern, and those with one that asyncssh evaluates.
+_BARE_CRITERIA = frozenset({"all", "canonical", "final"})
+_CRITERIA = frozenset({"exec", "host", "originalhost", "user", "localuser", "tagged"})
+# Settings without which another host, or nobody, may be reached.
+_WAY_SETTINGS = ("proxyjump", "proxycommand", "hostname", "user", "port")
+# ssh_config(5), TIME FORMATS.
+_TIME = re.compile(r"(?:[0-9]{1,9}[smhdw]?)+", re.IGNORECASE)
+_TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class ReadConfig(SSHConfig):
+    """Options that were read from files, as asyncssh takes them."""
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        super().__init__(None, False, False, False)
+        self._options = dict(options)
+        self.loaded = True
+
+    def get_options(self, reload: bool) -> dict[str, object]:
+        return dict(self._options)
+
+
+def _before_remarks(
+    handlers: Mapping[str, tuple[str, Callable[..., Any]]],
+) -> dict[str, tuple[str, Callable[..., Any]]]:
+    """The handlers of settings, each without the words from a # on."""
+
+    def without(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def read(config: Any, option: str, args: list[str]) -> None:
+            places = [at for at, word in enumerate(args) if word.startswith("#")]
+            if places:
+                config.is_beyond_asyncssh = True
+                del args[places[0] :]
+            if not args:
+                config._error(f"Missing {option} value")
+            handler(config, option, args)
+
+        return read
+
+    whole = SSHClientConfig._no_split
+    return {
+        name: (option, handler if name in whole else without(handler)) for name, (option, handler) in handlers.items()
+    }
+
+
 class _Config(SSHClientConfig):
-    """asyncssh's reader, with StrictHostKeyChecking, and with the first of ProxyJump and ProxyCommand winning."""
+    """asyncssh's reader, with StrictHostKeyChecking, and with the first of ProxyJump and ProxyCommand winning.
+
+    It also reads what OpenSSH does and asyncssh refuses: criteria of Match that are unknown, whose blocks do not match
+    and are noted in `warnings`, times with units, remarks at the end of a line.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.warnings: list[str] = []
+        # What asyncssh refuses.
+        self.is_beyond_asyncssh = False
+
+    def _match(self, option: str, args: list[str]) -> None:
+        known, unknown = _split_criteria(args)
+        args.clear()
+        super()._match(option, known)
+        if unknown:
+            self.is_beyond_asyncssh = True
+            if self._matching:
+                self._warn_of(unknown)
+            self._matching = False
+
+    def _warn_of(self, unknown: str) -> None:
+        """Note a block that would match, and the settings that are lost with it: the first value of each counts."""
+        lost = _way_settings(self._path, self._line_no)
+        lost = [
+            words for words in lost if not any(words.lower().startswith(f"{name.lower()} ") for name in self._options)
+        ]
+        end = f"; left out with it: {', '.join(lost)}" if lost else ""
+        words = f"{self._path} line {self._line_no}: hpcdash cannot evaluate Match {unknown}: the block is ignored{end}"
+        if words not in self.warnings:
+            self.warnings.append(words)
+
+    def _set_seconds(self, option: str, args: list[str]) -> None:
+        text = args.pop(0)
+        if text.isdecimal():
+            args.insert(0, text)
+            self._set_int(option, args)
+            return
+        self.is_beyond_asyncssh = True
+        if text.lower() != "none" and not _TIME.fullmatch(text):
+            self._error(f"Invalid {option} time value: {text}")
+        parts = re.findall("([0-9]+)([a-z]?)", text.lower())
+        self._options.setdefault(option, sum(int(count) * _TIME_UNITS[unit or "s"] for count, unit in parts))
+
+    def _set_authentication(self, option: str, args: list[str]) -> None:
+        """`PubkeyAuthentication unbound` is one of yes."""
+        if args[0].lower() in ("unbound", "host-bound"):
+            self.is_beyond_asyncssh = True
+            args[0] = "yes"
+        self._set_bool(option, args)
 
     def _set_first_proxy(self, option: str, args: list[str]) -> None:
         if "ProxyJump" in self._options or "ProxyCommand" in self._options:
@@ -46,17 +144,63 @@ class _Config(SSHClientConfig):
         self._tokens["k"] = cast("str", self.get("HostKeyAlias") or self._tokens["n"])
         return self._expand_val(value)
 
-    _handlers = {  # noqa: RUF012
-        **SSHClientConfig._handlers,
-        "loglevel": ("LogLevel", SSHConfig._set_string),
-        "stricthostkeychecking": ("StrictHostKeyChecking", SSHConfig._set_string),
-        "proxyjump": ("ProxyJump", _set_first_proxy),
-        "proxycommand": ("ProxyCommand", _set_first_proxy),
-    }
+    _handlers = _before_remarks(
+        {
+            **SSHClientConfig._handlers,
+            "loglevel": ("LogLevel", SSHConfig._set_string),
+            "stricthostkeychecking": ("StrictHostKeyChecking", SSHConfig._set_string),
+            "proxyjump": ("ProxyJump", _set_first_proxy),
+            "proxycommand": ("ProxyCommand", _set_first_proxy),
+            "match": ("Match", _match),
+            "connecttimeout": ("ConnectTimeout", _set_seconds),
+            "serveraliveinterval": ("ServerAliveInterval", _set_seconds),
+            "pubkeyauthentication": ("PubkeyAuthentication", _set_authentication),
+        }
+    )
+
+
+def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
+    """(the criteria of a Match line that can be evaluated, the first that cannot, '' for none).
+
+    With one that cannot, no `exec` is among the others: nothing is run for a block that does not match.
+    """
+    known: list[str] = []
+    unknown = ""
+    criteria = iter(words)
+    for word in criteria:
+        name = word.lower().removeprefix("!")
+        if name in _BARE_CRITERIA:
+            known.append(word)
+            continue
+        pattern = list(itertools.islice(criteria, 1))
+        if name in _CRITERIA or (name == "localnetwork" and find_spec("ifaddr")):
+            known += [word, *pattern]
+        elif not unknown:
+            unknown = " ".join((word, *pattern))
+    return (_without_exec(known) if unknown else known), unknown
+
+
+def _without_exec(words: Sequence[str]) -> list[str]:
+    places = [at for at, word in enumerate(words) if word.lower().removeprefix("!") == "exec"]
+    return [word for at, word in enumerate(words) if at not in places and at - 1 not in places]
+
+
+def _way_settings(path: Path, line_number: int) -> list[str]:
+    """`ProxyJump gate` and the like, of the block that begins on a line."""
+    found = []
+    for line in path.read_text().splitlines()[line_number:]:
+        name, _, value = re.sub(r"[ \t]*=[ \t]*|[ \t]+", " ", line.strip(), count=1).partition(" ")
+        if name.lower() in ("host", "match"):
+            break
+        if name.lower() in _WAY_SETTINGS:
+            found.append(f"{name} {value}")
+    return found
 
 
 class _HostLines(SSHConfig):
     """Collects what Host lines name, in whichever file and block; runs and resolves nothing."""
+
+    is_beyond_asyncssh = False
 
     def __init__(self) -> None:
         super().__init__(None, False, False, False)
@@ -90,12 +234,14 @@ class _HostLines(SSHConfig):
         self._include(option, args)
         self._block = block
 
-    _handlers = {  # noqa: RUF012
-        "host": ("Host", _begin_block),
-        "match": ("Match", _begin_block),
-        "hostname": ("Hostname", _set_address),
-        "include": ("Include", _follow),
-    }
+    _handlers = _before_remarks(
+        {
+            "host": ("Host", _begin_block),
+            "match": ("Match", _begin_block),
+            "hostname": ("Hostname", _set_address),
+            "include": ("Include", _follow),
+        }
+    )
 
 
 def named_hosts(config_path: Path | None = None) -> dict[str, str]:
@@ -126,7 +272,9 @@ class Hop(Struct, frozen=True):
     `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of them is written;
     `strict` is StrictHostKeyChecking (yes, ask, accept-new, no). `login_seconds` is ConnectTimeout, None where not set.
     `agent_path` is the agent's socket, '' for none; `authentications` is PreferredAuthentications, () where not set.
-    `is_quiet` hides the host's banner.
+    `is_quiet` hides the host's banner. `options` are all that was read, by their names; `config_paths` are the files
+    where asyncssh has to read them once more, after it has completed the host's name. `warnings` name lines that count
+    for this host, and that hpcdash cannot evaluate.
     """
 
     alias: Destination
@@ -149,7 +297,10 @@ class Hop(Struct, frozen=True):
     has_host_key_algorithms: bool
     login_seconds: float | None
     keepalive_seconds: float | None
+    compresses: bool
     config_paths: tuple[Path, ...]
+    options: Mapping[str, object]
+    warnings: tuple[str, ...]
 
     @property
     def label(self) -> str:
@@ -250,7 +401,11 @@ def _resolve(
             has_host_key_algorithms=config.get("HostKeyAlgorithms") is not None,
             login_seconds=cast("float | None", config.get("ConnectTimeout")) or None,
             keepalive_seconds=cast("float | None", config.get("ServerAliveInterval")) or None,
-            config_paths=used_paths,
+            # Lists are text that shrinks to a seventh; ssh's own default is no.
+            compresses=config.get("Compression") is not False,
+            config_paths=used_paths if config.get("CanonicalizeHostname") and not config.is_beyond_asyncssh else (),
+            options=config.get_options(False),
+            warnings=tuple(config.warnings),
         )
         jumps = [parse_destination(part) for part in config.expanded(str(jump)).split(",")] if jump else []
     except _UNREADABLE as error:

@@ -6,7 +6,8 @@ import asyncio
 import errno
 import shlex
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import asyncssh
 
@@ -18,15 +19,24 @@ from hpcdash.transport.known_hosts import KnownKeys, known_keys
 from hpcdash.transport.login_clock import LoginClock
 from hpcdash.transport.proxy_command import start_proxy
 from hpcdash.transport.ssh_client import HopClient
-from hpcdash.transport.ssh_config import Hop
+from hpcdash.transport.ssh_config import Hop, ReadConfig
 from hpcdash.transport.ssh_identity import GSSAPI, Identities, read_identities
 from hpcdash.transport.ssh_line import SshLine
 
 LOGIN_SECONDS = 20.0
 KEEPALIVE_SECONDS = 15.0
 KEEPALIVE_MISSES = 3
+_COMPRESSIONS = ("zlib@openssh.com", "zlib", "none")
 # In ssh's order: ssh_config(5), PreferredAuthentications.
 _AUTHENTICATIONS = (GSSAPI, "hostbased", "publickey", "keyboard-interactive", "password")
+
+
+class _ReadOptions(asyncssh.SSHClientConnectionOptions):
+    """Options that were read from files, under those that asyncssh.connect is given."""
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        self.kwargs = {}
+        self.config = cast("Any", ReadConfig(options))
 
 
 class Login:
@@ -42,22 +52,26 @@ class Login:
     async def open(self, lost: Callable[[str], None]) -> SshLine:
         """Connect hop by hop; `lost` is called when the last hop's connection ends. Raises UnreachableError.
 
-        `attended` then says whether a person took part, or may have, at any hop: another login would ask them again.
-        After a failure it says so of any login before, too.
+        `attended` then says whether a person took part, or may have, at any hop of this login or one before: another
+        login may need them again.
         """
-        was_attended, self.attended = self.attended, False
         self._health.words = ""
         line = SshLine()
         try:
             for hop in self.hops:
+                self._warn_of_configuration(hop)
                 is_last = hop is self.hops[-1]
                 connection = await self._open_hop(hop, line, lost if is_last else lambda _reason: None)
                 line.add(connection, hop.label)
         except BaseException:  # Cancelled as well: whoever waits may give up.
-            self.attended |= was_attended
             line.abort()
             raise
         return line
+
+    def _warn_of_configuration(self, hop: Hop) -> None:
+        for words in hop.warnings:
+            self._health.words = f"{self._health.words}\n{hop.label}: {words}".strip()
+            self._prompter.show(hop.label, words)
 
     async def _open_hop(self, hop: Hop, line: SshLine, lost: Callable[[str], None]) -> asyncssh.SSHClientConnection:
         clock = LoginClock(hop.login_seconds or LOGIN_SECONDS, self._health)
@@ -105,7 +119,9 @@ class Login:
             hop.alias.host,
             port=hop.alias.port if hop.alias.port is not None else (),
             username=hop.alias.user if hop.alias.user is not None else (),
-            config=[str(path) for path in hop.config_paths],
+            config=[str(path) for path in hop.config_paths] or None,
+            # Where asyncssh reads the files itself, it is given none.
+            options=None if hop.config_paths else _ReadOptions(hop.options),
             tunnel=line.connection if line.connections else None,
             sock=sock,
             proxy_command=None,
@@ -122,6 +138,7 @@ class Login:
                 key=lambda method: method == GSSAPI and not identities.uses_gssapi,
             ),
             gss_auth=identities.uses_gssapi,
+            compression_algs=_COMPRESSIONS if hop.compresses else ("none",),
             gss_kex=False,
             connect_timeout=None,
             login_timeout=0,

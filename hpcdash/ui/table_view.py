@@ -28,6 +28,7 @@ from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.domain import query
@@ -246,6 +247,10 @@ class TableView(View):
     def marks(self) -> int:
         return len(self.rows.marked) if self.is_live else 0
 
+    def clear_marks(self) -> None:
+        if self.is_live:
+            self.rows.clear_marks()
+
     def crumbs(self) -> Sequence[str]:
         return (*self.scope_crumbs(), *((f"/{self.filter_text}",) if self.filter_text else ()))
 
@@ -409,7 +414,7 @@ class TableView(View):
         self.rows.invert_marks()
 
     def do_unmark(self) -> None:
-        self.rows.clear_marks()
+        self.clear_marks()
 
     def do_copy(self) -> bool | None:
         if (row_id := self.rows.cursor_id) is not None:
@@ -507,9 +512,10 @@ class ReadTableView(TableView):
         """Put what the reader knows on the screen."""
         self.reload()
 
-    def do_ask_now(self) -> None:
-        self.session.poller.ask_now()
+    def do_ask_now(self) -> bool:
         self.read()
+        # The screen has the lists fetched.
+        return False
 
     def store_changed(self, changed: Changed) -> None:
         """Read again only where a list shows other states: each reading is several commands."""
@@ -523,7 +529,7 @@ class ReadTableView(TableView):
             self._again_wanted = True
             return
         self._reading = True
-        self.run_worker(self._read(), group="read")
+        start_worker(self, self._read, group="read")
 
     async def _read(self) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from hpcdash.domain.demand import LintFinding
@@ -109,6 +111,14 @@ def test_a_directive_that_is_not_read_is_told(lines: tuple[str, ...], place: str
 
 def test_of_many_directives_that_are_not_read_a_few_are_named() -> None:
     assert len(slurm("x", *["#SBATCH -n 1"] * 100)) == 5
+
+
+@pytest.mark.parametrize("lint", [slurm, pbs])
+def test_a_directive_with_a_blank_after_its_first_letter_is_told(lint: Callable[..., tuple[LintFinding, ...]]) -> None:
+    magic = "# SBATCH --hold" if lint is slurm else "# PBS -h"
+    (one,) = lint(magic)
+    assert (one.severity, one.field, one.words) == ("warning", "line 2", "not read: there is a blank after #")
+    assert lint(f"#{magic}", "# SBATCH and # PBS lines are for others") == ()
 
 
 def test_pbs_reads_an_indented_directive() -> None:

@@ -147,7 +147,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     file.write_bytes(content)
     done = program("submit", str(file), "--", "-k", "oed")
     assert (done.status, done.text) == (0, "35.pbs01\n")
-    assert "hpcdash: its first line is no #!: your login shell will run it\n" in done.stderr
+    assert "hpcdash: line 1: its first line is no #!: your login shell will run it. Start it" in done.stderr
 
 
 @pytest.mark.parametrize(

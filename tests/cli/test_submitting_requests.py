@@ -331,6 +331,34 @@ def test_a_dry_run_of_a_plain_script_is_told_for_machines(program: Program) -> N
     assert program.rows("jobs") == []
 
 
+@pytest.mark.parametrize("more", [("--dry-run",), ()])
+def test_a_script_is_linted_before_it_is_submitted_and_not_kept_back(program: Program, more: tuple[str, ...]) -> None:
+    script = program.home / "run.sh"
+    script.write_text("#!/bin/bash\nset -euo pipefail\n#SBATCH --gres=gpu:1\n# SBATCH --hold\necho ran\n")
+    done = program("submit", str(script), *more)
+    assert done.status == 0
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("hpcdash: ")]
+    assert warnings == [
+        "hpcdash: line 3: not read: line 2 before it is a command. Move it to the top",
+        "hpcdash: line 4: not read: there is a blank after #. Remove it, or write ## instead",
+    ]
+
+
+def test_a_script_of_pbs_s_directives_is_linted_as_one(program: Program) -> None:
+    script = program.home / "run.sh"
+    script.write_text("#!/bin/bash\n#PBS -l walltime=1h\n#PBS -N own\necho ran\n")
+    said = program("submit", str(script), "--dry-run").stderr
+    assert "hpcdash: line 2: walltime=1h is not a time. Write hours:minutes:seconds\n" in said
+    assert "#PBS lines are for PBS" not in said
+
+
+def test_directives_in_a_request_s_script_are_warned_of(program: Program) -> None:
+    (program.home / "run.sh").write_text("#!/bin/bash\n\n#SBATCH --gres=gpu:1\necho ran\n")
+    said = program("submit", request(program, 'script = "run.sh"'), "--dry-run").stderr
+    words = "script: its #SBATCH lines, from line 3 on, are not read: the keys of the request take their place"
+    assert f"hpcdash: {words}\n" in said
+
+
 def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are_kept(program: Program) -> None:
     configured(program, 'keep = "failed"')
     bad = program("submit", request(program, 'command = "exit 3"', "b.toml")).text.strip()

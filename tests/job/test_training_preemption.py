@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -360,3 +361,75 @@ def test_slurm_is_asked_once_and_only_where_wanted(tmp_path: Path) -> None:
     assert calls.read_text().endswith("show job 7_5\n")
     program.write_text("#!/bin/sh\necho 'slurm_load_jobs error' >&2\nexit 1\n")
     assert ends("ask") == "1990000000"
+
+
+REPORTING = """
+import os, signal, sys, time
+from hpcdash.job import {imports}
+{guard}
+for step in range(1000):
+    {loop}
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    if guard.should_stop(step):
+        break
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("imports", "guard", "loop"),
+    [
+        ("Preemption", "guard = Preemption()", "pass"),
+        ("TrainingGuard", "guard = TrainingGuard(memory=None)", "guard.step(step)"),
+    ],
+)
+def test_the_batch_script_is_notified_of_a_stop_for_signals_and_of_those_that_follow(
+    tmp_path: Path, imports: str, guard: str, loop: str
+) -> None:
+    marker = tmp_path / "stopped"
+    ended = subprocess.run(
+        [sys.executable, "-c", REPORTING.format(imports=imports, guard=guard, loop=loop)],
+        env={**os.environ, "HPCDASH_STOPPED_EARLY": str(marker), "SLURM_JOB_ID": "7"},
+        check=False,
+    )
+    assert (ended.returncode, marker.read_text()) == (0, "SIGUSR1 7\nSIGTERM 7\n")
+
+
+@pytest.mark.parametrize("ends_for", ["success", "kill switch", "memory", "time"])
+def test_the_batch_script_is_not_notified_of_any_other_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_for: str
+) -> None:
+    class NoMemory:
+        def reason(self) -> str:
+            return "no memory" if ends_for == "memory" else ""
+
+    marker, kill = tmp_path / "stopped", tmp_path / "KILL"
+    monkeypatch.setenv("HPCDASH_STOPPED_EARLY", str(marker))
+    walltime = 0.01 if ends_for == "time" else None
+    memory: Any = NoMemory()
+    with TrainingGuard(kill=str(kill), memory=memory, walltime=walltime, look_every_seconds=0) as guard:
+        if ends_for == "kill switch":
+            kill.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+        guard.step(1)
+        assert bool(guard.should_stop()) == (ends_for != "success")
+    assert not marker.exists()
+
+
+@pytest.mark.system
+def test_a_marker_that_cannot_be_written_does_not_end_the_training(tmp_path: Path) -> None:
+    training = subprocess.Popen(
+        [sys.executable, "-c", LOOP.format(before="")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HPCDASH_STOPPED_EARLY": f"{tmp_path}/gone/stopped"},
+    )
+    assert training.stdout is not None
+    assert training.stdout.readline() == "ready\n"
+    training.send_signal(signal.SIGTERM)
+    out, said = training.communicate(timeout=60)
+    assert (training.returncode, out) == (0, "saved: received SIGTERM\n")
+    assert "the batch script is not notified of this stop" in said

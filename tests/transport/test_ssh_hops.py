@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,68 @@ def test_files_that_include_one_another_for_ever_are_an_error_of_theirs(tmp_path
     assert named_hosts(tmp_path / "config") == {}
     with pytest.raises(ConfigError, match="its files include one another"):
         hops_to("juno", tmp_path / "config")
+
+
+# What OpenSSH reads and asyncssh does not.
+
+GATED = "Host hpc\n HostName login.site\n{match}\n ProxyJump gate\n User other\nHost *\n User ann\n"
+# None of them holds here.
+CRITERIA = ["localnetwork 203.0.113.0/24", "version No_*", "sessiontype subsystem", "command rsync*", "tagged office"]
+
+
+@pytest.mark.parametrize("criterion", [*CRITERIA[:-1], "!localnetwork 203.0.113.0/24", "new-in-2030"])
+@pytest.mark.parametrize("beside", ["", "host login.site ", "originalhost hpc user ann "])
+def test_a_criterion_that_is_unknown_makes_its_block_not_match_and_is_warned_of(
+    tmp_path: Path, criterion: str, beside: str
+) -> None:
+    config = GATED.format(match=f"Match {beside}{criterion}").replace("", "")
+    (hop,) = hops(tmp_path, config, "ann@hpc")
+    assert hop.label == "ann@login.site"
+    assert hop.warnings == (
+        f"{tmp_path}/config line 3: hpcdash cannot evaluate Match {criterion}: the block is ignored; "
+        "left out with it: ProxyJump gate",
+    )
+    (hop,) = hops(tmp_path, config, "hpc")
+    assert hop.warnings == () if "user" in beside else hop.warnings[0].endswith("ProxyJump gate, User other")
+
+
+def test_only_lines_that_count_for_a_host_are_warned_of(tmp_path: Path) -> None:
+    config = "Match host other localnetwork 10.0.0.0/8\n User x\nMatch localnetwork 10.0.0.0/8 host other\n User x\n"
+    (hop,) = hops(tmp_path, config + "Match localnetwork 10.0.0.0/8\n Compression yes\n", "hpc")
+    (warning,) = hop.warnings
+    assert warning.endswith("line 5: hpcdash cannot evaluate Match localnetwork 10.0.0.0/8: the block is ignored")
+
+
+def test_nothing_is_run_for_a_block_that_does_not_match(tmp_path: Path) -> None:
+    run = f'exec "touch {tmp_path}/ran"'
+    hops(tmp_path, f"Match {run} version 9\n User x\nMatch version 9 {run}\n User x\n", "hpc")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_times_with_units_remarks_and_new_values_are_read(tmp_path: Path) -> None:
+    config = (
+        "Host hpc # ours\n HostName login.site # here\n ConnectTimeout 1m30\n ServerAliveInterval 2M\n"
+        " PubkeyAuthentication host-bound\n Port 2200\t#22\nMatch host login.site # too\n User ann\n"
+    )
+    (hop,) = hops(tmp_path, config, "hpc")
+    assert (hop.label, hop.login_seconds, hop.keepalive_seconds) == ("ann@login.site:2200", 90, 120)
+    assert labels(tmp_path, "Host hpc # ours\n User x\nHost *\n User y\n", "ours") == ["y@ours"]
+    assert named_hosts(tmp_path / "config") == {"hpc": ""}
+    with pytest.raises(ConfigError, match="line 1: Invalid ConnectTimeout"):
+        hops(tmp_path, "ConnectTimeout soon\n", "hpc")
+    with pytest.raises(ConfigError, match="line 1: Missing"):
+        hops(tmp_path, "Port # none\n", "hpc")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_block_that_does_not_match_leads_where_openssh_goes(tmp_path: Path, criterion: str) -> None:
+    config = GATED.format(match=f"Match {criterion}").replace("", "")
+    (hop,) = hops(tmp_path, config, "hpc")
+    asked = ["ssh", "-G", "-F", str(tmp_path / "config"), "hpc"]
+    shown = subprocess.run(asked, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if "Bad Match condition" in shown.stderr:
+        pytest.skip(f"this OpenSSH does not know Match {criterion.split()[0]}")
+    settings = dict(line.split(" ", 1) for line in shown.stdout.splitlines() if " " in line)
+    assert (hop.user, hop.host) == (settings["user"], settings["hostname"])
+    assert "proxyjump" not in settings

@@ -208,7 +208,7 @@ def _writer() -> ScriptWriter:
 
 
 def _reader() -> ScriptReader:
-    from hpcdash.backends.slurm import lint
+    from hpcdash.backends.embedded import lint
 
     return lint
 

@@ -71,7 +71,16 @@ _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 pytho
 # What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
     *("script", "array", "after", "hold", "queue", "account", "qos", "limit_seconds", "place", "signal"),
-    *("requeue", "exclude_nodes", "extra_args", "attributes", "keep_files", "slots_per_node", "gpu_type"),
+    *(
+        "requeue",
+        "max_requeues",
+        "exclude_nodes",
+        "extra_args",
+        "attributes",
+        "keep_files",
+        "slots_per_node",
+        "gpu_type",
+    ),
     *("begin", "project", "cpus_per_gpu", "rank_variables", "rank_logs", "reservation", "share", "pool"),
 )
 # A run on slices takes whole machines.

@@ -15,6 +15,8 @@ from hpcdash.domain.demand import Demand, LintFinding, unmet
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.units import parse_memory
 
+# A request's script is a command of the batch script.
+_DIRECTIVES = ("#SBATCH", "#PBS")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 # How many lines of a long script are named.
 _MOST_LINES_NAMED = 5
@@ -95,7 +97,7 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
     elif not script.startswith(b"#!"):
         severity, words = rules.not_taken
         first = re.search(rb"(?m)^[ \t]*#!", script)
-        where = "#! must be its first bytes." if first else "Start it with #!/bin/bash"
+        where = "#! must be its first bytes." if first else "Start it with #!/bin/bash."
         yield LintFinding(severity, "line 1", f"its first line is no #!: {words}", where)
     if crlf := script.count(b"\r\n"):
         all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
@@ -162,6 +164,9 @@ def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]
             yield LintFinding(
                 "warning", place, f"not read: {magic} has to begin the line", "Remove the blanks before it."
             )
+        elif text.startswith(f"# {magic[1:]} -"):
+            named += 1
+            yield LintFinding("warning", place, "not read: there is a blank after #", "Remove it, or write ## instead.")
         elif text[: len(magic)].upper() == magic and not text.startswith(magic) and text[len(magic) :].startswith(" -"):
             named += 1
             yield LintFinding(
@@ -177,6 +182,16 @@ def _first_command(lines: Sequence[str], rules: ScriptRules) -> int:
         if line.strip() and not line.lstrip().startswith("#") and not is_label:
             return number
     return 0
+
+
+def unread_directives(script: bytes) -> str:
+    """A warning about a request's script that has directives of its own; '' for none."""
+    lines = directive_part(script).split("\n")
+    found = [(number, magic) for magic in _DIRECTIVES if (number := first_line_with(lines, magic))]
+    if not found:
+        return ""
+    number, magic = min(found)
+    return f"script: its {magic} lines, from line {number} on, are not read: the keys of the request take their place"
 
 
 def first_line_with(lines: Sequence[str], magic: str) -> int:

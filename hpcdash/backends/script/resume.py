@@ -26,15 +26,17 @@ _RESUME = """\
 # Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS=@FOLDER@ HPCDASH_RESUME_FROM
-HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
+newest_checkpoint() {
   cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \\
-  \\( @NAMES@ \\
-  -o -path ./@RENAMED@ \\) \\
-  -printf '%T@ %P\\n' | sort -rn | head -n 1) || {
+    \\( @NAMES@ \\
+    -o -path ./@RENAMED@ \\) \\
+    -printf '%T@ %P\\n' | sort -rn | head -n 1
+}
+first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
 }
-HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM#* }
+HPCDASH_RESUME_FROM=${first_checkpoint#* }
 HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
 echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
 """

@@ -127,6 +127,7 @@ class _Partly(Struct, frozen=True):
     stderr: bytes
     truncated: bool
     status: int = 0
+    answer_seconds: float | None = None
 
 
 def known_in_part(answer: Answer) -> Answer:

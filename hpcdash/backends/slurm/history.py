@@ -18,7 +18,7 @@ from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_rows
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
-from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states, with_ids
+from hpcdash.backends.slurm.jobs import accounted_exit_columns, array_columns, is_any, states, with_ids
 from hpcdash.backends.slurm.rows import NOTHING, Columns
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -187,7 +187,7 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     waiting = is_any(state, frozenset(WAITING))
     not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(none_to_null(raw["nodelist"]))))
     starts = values.instants(none_to_null(raw["start"]))
-    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     tres = none_to_null(raw["alloctres"])
     tres = pc.if_else(pc.is_valid(tres), tres, none_to_null(raw["reqtres"]))
     gpus, memory_bytes = values.tres_columns(tres)

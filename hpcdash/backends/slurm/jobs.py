@@ -24,6 +24,9 @@ from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
+# A shell adds this to the number of the signal that ended its command; the numbers are those of ABRT, KILL, SEGV, TERM.
+_SHELL_SIGNAL = 128
+_CUT_EXIT_CODES = pa.array([6, 9, 11, 15], pa.int64())
 LAYOUT = Layout(
     plain=(
         "jobarrayid",
@@ -221,6 +224,17 @@ def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.
     null = pa.scalar(None, pa.int64())
     codes, signals = values.pairs_per_distinct(texts, lambda text: values.wait_status(text) or (None, None))
     return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
+
+
+def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """As exit_columns, of what accounting keeps: seven bits of an exit code.
+
+    143, what a shell ends with whose command a signal ended, is 15 there. 6, 9, 11 and 15 are taken for such ones:
+    hardly any program ends with them by itself, and the controller's record of the job has 134, 137, 139 or 143.
+    """
+    codes, signals = exit_columns(texts, ended)
+    is_cut = pc.and_(pc.is_in(codes, value_set=_CUT_EXIT_CODES), pc.equal(signals, 0))
+    return pc.if_else(is_cut, pc.add(codes, _SHELL_SIGNAL), codes), signals
 
 
 def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray) -> dict[str, pa.Array]:

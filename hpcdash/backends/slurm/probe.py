@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.slurm.commands import with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import digits, epoch_seconds
@@ -66,12 +66,13 @@ def probe_query() -> Query[Probe]:
         with_clusters_variable("sh", "-c", _SCRIPT),
         parse_probe,
         limit_seconds=_PROBE_LIMIT_SECONDS,
-        cap_bytes=TEXT_BYTES,
+        cap_bytes=PROBE_BYTES,
     )
 
 
 def parse_probe(answer: Answer) -> Probe:
     """What was found; raises CommandMissing where squeue is not there or is not Slurm's."""
+    require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines():

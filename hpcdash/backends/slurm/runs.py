@@ -19,7 +19,7 @@ from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.history import limit_seconds, none_to_null, recorded_gpus, text_or_null
-from hpcdash.backends.slurm.jobs import ID_PATTERN, array_columns, exit_columns, is_any, states
+from hpcdash.backends.slurm.jobs import ID_PATTERN, accounted_exit_columns, array_columns, is_any, states
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -267,7 +267,7 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
     cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
     # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
     started = pc.if_else(pc.is_null(nodes_at), null_time, values.instants(none_to_null(raw["start"])))
-    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     # '11_2'
     tasks = pc.if_else(
         pc.match_substring(ids, "_"),

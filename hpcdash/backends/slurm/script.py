@@ -28,12 +28,14 @@ from hpcdash.backends.script.body import (
     resume_part,
     script_text,
     share_mark,
+    watches_preemption,
 )
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.slurm.options import directive_word, extra_options
+from hpcdash.backends.slurm.requeue import watch_lines
 from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
@@ -51,6 +53,7 @@ from hpcdash.domain.request import (
 )
 from hpcdash.domain.units import format_clock, parse_duration
 from hpcdash.errors import UsageError
+from hpcdash.job.switches import KILL_SWITCH
 
 # Whose field an option is that a person may give in extra_args instead.
 _FIELDS = {
@@ -148,6 +151,7 @@ def batch_script(
     is_lone = request.launcher in LONE_LAUNCHERS
     # Slurm reads no directive of a run in an allocation.
     folder = request.work_dir if place.is_run else ""
+    watch = _preemption_watch(request, place)
     parts = [
         f"cd -- {shlex.quote(folder)} || exit 1" if folder else "",
         exports(body.environment),
@@ -156,6 +160,7 @@ def batch_script(
         packages_part(request, place),
         end_time(request.limit_seconds) if request.job_library else "",
         resume_part(request, "SLURM_ARRAY_TASK_ID"),
+        watch,
         preamble(request.launcher, nodes, has_ranks=request.rank_variables == "nodes"),
         body.package,
     ]
@@ -173,19 +178,24 @@ def batch_script(
         around, words = status_kept(words, early_name, log=log, is_alone=is_alone)
         parts.append(around)
     if request.signal and request.signal.batch_only:
+        # scancel ends this shell with TERM; any other early signal no longer means anything.
+        no_trap = "-" if early_name == "TERM" else "''"
         parts += [
             fanout(words, {}, step=len(before), tasks_per_node=tasks, srun_options=options, is_lone=is_lone),
             signal_trap(request.signal),
-            START,
+            START.replace("exit", f"trap {no_trap} {early_name}\nrequeue_preempted\nexit") if watch else START,
         ]
     else:
         parts.append(srun_line(words, tasks_per_node=tasks, srun_options=options, is_lone=is_lone))
+        if watch:
+            parts[-1] += 'status=$?\nrequeue_preempted\nexit "$status"\n'
     if place.waiting is not None:
         parts = [exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
     others = [name for name in (*_PBS_FIELDS, *SLICE_FIELDS) if getattr(request, name) not in ("", (), None)]
     said = (
         *warnings,
         *(f"{name}: Slurm has none, it is not asked for" for name in others),
+        *(["max_requeues: it counts with requeue and checkpoints alone"] if request.max_requeues and not watch else []),
         *resources.warnings,
         *(early.warnings if early else ()),
         *body.notes,
@@ -504,7 +514,19 @@ def _rank_log(request: Request, place: Place) -> str:
             "rank_logs: the launch's folder is not known, where they are to be",
             "Name the folder that holds launches: --storage-root PATH, or storage_root in [launch].",
         )
+    return _log_name(request, place)
+
+
+def _log_name(request: Request, place: Place) -> str:
     return f"{shlex.quote(place.folder)}/{ENVIRONMENT.array_log_name if request.array else ENVIRONMENT.log_name}"
+
+
+def _preemption_watch(request: Request, place: Place) -> str:
+    """Bash by which the script requeues its preempted job; '' where that would begin anew, or nobody asked for it."""
+    if not watches_preemption(request, place):
+        return ""
+    kill_switch = request.environment.get(KILL_SWITCH, request.kill_switch)
+    return watch_lines(f"{_log_name(request, place)}.stopped", request.max_requeues, kill_switch=kill_switch)
 
 
 def srun_line(

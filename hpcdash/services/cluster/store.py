@@ -137,6 +137,8 @@ class ClusterStore:
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
+        # How long the scheduler took to answer for each kind: without the time that the line took.
+        self.answer_seconds: dict[Kind, float] = {}
         # How many times its time limit a kind is given, after it was given up on.
         self._patience: dict[Kind, int] = {}
         # How far what running jobs tell of the time is behind the clock.
@@ -290,16 +292,17 @@ class ClusterStore:
     async def resolve_backend(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is asked for its kind or version first.
 
-        Where only one can be there nothing is asked, and one whose probe is optional need not answer: what is asked of
-        it next fails by itself. Raises as `open`.
+        Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a person has named and
+        that works without its probe: what is wrong its commands tell.
         """
-        if self.probe is not None or not (len(self._backends) > 1 or self.backend.needs_probe):
+        if self.probe is not None or (len(self._backends) == 1 and not self.backend.needs_probe):
             return
         try:
             await self.open()
         except CommandError:
             if len(self._backends) > 1 or not self.backend.probe.is_optional:
                 raise
+            self.connection_error = None
 
     async def _find_scheduler(self) -> Probe:
         ask, prepend_path = self._asking.ask_as_is, self.transport.prepend_path
@@ -383,8 +386,15 @@ class ClusterStore:
         query = self.query(kind)
         limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
         began = time.monotonic()
+        self.answer_seconds.pop(kind, None)
+
+        def parse(answer: Answer) -> ParsedTable:
+            if answer.answer_seconds is not None:
+                self.answer_seconds[kind] = answer.answer_seconds
+            return query.parse(answer)
+
         try:
-            parsed = await self.poll(replace(query, limit_seconds=limit_seconds))
+            parsed = await self.poll(replace(query, parse=parse, limit_seconds=limit_seconds))
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)

@@ -113,16 +113,13 @@ class JobTracker:
         self._newly_ended_ids: frozenset[str] = frozenset()
         self._live: pa.Table = schema.empty(schema.JOBS)
         self._shown: pa.Table = schema.empty(schema.JOBS)
-        # A list and what with_departed made of it.
+        # The newest list, and the same with what left it behind.
         self._joined: tuple[pa.Table, pa.Table] | None = None
 
     def with_departed(self, table: pa.Table) -> pa.Table:
         """A table of one's own jobs, and after them those that left it."""
-        if not self._shown.num_rows:
-            return table
         if self._joined is None or self._joined[0] is not table:
-            departed = self._shown.filter(pc.invert(pc.is_in(self._shown["id"], table["id"].combine_chunks())))
-            self._joined = table, pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
+            self._joined = table, _with_departed(table, self._shown)
         return self._joined[1]
 
     async def forget(self, job_ids: Iterable[str]) -> None:
@@ -166,7 +163,7 @@ class JobTracker:
         for job_id, (noted_at, _) in list(self._ended.items()):
             if now - noted_at > KEEP_SECONDS:
                 del self._ended[job_id]
-        await self._show()
+        await self._show(after)
         self.events.extend(happened)
         return tuple(happened)
 
@@ -228,13 +225,20 @@ class JobTracker:
         self.events.extend(happened)
         return tuple(happened)
 
-    async def _show(self) -> None:
+    async def _show(self, table: pa.Table | None = None) -> None:
+        """Join what left the list with `table`, or with the newest list, in a thread: lists may be long."""
         rows = [row for _, row in self._ended.values()]
         rows += [
             {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP} for missing in self._missing.values()
         ]
-        self._shown = await asyncio.to_thread(pa.Table.from_pylist, rows, schema=schema.JOBS)
-        self._joined = None
+        if table is None and self._joined is not None:
+            table = self._joined[0]
+
+        def join() -> tuple[pa.Table, tuple[pa.Table, pa.Table] | None]:
+            departed = pa.Table.from_pylist(rows, schema=schema.JOBS)
+            return departed, None if table is None else (table, _with_departed(table, departed))
+
+        self._shown, self._joined = await asyncio.to_thread(join)
 
     async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
@@ -380,6 +384,13 @@ def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
         by_id.setdefault(row["id"], row)
         by_array.setdefault(row["array_id"] or row["id"], []).append(row)
     return _Index(by_id, by_array)
+
+
+def _with_departed(table: pa.Table, departed: pa.Table) -> pa.Table:
+    if not departed.num_rows:
+        return table
+    left = departed.filter(pc.invert(pc.is_in(departed["id"], table["id"].combine_chunks())))
+    return pa.concat_tables([table, left]).unify_dictionaries().combine_chunks()
 
 
 def _requeued(changed: pa.Table) -> pa.Table:

@@ -29,6 +29,7 @@ from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.demand import LintFinding, format_finding
 from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import array_of, joined_tasks
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
 from hpcdash.domain.text import counted
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, UnreadableOutput, UsageError
@@ -100,17 +101,20 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
     return tuple(dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions))
 
 
-def plan_submission(store: ClusterStore, wanted: Submission) -> SubmissionPlan:
+def plan_submission(store: ClusterStore, wanted: Submission, offers: Offers | None = None) -> SubmissionPlan:
     """What handing a script in would run; nothing is submitted. Raises UsageError for what cannot be.
 
+    Its notes name what is wrong with the script, and what it asks for beyond the `offers`: the scheduler decides.
     `recovery.reconcile` finds out what became of one whose answer was lost.
     """
+    findings = store.backend.scripts.reader().lint_script(wanted.script, offers or Offers(), wanted.options)
     marked = replace(wanted, mark=f"{MARK_START}{secrets.token_hex(5)}")
     submit = store.backend.submit.submission(marked)
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
     request = ActionRequest(Verb.SUBMIT, submit.command.job_ids)
     searches = {wanted.name: Search(submit.mark, submit.job_name or None, not_before, wanted.run_as)}
-    return SubmissionPlan(Plan(request, (), (submit.named_command,)), submit.notes, searches)
+    notes = (*map(format_finding, findings), *submit.notes)
+    return SubmissionPlan(Plan(request, (), (submit.named_command,)), notes, searches)
 
 
 class RequestPlan(SubmissionPlan, frozen=True):

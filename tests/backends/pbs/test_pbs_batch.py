@@ -62,6 +62,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "slice": ("v4-8", "W:slice: PBS has none"),
     "num_slices": ((2,), "W:num_slices: PBS has none"),
     "tpus_per_worker": (1, "W:tpus_per_worker: PBS has none"),
+    "max_requeues": (3, "W:max_requeues: PBS has none"),
     "retries_preemption": (3, "W:retries_preemption: PBS has none"),
     "retries_failure": (0, "W:retries_failure: PBS has none"),
     "grow_after": (60, "W:grow_after: PBS has none"),

@@ -22,6 +22,7 @@ REQUESTS = {
         memory_bytes=64 << 30,
         work_dir="/home/ann/my work",
         signal=EarlySignal("USR1", 600, batch_only=True),
+        requeue=True,
         launcher=Launcher.TORCHRUN,
         environment={"NOTE": "it's a $HOME", "DATA": "/data"},
         kill_switch="/home/ann/KILL",

@@ -42,6 +42,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "hold": (True, "--hold"),
     "signal": (USR1, "--signal=USR1@600"),
     "requeue": (True, "--requeue"),
+    "max_requeues": (3, "(max_requeues is 3)"),
     "kill_switch": ("/k k", "\nexport HPCDASH_KILL_SWITCH='/k k'\n"),
     "share": ("HIGH", "--comment=hpcdash-share:HIGH:" + PLACE.folder),
     "pool": ("lab", "--comment=hpcdash-share:AUTO+pool=lab:" + PLACE.folder),
@@ -80,6 +81,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
 # What the request's file said besides; it is not of the job.
 NOT_SHOWN = {"said"}
 BESIDE: dict[str, dict[str, Any]] = {
+    "max_requeues": {"requeue": True, "checkpoints": "/c"},
     "call": {"command": ""},
     "script": {"command": ""},
     "workspace": {"site": Site(job_project_source="workspace")},

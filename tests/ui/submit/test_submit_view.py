@@ -259,6 +259,27 @@ async def test_a_batch_script_is_submitted_as_it_is_with_what_is_said_over_it(qu
         assert (row["name"], row["limit_seconds"]) == ("own", 300)
 
 
+async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_script_back(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sbatch"
+    script.write_text("#!/bin/bash\nset -euo pipefail\n#SBATCH --job-name=own\n")
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await open_form(pilot)
+        await press(pilot, "ctrl+n")
+        await fill(pilot, file=str(script))
+        warning = "line 3: not read: line 2 before it is a command"
+        await until(pilot, lambda: warning in screen_text(app), "the warning")
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
+        assert screen_text(app).count(f"│  {warning}") == 1
+        await pilot.press("y")
+        await until(pilot, lambda: len(queue.rows("history", "1")) == 1, "the job")
+        assert queue.ended("1").state == "completed"
+
+
 async def test_all_of_a_chain_is_the_script_that_was_asked_about(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

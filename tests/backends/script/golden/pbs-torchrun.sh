@@ -5,7 +5,7 @@
 #PBS -e /home/ann/launches/hpcdash_exp-1a2b/job.err
 #PBS -q gpu
 #PBS -A vision
-#PBS -r n
+#PBS -r y
 #PBS -W umask=0022
 #PBS -k oed
 #PBS -l select=2:ngpus=4:mem=64gb
@@ -37,15 +37,17 @@ export HPCDASH_END_TIME=$(($(date +%s) + 72000)) HPCDASH_END_TIME_OF="$PBS_JOBID
 # Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
-HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
+newest_checkpoint() {
   cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \
-  \( -path './*/WHOLE.json' -o -path './checkpoint-*/trainer_state.json' -o -path './*/.metadata' \
-  -o -path ./guard.ckpt \) \
-  -printf '%T@ %P\n' | sort -rn | head -n 1) || {
+    \( -path './*/WHOLE.json' -o -path './checkpoint-*/trainer_state.json' -o -path './*/.metadata' \
+    -o -path ./guard.ckpt \) \
+    -printf '%T@ %P\n' | sort -rn | head -n 1
+}
+first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
 }
-HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM#* }
+HPCDASH_RESUME_FROM=${first_checkpoint#* }
 HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
 echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
 

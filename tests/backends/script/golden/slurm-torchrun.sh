@@ -13,7 +13,8 @@
 #SBATCH --account=vision
 #SBATCH --chdir="/home/ann/my work"
 #SBATCH --signal=B:USR1@600
-#SBATCH --no-requeue
+#SBATCH --requeue
+#SBATCH --open-mode=append
 
 # shellcheck disable=SC2016,SC2317
 
@@ -49,17 +50,70 @@ export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 # Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
-HPCDASH_RESUME_FROM=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] &&
+newest_checkpoint() {
   cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \
-  \( -path './*/WHOLE.json' -o -path './checkpoint-*/trainer_state.json' -o -path './*/.metadata' \
-  -o -path ./guard.ckpt \) \
-  -printf '%T@ %P\n' | sort -rn | head -n 1) || {
+    \( -path './*/WHOLE.json' -o -path './checkpoint-*/trainer_state.json' -o -path './*/.metadata' \
+    -o -path ./guard.ckpt \) \
+    -printf '%T@ %P\n' | sort -rn | head -n 1
+}
+first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
 }
-HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM#* }
+HPCDASH_RESUME_FROM=${first_checkpoint#* }
 HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
 echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
+
+# Of a job that ends within the GraceTime of a preemption Slurm says COMPLETED, and does not requeue it. This script
+# does where the training has stopped for a signal and saved, and Slurm is preempting the job.
+export HPCDASH_STOPPED_EARLY=/home/ann/launches/hpcdash_exp-1a2b/$SLURM_JOB_ID.stopped
+rm -f -- "$HPCDASH_STOPPED_EARLY"
+
+# 0: Slurm is preempting this job; 1: it is not; 2: the controller does not answer.
+being_preempted() {
+  local shown
+  shown=$(SLURM_TIME_FORMAT=standard LC_ALL=C timeout -k 5 30 scontrol show job "$job_id" 2>&1) || {
+    [[ $shown != *'Invalid job id'* ]] || return 1
+    return 2
+  }
+  [[ $shown == *$'\n   JobState=RUNNING '* && $shown == *' PreemptTime='[0-9]* ]]
+}
+
+requeue_preempted() {
+  local job_id newest deadline=$((SECONDS + 600)) restarts=${SLURM_RESTART_COUNT:-0}
+  # The embedded queue preempts nothing.
+  [ -z "${HPCDASH_ATTEMPT:-}" ] && grep -qs " $SLURM_JOB_ID\$" "$HPCDASH_STOPPED_EARLY" || return 0
+  [ ! -e /home/ann/KILL ] || return 0
+  newest=$(newest_checkpoint)
+  [ "$(printf '%s\n' "$first_checkpoint" "$newest" | sort -rn | head -n 1)" != "$first_checkpoint" ] || return 0
+  job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+  while :; do
+    being_preempted
+    case $? in
+    0)
+      # Slurm requeues a heterogeneous job as a whole, at the end of the GraceTime.
+      [ -n "${SLURM_HET_SIZE:-}" ] || break
+      ;;
+    1) return 0 ;;
+    2)
+      grep -qs "^SIGTERM $SLURM_JOB_ID\$" "$HPCDASH_STOPPED_EARLY" || return 0
+      echo "hpcdash: stopped for SIGTERM, and the controller does not answer: asks it again in 5 s" >&2
+      ;;
+    esac
+    if [ "$SECONDS" -ge "$deadline" ]; then
+      echo "hpcdash: stopped for a signal, and not known to be requeued after 10 minutes: ends with 75" >&2
+      exit 75
+    fi
+    sleep 5
+  done
+  if [ "$restarts" -ge 20 ]; then
+    echo "hpcdash: preempted, and not requeued: restarted $restarts times (max_requeues is 20)" >&2
+    exit 75
+  fi
+  echo "hpcdash: preempted: requeues job $job_id, restart $((restarts + 1)) (max_requeues is 20)" >&2
+  timeout -k 5 60 scontrol requeue "$job_id" || echo "hpcdash: scontrol requeue $job_id ended with $?" >&2
+  exit 75
+}
 
 if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
   echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
@@ -119,4 +173,6 @@ trap pass_on USR1
 interrupted=
 start_nodes
 wait_nodes
+trap '' USR1
+requeue_preempted
 exit "$status"
