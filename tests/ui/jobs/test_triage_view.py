@@ -144,6 +144,22 @@ async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_t
         assert stdin == b"#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
 
 
+async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        await press(pilot, "k")
+        assert view.rows.cursor_id is not None
+        assert [row["id"] for row in view.rows_to_submit()] == ["88_3", "88_7", "88_8"]
+        await press(pilot, "j")
+        assert len(view.rows_to_submit()) == 1
+        await until(pilot, lambda: "R submits this cause again: 1" in screen_text(pilot.app), "the hint")
+        await pilot.press("R")
+        # It ran into its time limit.
+        await until(pilot, lambda: "Resubmit array 88 (lr-sweep, 1 job) with more" in screen_text(pilot.app), "a form")
+
+
 async def test_only_marked_groups_are_submitted_again_and_no_longer_marked_then(
     transport: ScriptedTransport, tmp_path: Path
 ) -> None:
