@@ -146,7 +146,11 @@ class JobActions:
         if dialog is None or not await dialog.answer:
             return
         count = len(again.plan.commands)
-        outcomes = await submit_parts(again, session.actions, is_chained=again.is_chained, after=again.after)
+        try:
+            outcomes = await submit_parts(again, session.actions, is_chained=again.is_chained, after=again.after)
+        except HpcdashError as error:
+            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
+            return
         is_whole = len(outcomes) == count and all(outcome.done for outcome in outcomes)
         if is_whole and isinstance(view, TriageView) and view.is_live:
             view.rows.clear_marks()
