@@ -1,20 +1,24 @@
-# Everything runs in .venv, which is made anew whenever pyproject.toml changes.
+# Everything runs in .venv. What the program needs is installed first; each extra by the first target that uses it, and
+# again whenever pyproject.toml changes.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.made
+PROGRAM := $(VENV)/.program
+DEV := $(VENV)/.dev
+RAY := $(VENV)/.ray
+DOCS := $(VENV)/.docs
+RELEASE := $(VENV)/.release
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/release tests/test_*.py
 
 .PHONY: venv demo unit test long fmt lint bench docs dist single-file clean
 
-venv: $(STAMP)
+venv: $(DEV)
 
 # Debian's python3 has no ensurepip until python3-venv is installed; virtualenv brings its own pip.
-$(STAMP): pyproject.toml
+$(PROGRAM): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "hpcdash needs Python 3.11 or later; this is $$($(PYTHON) --version). Say which: make PYTHON=python3.12"; exit 1; }
-	@echo "Installing hpcdash and its dependencies into $(VENV); this takes about half a minute."
 	@if [ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1; then :; \
 	elif $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
 	elif $(PYTHON) -m virtualenv --version >/dev/null 2>&1; then $(PYTHON) -m virtualenv -q $(VENV); \
@@ -28,48 +32,52 @@ $(STAMP): pyproject.toml
 	  echo "    apt-get install virtualenv          (the same, without pip in the system's Python)"; \
 	  exit 1; \
 	fi
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -e .
 	@touch $@
 
-demo: $(STAMP)
+$(DEV) $(RAY) $(DOCS) $(RELEASE): $(VENV)/.%: $(PROGRAM)
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+demo: $(PROGRAM)
 	$(BIN)/hpcdash demo
 
 # What pytest has read of the tests it keeps as bytecode: to read them anew takes five seconds of every run and worker.
 unit test long: export PYTHONDONTWRITEBYTECODE :=
 
-unit: $(STAMP)
+unit: $(DEV)
 	$(BIN)/python -m pytest -n 2 --unit $(UNIT_TESTS)
 
-test: $(STAMP)
+test: $(DEV) $(RAY) $(DOCS) $(RELEASE)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
 	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
 
 # Property tests with many examples, then what is marked long: fuzzed answers, kill series, soaks.
-long: $(STAMP)
+long: $(DEV) $(RAY)
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not slurm" --hypothesis-profile long --timeout 1200 -o hard_timeout=1500
 	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
 
-fmt: $(STAMP)
+fmt: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lint: $(STAMP)
+lint: $(DEV) $(RELEASE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python -m benchmarks
 
-docs: $(STAMP)
+docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/docs
 	@echo "build/docs/index.html"
 
 # The wheel, with man pages, and the sdist.
-dist: $(STAMP)
+dist: $(RELEASE)
 	rm -rf dist
 	$(BIN)/hatchling build
 

@@ -17,6 +17,8 @@ from hpcdash.backends.slurm.rows import SEPARATOR
 from hpcdash.backends.tokens import RECORDED_TOKEN
 
 NOW = 1_795_244_354
+# The last field's end, and the line's.
+ROW_END = RECORDED_TOKEN.encode() + b"\n"
 RUNNING_SHARE = 0.3
 _USERS = [f"user{number:03d}" for number in range(180)]
 _ACCOUNTS = ["vision", "climate", "chem", "genomics", "physics", "materials"]
@@ -66,6 +68,13 @@ def _row(number: int, choose: random.Random, token: bytes) -> bytes:
         "numnodes": "1",
         "numcpus": str(cpus),
         "tres-alloc": tres,
+        "tres-per-job": "N/A",
+        "tres-per-node": f"gres:gpu:{gpus}" if gpus else "N/A",
+        "tres-per-task": "N/A",
+        "tres-per-socket": "N/A",
+        "sct": "*:*:*",
+        "numtasks": "1",
+        "oversubscribe": "OK",
         "timeused": (f"{days}-{clock}" if days else clock) if running else "0:00",
         "timelimit": choose.choice(_LIMITS),
         "submittime": str(submitted),

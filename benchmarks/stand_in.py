@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.generate_jobs import jobs_text
+from benchmarks.generate_jobs import ROW_END, jobs_text
 from benchmarks.parse import pbs_text
 from hpcdash.backends.tokens import RECORDED_TOKEN
 
@@ -22,6 +22,10 @@ MINE = 200
 _SQUEUE = """#!/bin/sh
 for word; do case $word in *workdir:*) token=${{word##*workdir:?}};; esac; done
 case " $* " in *" --me "*|*" -u "*) file={mine};; *) file={everyone};; esac
+[ "$file" = {everyone} ] || {{
+    printf . >>{answers}
+    [ $(($(wc -c <{answers}) % 2)) = 1 ] || file=$file.later
+}}
 exec sed "s/{recorded}/$token/g" "$file"
 """
 _SCONTROL = """#!/bin/sh
@@ -73,12 +77,24 @@ def make_pbs_stand_in(folder: Path, jobs: int) -> Path:
     return _install(folder, {**dict.fromkeys(_PBS_PROGRAMS, "#!/bin/sh\n"), **programs})
 
 
-def make_stand_in(folder: Path, jobs: int) -> Path:
-    """A folder for the PATH; `jobs` rows for everyone, the first of them one's own."""
+def make_stand_in(folder: Path, jobs: int, *, own_jobs: int = MINE) -> Path:
+    """A folder for the PATH; `jobs` rows for everyone, the first of them one's own.
+
+    Every second answer of one's own jobs leaves out a hundredth of them and has as many new ones; `answers` in the
+    folder grows by a byte with each.
+    """
     everyone, mine = folder / "everyone.out", folder / "mine.out"
+    own_jobs = min(jobs, own_jobs)
     everyone.write_bytes(jobs_text(jobs))
-    mine.write_bytes(jobs_text(min(jobs, MINE)))
-    squeue = _SQUEUE.format(mine=shlex.quote(str(mine)), everyone=shlex.quote(str(everyone)), recorded=_RECORDED)
+    rows = jobs_text(own_jobs + own_jobs // 100).split(ROW_END)
+    mine.write_bytes(ROW_END.join([*rows[:own_jobs], b""]))
+    Path(f"{mine}.later").write_bytes(ROW_END.join(rows[own_jobs // 100 :]))
+    squeue = _SQUEUE.format(
+        mine=shlex.quote(str(mine)),
+        everyone=shlex.quote(str(everyone)),
+        answers=shlex.quote(str(folder / "answers")),
+        recorded=_RECORDED,
+    )
     squeue = squeue.replace("for word;", 'if [ "$1" = --version ]; then echo "slurm 22.05.8"; exit; fi\nfor word;')
     silent = dict.fromkeys(("sinfo", "sacct", "sbatch", "scancel"), "#!/bin/sh\n")
     return _install(folder, {**silent, "squeue": squeue, "scontrol": _SCONTROL})

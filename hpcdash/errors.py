@@ -156,9 +156,13 @@ class CommandError(HpcdashError):
 
 
 class CommandTimedOut(CommandError):
-    """A command given up on after its time limit; the connection is still good."""
+    """A command given up on after its time limit; the connection is still good.
+
+    `answer_seconds` is after how long its output had begun to come, as in CommandResult; None: it had not.
+    """
 
     exit_status = EXIT_UNREACHABLE
+    answer_seconds: float | None = None
 
 
 class CommandMissing(CommandError):

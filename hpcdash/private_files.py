@@ -1,15 +1,25 @@
-"""Folders and files of a person's own, which nobody else may read, fill, or lead elsewhere by a link."""
+"""Folders and files of a person's own, which nobody else may read, fill, replace, or lead elsewhere by a link."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import grp
 import os
 import pwd
+import re
+import stat
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.errors import EXIT_USAGE, HpcdashError
 
 _ROOT = 0
+# As Linux follows.
+_MOST_LINKS = 40
+_OPEN_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
+_STREAMS = {"stdout": 1, "stderr": 2}
 
 
 class NotPrivate(HpcdashError):
@@ -18,11 +28,207 @@ class NotPrivate(HpcdashError):
     exit_status = EXIT_USAGE
 
 
-def require_own(folder: Path, variable: str) -> None:
+class Replaceable(NotPrivate):
+    """A folder that others could replace by one of theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeakSpot:
+    """A part of a path that others control: `owner` is whose it is, '' for one's own or root's; `group` is that of
+    others who may write there, '' for everybody."""
+
+    path: str
+    owner: str = ""
+    group: str = ""
+    is_link: bool = False
+
+    @property
+    def words(self) -> str:
+        if self.owner:
+            return f"{self.path} belongs to {self.owner}"
+        if self.group:
+            return f"members of group {self.group} may write to {self.path}"
+        return f"others may write to {self.path}"
+
+
+def find_weak_spot(path: str | Path, *, is_roots: bool = False, allows_private_group: bool = True) -> WeakSpot | None:
+    """Find who else could put something else at an absolute path, or at what leads there; None where nobody could.
+
+    Each part is one's own or root's, and others may write to it only where it is a sticky folder; a link is followed
+    as it is found. What is not there yet is fine. With `is_roots` each is root's and no link. Folders above the home
+    may be anybody's: whoever owns them has the home. Raises OSError for what cannot be examined.
+    """
+    at, hops = "/", 0
+    left = os.fspath(path).split("/")[::-1]
+    while True:
+        found = os.lstat(at)
+        if stat.S_ISLNK(found.st_mode):
+            if is_roots:
+                return WeakSpot(at, is_link=True)
+            if found.st_uid not in (os.geteuid(), _ROOT) and not _leads_to_home(at):
+                return WeakSpot(at, user_name(found.st_uid))
+            hops += 1
+            if hops > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), at)
+            target = os.readlink(at)
+            left += target.split("/")[::-1]
+            at = "/" if target.startswith("/") else os.path.dirname(at)
+            continue
+        if spot := _weakness(at, found, is_roots=is_roots, allows_private_group=allows_private_group):
+            return spot
+        while left and left[-1] in ("", "."):
+            left.pop()
+        if not left:
+            return None
+        part = left.pop()
+        at = os.path.dirname(at) if part == ".." else os.path.join(at, part)
+        if not os.path.lexists(at):
+            return None
+
+
+def _weakness(at: str, found: os.stat_result, *, is_roots: bool, allows_private_group: bool) -> WeakSpot | None:
+    mode = found.st_mode
+    owners = (_ROOT,) if is_roots else (_ROOT, os.geteuid())
+    if found.st_uid not in owners and (is_roots or not _is_above(at, os.path.realpath(Path.home()))):
+        return WeakSpot(at, user_name(found.st_uid))
+    # In a sticky folder, as /tmp is one, only its owner removes or renames a file.
+    if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
+        return None
+    if mode & stat.S_IWOTH:
+        return WeakSpot(at)
+    if not mode & stat.S_IWGRP:
+        return None
+    is_private = allows_private_group and is_private_group(found.st_gid) and not _has_access_list(at)
+    return None if is_private else WeakSpot(at, group=_group_name(found.st_gid))
+
+
+def _is_above(folder: str, other: str) -> bool:
+    return other.startswith(f"{folder.rstrip('/')}/") and other != "/"
+
+
+def _leads_to_home(link: str) -> bool:
+    home = os.path.abspath(Path.home())
+    return link == home or _is_above(link, home)
+
+
+def is_private_group(gid: int) -> bool:
+    """Whether a group is named as oneself, and no other account that can be listed is a member or has it as its own."""
+    try:
+        login = pwd.getpwuid(os.geteuid()).pw_name
+        groups = [grp.getgrgid(gid), *(group for group in grp.getgrall() if group.gr_gid == gid)]
+    except KeyError:
+        return False
+    if any(group.gr_name != login or set(group.gr_mem) - {login} for group in groups):
+        return False
+    return not any(entry.pw_gid == gid and entry.pw_uid != os.geteuid() for entry in pwd.getpwall())
+
+
+def _has_access_list(path: str) -> bool:
+    """Whether a list names others: the group's bits of the mode are then the most that any of them may."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError:
+        return False
+
+
+# The same rule in POSIX sh, for the machines of a cluster.
+WEAK_SPOT = r"""# weak_spot PATH [root [sticky]]: prints who else could put something else at PATH, or at what leads
+# there; nothing where nobody could. Each part is this account's or root's, and others may write to it only where it is
+# a sticky folder. With `root` each is root's, is there and is no link, and of sticky folders the same goes with
+# `sticky` alone.
+weak_spot() (
+  LC_ALL=C
+  export LC_ALL
+  unset IFS
+  set -f
+  left=$1 roots=${2-} sticky=${3-} at='' hops=0 me=$(id -u)
+  home=$(cd -P -- "${HOME:-/}" 2>/dev/null && pwd -P)
+  while :; do
+    here=${at:-/}
+    # shellcheck disable=SC2012,SC2046 # both coreutils and busybox have these columns, and `+` for an access list
+    set -- $(ls -ldn -- "$here" 2>/dev/null)
+    if [ $# -lt 4 ]; then [ -z "$roots" ] || echo "$here is not there"; exit 0; fi
+    mode=$1 owner=$3 group=$4
+    if [ "$roots" ]; then
+      case $mode in l*) echo "$here is a link"; exit 0 ;; esac
+      if [ "$owner" != 0 ]; then echo "$here is not root's"; exit 0; fi
+    fi
+    above=
+    # Folders above the home may be anybody's: whoever owns them has the home.
+    case $home in "$at"/?*) above=1 ;; esac
+    case $mode in l*) case ${HOME-}/ in "$at"/*) above=1 ;; esac ;; esac
+    if [ "$owner" != 0 ] && [ "$owner" != "$me" ] && [ -z "$above" ]; then
+      # shellcheck disable=SC2012
+      name=$(ls -ld -- "$here" | { read -r _ _ name _; printf '%s' "$name"; })
+      [ "$name" != "$owner" ] || name="uid $owner, an account that is not known here"
+      echo "$here belongs to $name"
+      exit 0
+    fi
+    case $mode in
+      l*)
+        target=$(readlink -- "$here")
+        if [ -z "$target" ] || [ "$hops" -ge 40 ]; then echo "$here leads nowhere"; exit 0; fi
+        hops=$((hops + 1)) left=$target/$left at=${at%/*}
+        case $target in /*) at='' ;; esac
+        continue
+        ;;
+    esac
+    case $sticky$roots$mode in
+      d????????[tT]* | stickyrootd????????[tT]*) ;;
+      *)
+        case $mode in
+          ????????w*) echo "others may write to $here"; exit 0 ;;
+          ?????w*)
+            if [ "$roots" ]; then echo "others may write to $here"; exit 0; fi
+            # With a list of who may, the group's bits are the most that any of them may.
+            case $mode in ??????????+*) false ;; *) private_group "$group" ;; esac || {
+              name=$({ getent group "$group" || grep -e "^[^:]*:[^:]*:$group:" /etc/group; } 2>/dev/null | head -n 1)
+              name=${name%%:*}
+              echo "members of group ${name:-$group} may write to $here"
+              exit 0
+            }
+            ;;
+        esac
+        ;;
+    esac
+    while :; do
+      case $left in /*) left=${left#/} ;; ./*) left=${left#./} ;; *) break ;; esac
+    done
+    part=${left%%/*}
+    case $left in */*) left=${left#*/} ;; *) left='' ;; esac
+    case $part in '' | .) exit 0 ;; ..) at=${at%/*} ;; *) at=$at/$part ;; esac
+  done
+)
+# private_group GID: whether the group is named as this account, and no other that can be listed is a member or has it
+# as its own.
+private_group() {
+  login=$(id -un) gid=$1 uid=$(id -u)
+  export login gid uid
+  { getent group "$gid"; getent group || cat /etc/group; } 2>/dev/null | awk -F: '
+    $3 == ENVIRON["gid"] {
+      found = 1
+      if ($1 != ENVIRON["login"]) others = 1
+      count = split($4, members, ",")
+      for (i = 1; i <= count; i++) if (members[i] != "" && members[i] != ENVIRON["login"]) others = 1
+    }
+    END { exit !found || others }' &&
+    { getent passwd || cat /etc/passwd; } 2>/dev/null | awk -F: '
+    $4 == ENVIRON["gid"] && $3 != ENVIRON["uid"] { others = 1 }
+    END { exit others }'
+}
+"""
+
+
+# Without comments, for commands.
+TERSE_WEAK_SPOT = re.sub(r"(?m)^ *#.*\n", "", WEAK_SPOT)
+
+
+def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -> None:
     """Raises NotPrivate where a folder, the link that leads to it, or something in it is somebody else's.
 
     A folder that is not there, or that tells nothing of itself, is left to whoever opens it. Root may own links and
-    what is in it. Others' permission to write there is taken away. `variable` names another folder.
+    what is in it. Others' permission to write there is taken away. `variable` names another folder. Unless it
+    `may_be_replaced`, raises Replaceable where others could put another folder in its place.
     """
     own = (os.geteuid(), _ROOT)
     with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
@@ -38,21 +244,44 @@ def require_own(folder: Path, variable: str) -> None:
                         f"{entry.path} belongs to {user_name(owner)}, who could have put it there for you to write to",
                         f"Remove it if it is nothing you know. {_another(variable)}",
                     )
+    if not may_be_replaced:
+        _refuse_replaceable(folder, folder, variable)
 
 
-def make_private(folder: Path, variable: str) -> None:
+def make_private(folder: Path, variable: str, *, may_be_replaced: bool = False) -> None:
     """Make a folder with its parents, or close the one that is there to everybody else. Raises NotPrivate."""
     try:
-        old_mask = os.umask(0o077)
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        finally:
-            os.umask(old_mask)
-        require_own(folder, variable)
+        if not may_be_replaced:
+            _refuse_replaceable(folder, folder.parent, variable)
+        make_folder(folder)
+        require_own(folder, variable, may_be_replaced=may_be_replaced)
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
         raise NotPrivate(f"the folder {folder} cannot be made: {error.strerror}", _another(variable)) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder with its parents, each 0700 whatever the umask: `mkdir -p` makes parents by the umask alone."""
+    for one in reversed([parent for parent in folder.parents if not parent.exists()]):
+        one.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _refuse_replaceable(folder: Path, checked: Path, variable: str) -> None:
+    """Raises Replaceable where others could put something in the place of the `checked` part of a folder's path."""
+    try:
+        spot = find_weak_spot(checked.absolute())
+    except OSError:
+        # Whoever opens it is told why.
+        return
+    if spot is None:
+        return
+    step = f"Set {variable} to a folder below your home, such as {Path.home() / 'hpcdash'}"
+    with contextlib.suppress(OSError):
+        if not spot.owner and os.stat(spot.path).st_uid == os.geteuid():
+            step += f", or run: chmod go-w {spot.path}"
+    raise Replaceable(f"{spot.words}, and so others could replace {folder}", f"{step}.")
 
 
 def close_to_others(file: Path) -> None:
@@ -80,10 +309,43 @@ def atomic_write(
             if sync:
                 os.fsync(stream.fileno())
         os.replace(unfinished, file)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
         raise
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write to a path that a person named: to a pipe or an open stream as it is, else in the place of what was there.
+
+    A link is replaced, never followed. Raises OSError.
+    """
+    if found := _OPEN_STREAM.fullmatch(str(path)):
+        sys.stdout.flush()
+        _write_all(_STREAMS.get(found[1]) or int(found[2]), content)
+        return
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        there = None
+    if there is not None and (stat.S_ISFIFO(there.st_mode) or stat.S_ISCHR(there.st_mode)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            if os.path.samestat(there, os.fstat(descriptor)):
+                _write_all(descriptor, content)
+                return
+        finally:
+            os.close(descriptor)
+    os.umask(mask := os.umask(0o077))
+    is_own_file = there is not None and stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid()
+    mode = stat.S_IMODE(there.st_mode) & 0o777 if there is not None and is_own_file else 0o666 & ~mask
+    atomic_write(path, content, mode=mode)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _another(variable: str) -> str:
@@ -95,3 +357,10 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"uid {uid}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

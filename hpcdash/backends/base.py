@@ -79,7 +79,10 @@ class Capability(StrEnum):
 class Probe(Struct, frozen=True):
     """What was found at the other end, once a connection: who we are, what the scheduler calls itself.
 
-    `is_scheduling` False: the controller answers, and starts no job. `commands` maps each of the scheduler's commands
+    `clusters` are those that the person's environment has commands ask, () for the scheduler's own choice.
+    `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its records of jobs name the GPUs
+    that these have, or no node has any. `ended_kept_seconds`: how long the list of jobs still has one that ended; None:
+    not told, or without a limit. `commands` maps each of the scheduler's commands
     to its path there, '' where it is missing. `dialect` is the backend's own word for which of several kinds was
     found; '' where there is one.
     """
@@ -87,10 +90,13 @@ class Probe(Struct, frozen=True):
     user: str
     version: str
     cluster: str = ""
+    clusters: tuple[str, ...] = ()
     clock_epoch_seconds: float | None = None
     has_accounting: bool | None = None
     controller_answers: bool | None = None
     is_scheduling: bool | None = None
+    counts_gpus: bool | None = None
+    ended_kept_seconds: int | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     dialect: str = ""
 
@@ -261,8 +267,11 @@ class ProbePart(Struct, frozen=True, kw_only=True):
     query: Callable[[], Query[Probe]]
     """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
 
-    of_dialect: Callable[[str], Backend] | None = None
-    """The backend for a Probe's `dialect`. None: there is one kind."""
+    of_dialect: Callable[[Probe], Backend] | None = None
+    """The backend for what a probe found of the site. None: there is one kind."""
+
+    is_optional: bool = False
+    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may tell no version."""
 
     refuses_old: bool = False
     """Whether parse raises for a version that is too old, of which other answers may be misread."""
@@ -280,6 +289,13 @@ class QueuePart(Struct, frozen=True, kw_only=True):
     jobs: Callable[[JobScope], Query[ParsedTable]]
     nodes: Callable[[], Query[ParsedTable]] = _no_nodes
     queues: Callable[[], Query[ParsedTable]] = _no_queues
+
+    lists_ended: bool = False
+    """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
+
+    newly_ended: Callable[[str, int], Query[tuple[str, ...]] | None] = _none
+    """(user, seconds): the ids of a user's jobs that ended within so many seconds, and no more of them. None where the
+    scheduler has no such list, or `lists_ended`."""
 
     down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _none
     """Which of some hosts are down; None where no job is said to run on a host that is."""
@@ -313,6 +329,10 @@ class ReasonsPart(Struct, frozen=True, kw_only=True):
 
     policy: Callable[[str, str | None], PolicyReason | None] = _none
     """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
+
+    def explain(self, row: Mapping[str, Any]) -> str:
+        """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says more."""
+        return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
 
 
 class HistoryQuery(Protocol):
@@ -621,4 +641,4 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
-        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe.dialect)
+        return self if self.probe.of_dialect is None else self.probe.of_dialect(probe)

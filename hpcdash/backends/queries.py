@@ -9,6 +9,9 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 from msgspec import Struct
 
+from hpcdash.domain.units import format_memory
+from hpcdash.errors import UnreadableOutput, excerpt
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -25,12 +28,16 @@ class Answer(Protocol):
     def stderr(self) -> bytes: ...
     @property
     def truncated(self) -> bool: ...
+    @property
+    def answer_seconds(self) -> float | None: ...
 
 
 # Lists: of a million jobs squeue prints so much.
 LIST_BYTES = 256 << 20
 # What is read as text takes a Python object a line, twenty times its size.
 TEXT_BYTES = 16 << 20
+# Of a probe: versions, paths, a few settings.
+PROBE_BYTES = 64 << 10
 
 
 class Query(Struct, Generic[T_co], frozen=True):
@@ -45,6 +52,18 @@ class Query(Struct, Generic[T_co], frozen=True):
     limit_seconds: float = 30.0
     command: tuple[str, ...] = ()
     cap_bytes: int = LIST_BYTES
+
+
+def require_whole(answer: Answer) -> None:
+    """Raise UnreadableOutput where a command was ended because it printed more than its cap."""
+    if answer.truncated:
+        raise UnreadableOutput(
+            f"the answer has more than {format_memory(len(answer.stdout))} and was cut there",
+            "Something else may answer in the scheduler's place, such as a wrapper that prints without end.",
+            argv=answer.argv,
+            status=answer.status,
+            words=excerpt(answer.stdout[:_SHOWN_BYTES]),
+        )
 
 
 class ParsedTable(Struct, frozen=True):

@@ -12,23 +12,24 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.build import journal
-from hpcdash.cli.jobs import parse_filter, with_session
+from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
-from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.job_ids import number_of, plain_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.text import clip, visible, width_of
+from hpcdash.domain.units import DAY
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.state.journal import JournalEntry
+from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE)
 _PAST = {
@@ -56,6 +57,32 @@ class _Declined(Exception):
 
 class _NoMatch(Exception):
     """No job in the queue matches the filter."""
+
+
+# What was submitted longer ago is taken for forgotten.
+_REMEMBERED_SECONDS = 30 * DAY
+
+
+def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> None:
+    """Raise UsageError for an id without a cluster that a job submitted from here has on another cluster."""
+    numbers = {number_of(job_id): job_id for job_id in job_ids if not plain_id(job_id)[1]}
+    try:
+        entries, _ = session.actions.journal.read()
+    except JournalUnreadable:
+        return
+    for entry in entries:
+        if entry.cluster != session.store.name or session.actions.journal.age_seconds(entry) > _REMEMBERED_SECONDS:
+            continue
+        for outcome in entry.outcomes:
+            plain, cluster = plain_id(outcome.new_job)
+            job_id = numbers.get(number_of(plain), "")
+            if not cluster or not job_id or session.store.probe is None or session.store.probe.clusters:
+                continue
+            raise UsageError(
+                f"job {visible(job_id)} is ambiguous: {visible(outcome.new_job)} was submitted from here",
+                f"Write {visible(job_id)}@{cluster}, or {visible(job_id)}@{session.store.probe.cluster or 'CLUSTER'}"
+                " for the job of this cluster.",
+            )
 
 
 def run_action(
@@ -96,10 +123,12 @@ def run_action(
         if must_ask and not can_ask:
             raise UsageError(f"{verb} needs confirmation, but there is no terminal", "Use --yes to skip the question.")
         await session.store.open(force=True)
+        refuse_unnamed_cluster(session, job_ids)
         wanted = job_ids
         if expression:
             snapshot = await session.store.fetch(kind)
             matching = query.apply(snapshot.table, wanted_rows, snapshot.taken_at)
+            warn_unknown_gpus(snapshot.table, wanted_rows, snapshot.taken_at)
             states = ENDED if is_for_ended else ACTIVE | WAITING
             wanted = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
             if not wanted:

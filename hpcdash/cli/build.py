@@ -36,9 +36,9 @@ from hpcdash.config.values import http_url
 from hpcdash.domain.request import Site
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import node_name
-from hpcdash.embedded.start import wake
+from hpcdash.embedded.start import open_folder, wake
 from hpcdash.errors import ConfigError, UsageError
-from hpcdash.private_files import atomic_write, close_to_others, make_private, require_own
+from hpcdash.private_files import atomic_write, close_to_others, require_own
 from hpcdash.services.cluster.clock import ClusterClock, FrozenClock
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -135,8 +135,10 @@ def cache_root() -> Path:
 
 def state_root() -> Path:
     """Where state.db, the journal and kept scripts are; HPCDASH_STATE sets another place. Raises NotPrivate."""
-    folder = path_variable("HPCDASH_STATE") or platformdirs.user_state_path("hpcdash")
-    require_own(folder, "HPCDASH_STATE")
+    named = path_variable("HPCDASH_STATE")
+    folder = named or platformdirs.user_state_path("hpcdash")
+    # Whoever could replace the usual place has the home.
+    require_own(folder, "HPCDASH_STATE", may_be_replaced=named is None)
     return folder
 
 
@@ -159,7 +161,7 @@ def set_slots(folder: Path, wanted: EmbeddedSettings) -> None:
     if not slots:
         return
     file, words = folder / "slots.json", json.dumps(slots).encode()
-    make_private(folder, FOLDER_VARIABLE)
+    open_folder(folder, takes_jobs=False)
     close_to_others(file)
     try:
         with contextlib.suppress(FileNotFoundError):

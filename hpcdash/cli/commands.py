@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
     from hpcdash.cli.tables import Kind
 
+
+def _file_or_stdout(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
+    return None if file == Path("/dev/stdout") else file
+
+
 _SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 
 
@@ -204,7 +209,13 @@ def connect(common: CommonOptions, **given: Any) -> None:
     "--file", "file", metavar="PATH", default="", help="Read this file instead of the job's logs; any file without JOB."
 )
 @click.option("-f", "--follow", is_flag=True, help="Follow until the job ends: redraw the chart, or append to the CSV.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    callback=_file_or_stdout,
+    metavar="FILE",
+    help="Write to FILE instead of stdout, in the place of what was there.",
+)
 @common_options
 def metrics(common: CommonOptions, **given: Any) -> None:
     """Read the loss and other metrics from the log of a job, or of all tasks of an array.
@@ -300,7 +311,13 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
     default="chart",
     show_default=True,
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write CSV or Parquet to FILE.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    callback=_file_or_stdout,
+    metavar="FILE",
+    help="Write CSV or Parquet to FILE, in the place of what was there.",
+)
 @click.option("--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write one page of HTML to FILE.")
 @common_options
 def report(common: CommonOptions, **given: Any) -> None:

@@ -16,9 +16,10 @@ from hpcdash.cli.help import topics
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import load_settings
 from hpcdash.domain.query import completions
+from hpcdash.domain.states import UNLISTED
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 
 _VARIABLE = "_HPCDASH_COMPLETE"
@@ -66,7 +67,8 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
     if name in ("queue", "where"):
         kinds = (Kind.QUEUES,) if name == "queue" else (Kind.QUEUES, Kind.NODES)
         tables = [snapshot.table for kind in kinds if (snapshot := cache.load(kind)) is not None]
-        return [CompletionItem(named) for table in tables for named in table["name"].to_pylist()]
+        rows = [row for table in tables for row in table.to_pylist()]
+        return [CompletionItem(row["name"]) for row in rows if row.get("_standing") not in UNLISTED]
     if name == "expression":
         kind = (
             Kind.NODES if context.info_name == "nodes" else Kind.QUEUES if context.info_name == "queues" else Kind.MINE
@@ -132,7 +134,7 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
         "fish": (config / "fish/completions/hpcdash.fish", "It works in new shells."),
     }[shell]
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         atomic_write(file, completion_script(cli, shell).encode())
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}", f"hpcdash completion {shell} prints it.") from error

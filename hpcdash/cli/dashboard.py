@@ -36,6 +36,7 @@ from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import DEFAULT_THEME, Settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.errors import UsageError
+from hpcdash.private_files import make_folder
 from hpcdash.recorded import find_case, shipped_cases
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
@@ -175,7 +176,7 @@ def note_tour() -> None:
     """Note that the hints were seen; where that cannot be noted they come once more."""
     marker = _tour_marker()
     with contextlib.suppress(OSError):
-        marker.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(marker.parent)
         marker.touch(mode=0o600)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from hpcdash.private_files import close_to_others
+from hpcdash.private_files import close_to_others, make_folder
 
 
 def log_file() -> Path:
@@ -20,7 +20,7 @@ def log_traceback(error: BaseException) -> Path | None:
     """Into the log file, whose path it gives; None where that cannot be written."""
     path = log_file()
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path.parent)
         close_to_others(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         # What was typed may be no UTF-8.

@@ -33,7 +33,7 @@ from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import this_machine
 from hpcdash.embedded.start import supervisor_pid
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
-from hpcdash.private_files import make_private
+from hpcdash.private_files import make_folder, make_private
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.transport.base import Transport
@@ -109,7 +109,7 @@ def _terminal_check() -> Check:
 def _cache_check() -> Check:
     folder = cache_root()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(b"x")
     except OSError as error:

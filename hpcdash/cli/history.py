@@ -7,7 +7,7 @@ import sys
 
 from msgspec import Struct
 
-from hpcdash.cli.jobs import parse_filter, print_table, with_session
+from hpcdash.cli.jobs import parse_filter, print_table, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
@@ -108,6 +108,7 @@ def run_history(common: CommonOptions, options: HistoryOptions, *, expression: s
     fetched, cluster, backend = with_session(common, work)
     jobs = jobs_of_runs(fetched.table)
     table = query.apply(jobs, wanted, fetched.taken_at)
+    warn_unknown_gpus(jobs, wanted, fetched.taken_at)
     tell_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
     print_table("history", snapshot, form, cluster=cluster, backend=backend)

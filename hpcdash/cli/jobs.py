@@ -146,6 +146,7 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
 
     snapshot, cluster, backend = with_session(common, work)
     table = query.apply(snapshot.table, wanted, snapshot.taken_at)
+    warn_unknown_gpus(snapshot.table, wanted, snapshot.taken_at)
     if name == "shares" and mine:
         table = table.filter(table["_on_own_path"])
     for row in snapshot.rejected:
@@ -153,6 +154,12 @@ def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine:
     print_table(name, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
     if form == "table" and not table.num_rows and sys.stderr.isatty():
         print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+
+
+def warn_unknown_gpus(table: pa.Table, wanted: query.Filter, taken_at: float) -> None:
+    """Print on stderr how many rows a filter on GPUs could not judge."""
+    if words := query.format_unknown_gpus(query.count_unknown_gpus(table, wanted, taken_at)):
+        print(f"hpcdash: {words}", file=sys.stderr)
 
 
 def print_table(name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str, backend: str) -> None:

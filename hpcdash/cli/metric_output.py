@@ -20,7 +20,7 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesKept
 from hpcdash.services.metrics.charts.draw import draw
-from hpcdash.services.metrics.charts.reading import JobFacts, RunReader, words_of_course
+from hpcdash.services.metrics.charts.reading import JobFacts, RunReader, find_broken, words_of_course
 from hpcdash.services.metrics.charts.state import ChartState, Line
 from hpcdash.services.metrics.eta import format_lost_time
 from hpcdash.services.metrics.findings import find_not_finite, find_plateau, format_number, format_step
@@ -28,6 +28,7 @@ from hpcdash.services.metrics.joined import JoinedRun, Series
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, find_spikes
 from hpcdash.services.metrics.throughput import PaceGrowth, pace_of_age, paces_of_run, quantity_of
+from hpcdash.services.metrics.vocabulary import is_loss
 
 LEAST_WIDTH, LARGEST_WIDTH = 40, 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.
@@ -114,17 +115,19 @@ def wide_table(run: JoinedRun, names: Sequence[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def as_csv(run: JoinedRun, names: Sequence[str]) -> bytes:
-    """The wide table with a header; nan, inf and -inf as such, nothing where a metric has no value."""
-    return table_as_csv(wide_table(run, names))
+def as_csv(run: JoinedRun, names: Sequence[str], *, is_exact: bool = False) -> bytes:
+    """The wide table with a header; nan, inf and -inf as such, nothing where a metric has no value.
+
+    No title is a formula to a spreadsheet, unless it `is_exact`.
+    """
+    table = wide_table(run, names)
+    return table_as_csv(table if is_exact else without_formulas(table))
 
 
 def table_as_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
-    """A wide table, or some rows of it that come after others; no title is a formula to a spreadsheet."""
+    """A wide table, or some rows of it that come after others."""
     out = io.BytesIO()
-    pa_csv.write_csv(
-        without_formulas(table), out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed")
-    )
+    pa_csv.write_csv(table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed"))
     return out.getvalue()
 
 
@@ -204,7 +207,7 @@ class Paper(Struct, frozen=True):
 def shown_by_default(run: JoinedRun) -> list[str]:
     """The losses; where there is none, what is neither a pace nor a place."""
     names = list(run.names)
-    losses = sorted((name for name in names if "loss" in name.lower()), key=lambda name: (len(name), name))
+    losses = sorted((name for name in names if is_loss(name)), key=lambda name: (len(name), name))
     others = [name for name in names if quantity_of(name) is None]
     return (losses or others or names)[:MOST_SHOWN]
 
@@ -273,7 +276,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
             continue
         values = series.values
         said = [f"{visible(name)} {format_number(float(values[-1]))} at {axis} {format_step(float(series.x[-1]))}"]
-        if "loss" in name.lower():
+        if is_loss(name):
             finite = np.isfinite(values)
             spikes = find_spikes(series.x[finite], values[finite]).findings
             if finite.sum() < FEWEST_POINTS:
@@ -285,6 +288,7 @@ def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGro
             said += [plateau.words] if plateau is not None else []
         said += [finding.words for finding in find_not_finite(series.x, values)]
         lines.append("; ".join(part for part in said if part))
+    lines += [f"{visible(name)}: {finding.words}" for name, finding in find_broken(run, names)]
     lines += _pace(run, names[0], job, growth) if names else []
     return lines
 

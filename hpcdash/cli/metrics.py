@@ -28,6 +28,7 @@ from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.private_files import write_output
 from hpcdash.services.metrics.run import WatchedRun
 from hpcdash.services.metrics.series import EXACT_POINTS
 from hpcdash.services.session import ClusterSession
@@ -147,7 +148,7 @@ class _Output:
             out.flush()
             return
         try:
-            self._out.write_bytes(content)
+            write_output(self._out, content)
         except OSError as error:
             raise HpcdashError(f"{self._out}: {error.strerror or error}", "Give --out another file.") from None
 
@@ -178,7 +179,7 @@ class _Output:
             origin = {"cluster": self._session.name, "backend": store.backend.name}
             return as_json(run.run, names, run.source_of, taken_at=store.clock.now(), **origin)
         if self._form == "csv":
-            return as_csv(run.run, names)
+            return as_csv(run.run, names, is_exact=self._out is None)
         if self._form == "parquet":
             return as_parquet(run.run, names)
         return self._chart(names)

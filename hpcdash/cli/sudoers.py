@@ -8,14 +8,13 @@ from __future__ import annotations
 import getpass
 import grp
 import pwd
-import stat
 import sys
-from pathlib import Path
 
 from hpcdash.cli.build import EMBEDDED, ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_text
 from hpcdash.errors import UsageError
+from hpcdash.private_files import find_weak_spot
 from hpcdash.services.submit.sudoers import program_text, sudoers_text
 
 # login.defs(5), UID_MIN: below are system accounts.
@@ -82,18 +81,13 @@ def _login(site: ChosenSite) -> str:
 
 def _refuse_swappable(root: str) -> None:
     """Raises UsageError where somebody else could have root's own `install -d` follow a link of theirs."""
-    for part in (Path(root), *Path(root).parents):
-        try:
-            found = part.lstat()
-        except OSError:
-            continue
-        is_open = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
-        if found.st_uid != 0 or stat.S_ISLNK(found.st_mode) or is_open:
-            why = "is a link" if stat.S_ISLNK(found.st_mode) else "can be changed by users other than root"
-            raise UsageError(
-                f"{root} cannot be the storage root: {part} {why}",
-                "--storage-root must be the real path of a root-owned folder, in root-owned folders only.",
-            )
+    spot = find_weak_spot(root, is_roots=True)
+    if spot is not None:
+        why = "is a link" if spot.is_link else "can be changed by users other than root"
+        raise UsageError(
+            f"{root} cannot be the storage root: {spot.path} {why}",
+            "--storage-root must be the real path of a root-owned folder, in root-owned folders only.",
+        )
 
 
 def _warn_of_system_accounts(group: str) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
-from hpcdash.cli.actions import format_jobs
+from hpcdash.cli.actions import format_jobs, refuse_unnamed_cluster
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
@@ -208,6 +208,7 @@ def run_switch(
 
     async def work(session: ClusterSession) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
+        refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         if deed == "forget":
             return [], await _forgotten(switches, kind, job_ids), session

@@ -21,7 +21,7 @@ from rich.color import ColorSystem
 from rich.style import Style
 
 from hpcdash.cli.history import HistoryOptions, fetch_runs, tell_gaps, tell_rejected
-from hpcdash.cli.jobs import with_session
+from hpcdash.cli.jobs import warn_unknown_gpus, with_session
 from hpcdash.cli.log import colours_of
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, stdout
@@ -36,6 +36,7 @@ from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import clip, counted, visible, width_of
 from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
+from hpcdash.private_files import write_output
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import FetchedRuns, RunSelection
 from hpcdash.services.usage.efficiency import (
@@ -98,14 +99,15 @@ class Screen:
 
 
 def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
-    """CSV or Parquet on stdout, or in a file; no cell is a formula to a spreadsheet."""
+    """CSV or Parquet on stdout as it is, or in a file; no cell of a CSV file is a formula to a spreadsheet."""
     content = io.BytesIO()
     plain = pa.table(
         [as_array(column).cast(TEXT) if pa.types.is_dictionary(column.type) else column for column in table.columns],
         names=table.column_names,
     )
     if form == "csv":
-        pa_csv.write_csv(without_formulas(plain), content, pa_csv.WriteOptions(quoting_style="needed"))
+        cells = plain if out is None else without_formulas(plain)
+        pa_csv.write_csv(cells, content, pa_csv.WriteOptions(quoting_style="needed"))
     else:
         import pyarrow.parquet
 
@@ -122,7 +124,7 @@ def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
 
 def _write_file(file: Path, content: bytes, option: str) -> None:
     try:
-        file.write_bytes(content)
+        write_output(file, content)
     except OSError as error:
         raise HpcdashError(f"{file}: {error.strerror or error}", f"Give {option} another file.") from None
 
@@ -160,6 +162,8 @@ def run_efficiency(
 
     found = with_session(common, work)
     fetched, advice = found.fetched, found.advice
+    if wanted is not None:
+        warn_unknown_gpus(fetched.table, wanted, fetched.taken_at)
     tell_gaps(fetched)
     table = efficiency_of(found.runs, by=by)
     if form == "json":

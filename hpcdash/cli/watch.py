@@ -205,8 +205,10 @@ class _Watch:
             return
         path = Path(self._watch.pulse_file).expanduser()
         try:
-            # At the end in one piece: a training writes there too.
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            # At the end in one piece: a training writes there too. Somebody else's link would lead anywhere.
+            is_own_link = path.is_symlink() and path.lstat().st_uid in (os.geteuid(), 0)
+            follows = 0 if is_own_link else os.O_NOFOLLOW
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | follows, 0o666)
             try:
                 os.write(descriptor, line.encode("utf-8", "replace"))
             finally:

@@ -26,7 +26,7 @@ from hpcdash.client.early_results import EarlyResults
 from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import refuse_import_time
-from hpcdash.client.results import find_form
+from hpcdash.client.results import find_forms
 from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
 from hpcdash.config.read import load_settings
@@ -40,7 +40,7 @@ from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
-from hpcdash.job.results import JSON
+from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
 from hpcdash.services.cluster.snapshots import Kind
@@ -48,6 +48,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
 from hpcdash.services.submit.recovery import reconcile, reconcile_noted
+from hpcdash.services.submit.staging import staged_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,6 +230,11 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     def site(self) -> Site:
         return self._launches.settings.site
 
+    @property
+    def _result_format(self) -> str:
+        """The format of results that `connect` was given."""
+        return str(self.defaults.get("result_format", PICKLE))
+
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.session.origin}>"
 
@@ -295,7 +301,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
         """A job that was submitted before, by any program: `12`, `12_3`; an array by its own number.
 
-        Its result can be had where it calls a function. Raises NoSuchJob.
+        Its result can be had where it calls a function, in the format that the record of its launch names, else in that
+        of `connect`; after `connect(…, result_format="json")` no pickle is read. Raises NoSuchJob.
         """
         return run_in_loop(self._attach(job_id))
 
@@ -313,6 +320,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if record is not None:
             request = await asyncio.to_thread(request_of, record)
             launched = Launched(record.folder) if request is None else Launched.of(request, record.folder)
+            if launched.form and self._result_format == JSON:
+                launched = replace(launched, form=JSON)
             array = None if request is None else request.array
         else:
             launched, array = await self._found_there(row), None
@@ -339,8 +348,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if not path.startswith("/"):
             return Launched()
         folder = posixpath.dirname(path)
-        form = await self.patiently(lambda: find_form(self.session.store, folder))
-        return Launched(folder, form) if form else Launched()
+        is_launch = await self.patiently(lambda: find_forms(self.session.store, folder)) != ()
+        # The format is this program's choice: a planted pickle would run as whoever reads it.
+        return Launched(folder, self._result_format) if is_launch else Launched()
 
     # -- submitting
 
@@ -450,7 +460,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         found = []
         for entry in (await asyncio.to_thread(journal.read))[0]:
             folder = next((word for words in entry.commands for word in words if word.endswith(SCRIPT_NAME)), "")
-            folder = posixpath.dirname(folder)
+            # Where the scheduler was handed the script itself, what staged the rest tells.
+            folder = posixpath.dirname(folder) or next(filter(None, map(staged_folder, entry.commands)), "")
             if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
                 continue
             outcomes = entry.outcomes

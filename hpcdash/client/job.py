@@ -14,14 +14,14 @@ from msgspec import Struct
 from hpcdash.client.early_results import AwaitedResults, EarlyResults
 from hpcdash.client.loop import arun_in_loop, run_in_loop
 from hpcdash.client.packaging import note_waiting
-from hpcdash.client.results import CallOutcome, JobFailed, fetch_outcomes, result_names, value_of
+from hpcdash.client.results import CallOutcome, JobFailed, fetch_outcomes, find_forms, result_names, value_of
 from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import with_tasks
 from hpcdash.domain.request import Request
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import CommandTimedOut, HpcdashError, LoginRequired, UnreachableError, UsageError
-from hpcdash.job.results import JSON, load_result, load_results
+from hpcdash.job.results import JSON, PICKLE, load_result, load_results
 from hpcdash.services.session import ClusterSession
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ _ALONG = 500
 # A network file system shows a new file a moment later.
 _LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
 # The function of a job that ended so may have left something.
-_MAY_HAVE_LEFT = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.GONE})
+_MAY_HAVE_RETURNED = frozenset({JobState.COMPLETED, JobState.GONE})
+_MAY_HAVE_LEFT = _MAY_HAVE_RETURNED | {JobState.FAILED}
 # Where nothing was left it is not looked for again for so long.
 _EMPTY_SECONDS = 60.0
 _LOG_BYTES = 1 << 20
@@ -223,7 +224,23 @@ class SubmittedJob:
     async def value(self, index: int | None, seconds: float | None) -> Any:
         outcome = await self._outcome(index, seconds)
         job_id, state = self.job_id(index), self.tracked.state(index)
+        if not outcome.is_whole and state in _MAY_HAVE_RETURNED:
+            await self._refuse_other_form(index)
         return await asyncio.to_thread(value_of, outcome, job_id=job_id, state=state)
+
+    async def _refuse_other_form(self, index: int | None) -> None:
+        """Raises UsageError where a result is there, in the format that was not asked for."""
+        folder, form = self.launched.folder, self.launched.form
+        if not folder.startswith("/") or self.launched.is_logged:
+            return
+        store = self.cluster.session.store
+        forms = await self.cluster.patiently(partial(find_forms, store, folder, index))
+        if others := [one for one in forms if one != form]:
+            raise UsageError(
+                f"job {self.job_id(index)} left its result as {others[0]}, and {form} was asked for",
+                f'Write hpcdash.connect(…, result_format="{others[0]}") to read it'
+                + (": reading a pickle runs the code in it." if others[0] == PICKLE else "."),
+            )
 
     async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
         while True:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError, excerpt
-from hpcdash.job.results import JSON, PICKLE, parse_result
+from hpcdash.job.results import FORMATS, JSON, PICKLE, parse_result
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, files_query
 
@@ -109,12 +109,12 @@ async def fetch_outcomes(
     return found
 
 
-async def find_form(store: ClusterStore, folder: str) -> str:
-    """The format of the results in a launch's folder, '' where none is there."""
-    names = [*result_names(PICKLE, None), *result_names(JSON, None), *result_names(PICKLE, 0), *result_names(JSON, 0)]
+async def find_forms(store: ClusterStore, folder: str, index: int | None = None) -> tuple[str, ...]:
+    """The formats of the results in a launch's folder: of a task, or of its first one where it is an array."""
+    names = {result_names(form, at)[0]: form for form in FORMATS for at in (index, 0 if index is None else index)}
     chunks = await store.ask(_private_query(folder, [FileRange(name, 0, 0) for name in names]))
-    there = [name for name, chunk in zip(names, chunks, strict=True) if chunk.look.is_there]
-    return "" if not there else JSON if ".json" in there[0] else PICKLE
+    there = [form for form, chunk in zip(names.values(), chunks, strict=True) if chunk.look.is_there]
+    return tuple(dict.fromkeys(there))
 
 
 async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) -> list[bytes | None]:

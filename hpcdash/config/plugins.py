@@ -23,10 +23,13 @@ CLUSTER, NODE = "cluster", "node"
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _MOST_WORDS = 200
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox"})
+_PLAIN_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh"})
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua|php)[0-9.]*")
 # An option whose value is a program's text: -c, -lc, -e.
 _TEXT_OPTION = re.compile(r"-[A-Za-z]*[ceE]")
 _TEXT_OPTIONS = ("-c", "-e", "-E")
+# Of any program: its next word, or the rest of the word, is a text that is split or run.
+_ANY_TEXT_OPTION = re.compile(r"-e|-E|-S|--(?:eval|execute|exec|expression|command|split-string|script)(?:=.*)?")
 _TEXT_FIRST = frozenset({"awk", "gawk", "mawk", "sed"})
 # They hand their words to a shell, here or on another machine.
 _JOINERS = frozenset({"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"})
@@ -69,6 +72,8 @@ def _is_program_text(words: tuple[str, ...], at: int) -> bool:
     """Whether an interpreter reads a word as a program: after its -c or -e, or in the same word."""
     if at == 1 and PurePath(words[0]).name in _TEXT_FIRST:
         return True
+    if _ANY_TEXT_OPTION.fullmatch(words[at - 1]) or _ANY_TEXT_OPTION.fullmatch(words[at]):
+        return True
     names = [PurePath(word).name for word in words[:at]]
     start = next((n for n, name in enumerate(names) if name in _SHELLS or _INTERPRETER.fullmatch(name)), None)
     if start is None:
@@ -82,6 +87,11 @@ def _is_program_text(words: tuple[str, ...], at: int) -> bool:
 def joins_words(command: tuple[str, ...]) -> str:
     """The program in a command that hands its words to a shell; '' for none."""
     return next((name for word in command if (name := PurePath(word).name) in _JOINERS), "")
+
+
+def keeps_words(command: tuple[str, ...]) -> bool:
+    """Whether a command is a shell's `-c TEXT`, whose further words are its arguments and are read by nobody else."""
+    return len(command) > 2 and PurePath(command[0]).name in _PLAIN_SHELLS and command[1] == "-c"
 
 
 def fields_in(words: Collection[str]) -> list[str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import platformdirs
+from msgspec.structs import replace
 
 from hpcdash.config.document import decode, parse_document, read_bytes, shown_path
 from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted
 from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
+from hpcdash.private_files import is_private_group
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
 # What a reader of more than the file finds wrong with the settings as a whole.
@@ -65,7 +65,23 @@ def load_settings(
             )
         return Settings()
     require_unwritable_by_others(file)
-    return settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names, check=check)
+    settings = settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names, check=check)
+    return _as_the_sites(settings) if _is_the_sites(file) else settings
+
+
+def _is_the_sites(file: Path) -> bool:
+    try:
+        return file.stat().st_uid == 0 != os.geteuid()
+    except OSError:
+        return False
+
+
+def _as_the_sites(settings: Settings) -> Settings:
+    clusters = {
+        name: replace(cluster, launch=replace(cluster.launch, is_sites=True))
+        for name, cluster in settings.clusters.items()
+    }
+    return replace(settings, launch=replace(settings.launch, is_sites=True), clusters=clusters)
 
 
 def require_unwritable_by_others(file: Path) -> None:
@@ -90,22 +106,13 @@ def require_unwritable_by_others(file: Path) -> None:
             )
         if stat.S_ISLNK(status.st_mode) or (places.get(place) and status.st_mode & stat.S_ISVTX):
             continue
-        if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid)):
+        is_of_others = status.st_gid != 0 and not is_private_group(status.st_gid)
+        if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_of_others):
             raise ConfigError(
                 f"others can write {'it' if place == file else named}, and so decide what hpcdash runs",
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )
-
-
-def _is_own_group(gid: int) -> bool:
-    """Whether a group is root's or one's own, named as oneself, without other members."""
-    try:
-        me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    is_own = me.pw_gid == gid and group.gr_name == me.pw_name
-    return gid == 0 or (is_own and not set(group.gr_mem) - {me.pw_name})
 
 
 def settings_from_text(

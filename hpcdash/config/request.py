@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
 from hpcdash.backends.base import RequestField
-from hpcdash.backends.script.body import NOT_KEPT, SECRET_NAME, SOURCES, accounted_to
+from hpcdash.backends.script.body import NOT_KEPT, SOURCES, accounted_to, is_secret
 from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.backends.script.node_checks import CHECKS, parse_names
@@ -664,7 +664,7 @@ def without_secrets(text: str) -> str:
     environment = document.get("environment")
     if not isinstance(environment, dict):
         return text
-    hidden = {name: NOT_KEPT for name, value in environment.items() if value and SECRET_NAME.search(name)}
+    hidden = {name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))}
     return format_toml(document | {"environment": environment | hidden}) if hidden else text
 
 
@@ -675,8 +675,8 @@ def without_secret_lines(text: str) -> str:
 
 def _without_secret(line: str) -> str:
     name, equals, value = line.partition("=")
-    is_secret = value.strip() and SECRET_NAME.search(name.strip().removeprefix("export ").strip())
-    return f"{name}{equals}{NOT_KEPT}" if is_secret else line
+    is_hidden = is_secret(name.strip().removeprefix("export ").strip(), value.strip())
+    return f"{name}{equals}{NOT_KEPT}" if is_hidden else line
 
 
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:

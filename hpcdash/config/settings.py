@@ -91,12 +91,14 @@ class LaunchSettings(Struct, frozen=True):
     and Site: scalars take the place of the request's unsaid ones and of the site's, lists go before the request's own.
     launch_program: root's program there (`hpcdash sudoers --program`) that keeps the launches of `run_as`.
     files_limit: the most bytes that a request's `files` may come to.
+    is_sites: the file is root's and not one's own: the site wrote it.
     """
 
     site: Site = field(default_factory=Site)
     queues: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     launch_program: Annotated[str, _launch_program] = "/usr/local/libexec/hpcdash-launch"
     files_limit: Annotated[int, values.amount_bytes] = MOST_CODE_BYTES
+    is_sites: bool = False
 
 
 class ClusterSettings(Struct, frozen=True):

@@ -16,10 +16,9 @@ from hpcdash.config.settings import Settings
 from hpcdash.config.toml_text import add_inline, format_toml
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import ConfigError
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 
 _NEW_FILE_MODE = 0o600
-_NEW_FOLDER_MODE = 0o700
 
 
 def cluster_block(name: str, fields: Mapping[str, object]) -> str:
@@ -108,7 +107,7 @@ def _inserted(before: str, block: str, named: str, name: str) -> str:
 
 def _replace(target: Path, content: bytes, named: str) -> None:
     try:
-        target.parent.mkdir(mode=_NEW_FOLDER_MODE, parents=True, exist_ok=True)
+        make_folder(target.parent)
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else _NEW_FILE_MODE
         atomic_write(target, content, mode=mode, prefix=f".{target.name}.")
     except OSError as error:

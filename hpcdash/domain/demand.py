@@ -81,12 +81,12 @@ def _of_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     unknown = [name for name in demand.queues if offers.queue(name) is None]
     for name in unknown:
         yield LintFinding(
-            "error", place, f"there is no queue {name!r}", nearest(name, (one.name for one in offers.queues))
+            "error", place, f"there is no queue {name!r}", nearest(name, (one.name for one in offers.listed))
         )
     wanted = [queue for name in demand.queues or ("",) if (queue := offers.queue(name)) is not None]
     if not wanted:
         if not unknown:
-            names = (queue.name for queue in offers.queues if queue.is_available)
+            names = (queue.name for queue in offers.listed if queue.is_available)
             words = "no queue is asked for, and none is known to be the default"
             yield LintFinding("warning", place, words, nearest("", names))
         return
@@ -109,7 +109,7 @@ def _against(demand: Demand, queue: QueueOffer, offers: Offers) -> list[LintFind
 
 def _with_another(found: list[LintFinding], demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     """The findings, the first with a queue that can take all of it."""
-    able = [queue.name for queue in offers.queues if queue.is_available and not _against(demand, queue, offers)]
+    able = [queue.name for queue in offers.listed if queue.is_available and not _against(demand, queue, offers)]
     for at, one in enumerate(found):
         more = f"Queue {able[0]} can take all of this." if able and not at else ""
         yield replace(one, next_step=" ".join(filter(None, (one.next_step, more))))
@@ -142,7 +142,7 @@ def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | N
 def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     if not (demand.gpus or demand.gpus_per_node or demand.gpu_type) or queue.gpus:
         return None
-    having = [one.name for one in offers.queues if one.gpus > 0]
+    having = [one.name for one in offers.listed if one.gpus > 0]
     # Nothing is known of any node.
     if not queue.nodes and not having:
         return None
@@ -159,7 +159,7 @@ def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding 
     # PBS's nodes may tell a device by its whole name: Tesla V100-SXM2-32GB.
     if not wanted or not types or any(wanted == one or (" " in one and wanted in one) for one in types):
         return None
-    having = [one.name for one in offers.queues if wanted in map(str.casefold, one.gpu_types)]
+    having = [one.name for one in offers.listed if wanted in map(str.casefold, one.gpu_types)]
     words = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
     next_step = f"There are some in {', '.join(having[:5])}." if having else nearest(demand.gpu_type, queue.gpu_types)
     return LintFinding("error", demand.place("gpu_type", "gpus", "gpus_per_node"), words, next_step)

@@ -1,7 +1,8 @@
 """Job ids as people and rows write them; read, split and joined.
 
-Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1. PBS's: 12.server, 12[].server (an array), 12[3].server, 12[3-5].server, where the
-server may be left out. Ray's: raysubmit_xyz as Ray makes them, or any text that a person chose.
+Slurm's: 12, 12_3, 12_[3-5,9%1], 65+1, and 12_3@lab2 on another cluster of the site. PBS's: 12.server, 12[].server (an
+array), 12[3].server, 12[3-5].server, where the server may be left out. Ray's: raysubmit_xyz as Ray makes them, or any
+text that a person chose.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
 _SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?)")
 _SEPARATOR = re.compile(r"[,\s]")
 _MISSING = re.compile(r"(?:^|,)\s*,|,\s*$")
+_HOW = "write 12, 12_3 or 12_[3-5]; with PBS 12[3] or 12[3-5]"
 RAY_START = "raysubmit_"
 _MADE_BY_RAY = re.compile(rf"{RAY_START}[A-Za-z0-9]+")
+# Slurm's alone: a PBS id with a server or brackets is none of them.
+_ON_CLUSTER = re.compile(r"([0-9]+(?:_(?:[0-9]+|\[[^\]]*\])|\+[0-9]+)?)@([A-Za-z0-9][A-Za-z0-9_.-]*)")
 _SLURM_TASKS = re.compile(r"([0-9]+)_(.*)", re.DOTALL)
 _PBS_TASKS = re.compile(r"([0-9]+)\[([^\]]*)\](.*)", re.DOTALL)
 
@@ -39,7 +43,7 @@ class JobId:
     """A job, tasks of an array (`tasks`; None: all there is under the number), or a component of a heterogeneous job.
 
     A throttle is no part of an id: it is dropped. `has_brackets` for PBS's way of writing an array; `server` is what
-    stands after PBS's first dot, '' where it was left out.
+    stands after PBS's first dot, `cluster` what stands after Slurm's @, '' where it was left out.
     """
 
     number: str
@@ -47,8 +51,11 @@ class JobId:
     component: int | None = None
     has_brackets: bool = False
     server: str = ""
+    cluster: str = ""
 
     def __str__(self) -> str:
+        if self.cluster:
+            return with_cluster(str(replace(self, cluster="")), self.cluster)
         if self.component is not None:
             return f"{self.number}+{self.component}"
         ending = f".{self.server}" if self.server else ""
@@ -61,6 +68,9 @@ class JobId:
 
 def parse_job_id(text: str) -> JobId:
     """Reads one id; raises BadJobId with the place."""
+    plain, cluster = plain_id(text)
+    if cluster:
+        return replace(parse_job_id(plain), cluster=cluster)
     number = _NUMBER.match(text)
     if number is None:
         raise BadJobId(text, 0, "it begins with the job's number")
@@ -80,8 +90,27 @@ def parse_job_id(text: str) -> JobId:
     if (has_brackets or (tasks is None and component is None)) and (named := _SERVER.match(text, position)):
         server, position = named[1], named.end()
     if position < len(text):
-        raise BadJobId(text, position, "write 12, 12_3 or 12_[3-5]; with PBS 12[3] or 12[3-5]")
+        raise BadJobId(text, position, _HOW)
     return JobId(str(int(number[0])), tasks, component, has_brackets, server)
+
+
+def plain_id(job_id: str) -> tuple[str, str]:
+    """(the id, the Slurm cluster it names or ''): 12_3 and lab2 of 12_3@lab2."""
+    found = _ON_CLUSTER.fullmatch(job_id)
+    return (found[1], found[2]) if found else (job_id, "")
+
+
+def with_cluster(job_id: str, cluster: str) -> str:
+    """The id on a cluster of Slurm's; as it is for ''."""
+    return f"{job_id}@{cluster}" if cluster else job_id
+
+
+def pbs_job_id(text: str) -> JobId:
+    """As parse_job_id, in PBS's manner; raises BadJobId for an id with a cluster of Slurm's."""
+    job = parse_job_id(text)
+    if job.cluster:
+        raise BadJobId(text, text.index("@"), _HOW)
+    return job
 
 
 def slurm_job_id(text: str) -> JobId:
@@ -186,6 +215,8 @@ def covers(wanted: JobId, other: JobId) -> bool:
     """Whether an id means the other one too, or a part of it: 12 covers 12_3 and 12+1, 12_[3-5] covers 12_[5-9]."""
     if wanted.number != other.number or not _same_server(wanted.server, other.server):
         return False
+    if wanted.cluster and other.cluster and wanted.cluster != other.cluster:
+        return False
     if wanted.component is not None:
         return wanted.component == other.component
     if wanted.tasks is None:
@@ -200,6 +231,9 @@ def _same_server(one: str, other: str) -> bool:
 
 def array_of(job_id: str) -> str:
     """The id of the array that a row's job is of: 12 for 12_3, 12[].server for 12[3].server; any other id as it is."""
+    plain, cluster = plain_id(job_id)
+    if cluster:
+        return with_cluster(array_of(plain), cluster)
     if found := _SLURM_TASKS.fullmatch(job_id):
         return found[1]
     if found := _PBS_TASKS.fullmatch(job_id):
@@ -209,6 +243,7 @@ def array_of(job_id: str) -> str:
 
 def task_of(job_id: str) -> str:
     """What stands for the tasks in a row's id: 3 for 12_3 and 12[3].server, [4-9] for 12_[4-9]; '' for none."""
+    job_id, _ = plain_id(job_id)
     if found := _SLURM_TASKS.fullmatch(job_id):
         return found[2]
     found = _PBS_TASKS.fullmatch(job_id)
@@ -217,12 +252,14 @@ def task_of(job_id: str) -> str:
 
 def holds_many(job_id: str) -> bool:
     """Whether a row's id stands for what is left of an array rather than for one job or task."""
+    job_id, _ = plain_id(job_id)
     found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
     return found is not None and not found[2].isdigit()
 
 
 def is_task(job_id: str) -> bool:
     """Whether an id is that of one task of an array."""
+    job_id, _ = plain_id(job_id)
     found = _SLURM_TASKS.fullmatch(job_id) or _PBS_TASKS.fullmatch(job_id)
     return found is not None and found[2].isdigit()
 

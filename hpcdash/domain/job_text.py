@@ -21,7 +21,6 @@ _SHELL_SIGNAL = 128
 # Slurm's own, where the signal of a job is expected. Source: slurm_errno.h, and what its 22.05 prints.
 _OUTPUT_NOT_WRITABLE = 53
 _OUT_OF_MEMORY = 125
-_MAY_LACK_THE_SHELLS_PART = frozenset({signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM})
 _CODES = {
     2: "wrong usage, or a shell's syntax error",
     126: "a command was found but could not be executed: is it a program, and executable?",
@@ -192,9 +191,6 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
     if number > 0 and signal_name(number):
         return f"exit {exit_code}: a command of it was ended by {_format_signal(number)}"
     words = _CODES.get(exit_code)
-    if words is None and exit_code in _MAY_LACK_THE_SHELLS_PART:
-        # Slurm's accounting keeps seven bits of an exit code.
-        words = f"its own; or {exit_code + _SHELL_SIGNAL}, which accounting cuts: ended by {_format_signal(exit_code)}"
     return f"exit {exit_code}: {words}" if words else f"exit {exit_code}"
 
 

@@ -12,7 +12,8 @@ class QueueOffer(Struct, frozen=True):
     `limit_seconds` is the longest time a job may ask for, None: no limit, or not told. `*_per_node` are those of its
     largest node, None where its nodes are not known; `gpu_types` are sorted. `note` says what it does with jobs
     besides starting them (`disabled: …`, `routes jobs to …`), `server_note` what keeps all jobs from starting, '' for
-    nothing; one that `refuses` does not even take the job.
+    nothing; one that `refuses` does not even take the job. One that is not `is_listed` is hidden, or closed to whoever
+    submits: nobody is pointed to it.
     """
 
     name: str
@@ -33,6 +34,7 @@ class QueueOffer(Struct, frozen=True):
     note: str = ""
     server_note: str = ""
     refuses: bool = False
+    is_listed: bool = True
 
     @property
     def closed_reason(self) -> str:
@@ -92,6 +94,11 @@ class Offers(Struct, frozen=True):
     qos: tuple[QosOffer, ...] = ()
     gpu_types: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def listed(self) -> tuple[QueueOffer, ...]:
+        """The queues that people may be pointed to."""
+        return tuple(queue for queue in self.queues if queue.is_listed)
 
     def queue(self, name: str) -> QueueOffer | None:
         """The queue of that name; for '' the default one. None where there is none."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from hpcdash.domain.columns import as_array
 from hpcdash.domain.query_conditions import (
     All,
     ColumnKind,
@@ -33,7 +34,7 @@ from hpcdash.domain.query_conditions import (
 )
 from hpcdash.domain.schema import public_names
 from hpcdash.domain.states import JobState, NodeState
-from hpcdash.domain.text import without_surrogates
+from hpcdash.domain.text import counted, without_surrogates
 from hpcdash.domain.units import parse_instant
 from hpcdash.errors import QueryError
 
@@ -366,6 +367,33 @@ def parse(expression: str, schema: pa.Schema, zone: tzinfo = UTC) -> Filter:
 def apply(table: pa.Table, wanted: Filter, now_epoch: float) -> pa.Table:
     """The rows that a filter matches, in their order."""
     return table if wanted.matches_all else table.filter(wanted.mask(table, now_epoch))
+
+
+def count_unknown_gpus(table: pa.Table, wanted: Filter, now_epoch: float) -> int:
+    """Rows whose GPUs are not known and that a filter on GPUs could match if they were; 0 for any other filter."""
+    loose = _any_gpus(wanted.condition)
+    if loose == wanted.condition or not table["gpus"].null_count:
+        return 0
+    could_match = pc.and_(loose.mask(table, now_epoch), pc.is_null(as_array(table["gpus"])))
+    return int(pc.sum(could_match).as_py() or 0)
+
+
+def format_unknown_gpus(count: int) -> str:
+    """`GPUs of 3 rows unknown`; '' for none."""
+    return f"GPUs of {counted(count, 'row')} unknown" if count else ""
+
+
+def _any_gpus(condition: FilterCondition) -> FilterCondition:
+    """The condition without its comparisons of GPUs: each holds."""
+    match condition:
+        case NumberCompares(column="gpus") | NumberIs(column="gpus"):
+            return Everything()
+        case Not(part):
+            loose = _any_gpus(part)
+            return loose if isinstance(loose, Everything) else Not(loose)
+        case All(parts) | Either(parts):
+            return type(condition)(tuple(map(_any_gpus, parts)))
+    return condition
 
 
 class _Reader:

@@ -32,8 +32,13 @@ _LONGEST_JUDGED = 1000
 _ORDINARY_LINES_AFTER = 20
 # Said of every job that ends badly, after its own last words.
 _REMARK = re.compile(
-    r"(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\w+)?: (?:error: )?"
-    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First task exited)"
+    # What these say without an error, and as an error of other processes' ends.
+    r"(?:srun|slurmstepd|slurmd)(?:-\S+)?: (?!(?:error|fatal): )"
+    r"|(?:srun|slurmstepd|slurmd|mpirun|prterun|make(?:\[\d+\])?)(?:-\S+)?: (?:error: )?"
+    r"(?:\*\*\*|.*[Ee]xited with|.*tasks? \d|Job step aborted|Terminating|Force Terminated|First task exited"
+    r"|Timed out waiting for job step|\s*(?:mpi/)?[Pp][Mm][Ii][Xx])"
+    r"|(?:mpirun|mpiexec|prterun|prun)(?: noticed| detected| has exited)|(?:\[\S{1,80}:\d+\] )?(?:PMIX|PRTE) ERROR: "
+    r"|Primary job  ?terminated normally|a non-zero exit code\. ?Per user-direction"
     r"|[-=*#~_\s]+$|\+ exit \d+$|exit(?:ing| code| status)? \d+$"
     r"|a command on a host ended with \d+: all are ended|hpcdash: the container is up on "
     # torchrun's, C++ frames, Open MPI's.

@@ -65,6 +65,10 @@ class QueueStanding(StrEnum):
     ROUTING = "routing"
     # A reservation's.
     RESERVED = "reserved"
+    # It takes jobs that name it; the site does not list it.
+    HIDDEN = "hidden"
 
 
 REFUSING = frozenset({QueueStanding.DISABLED, QueueStanding.CLOSED})
+# Not proposed to people; who names one is not contradicted.
+UNLISTED = frozenset({QueueStanding.CLOSED, QueueStanding.HIDDEN})

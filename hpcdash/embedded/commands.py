@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from hpcdash.embedded import FOLDER_VARIABLE
+from hpcdash.embedded.start import open_folder
 from hpcdash.embedded.store import readable
 from hpcdash.errors import HpcdashError
-from hpcdash.private_files import make_private
 
 Run = Callable[[Path, list[str]], int]
 # Which module has a command, as a function of its name; each is loaded alone, to start at once.
@@ -27,6 +26,7 @@ _MODULES = {
     "shell": "shell",
     "supervise": "supervisor",
 }
+_TAKING_JOBS = frozenset({"submit", "again"})
 
 
 def main(words: Sequence[str]) -> int:
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     folder = Path(os.path.abspath(os.path.expanduser(words[0])))
     try:
         # Before anything in it is read: in somebody else's it may be a trap.
-        make_private(folder, FOLDER_VARIABLE)
+        open_folder(folder, takes_jobs=words[1] in _TAKING_JOBS)
         return run(folder, list(words[2:]))
     except HpcdashError as error:
         print(readable(str(error)), file=sys.stderr)

@@ -88,7 +88,7 @@ class Database:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        make_private(folder, FOLDER_VARIABLE)
+        make_private(folder, FOLDER_VARIABLE, may_be_replaced=True)
         self.path = folder / "queue.db"
         old_mask = os.umask(0o077)
         try:

@@ -1,4 +1,4 @@
-"""Starts and wakes the supervisor, and knows whether one runs: a FIFO in the queue's folder, a lock beside it."""
+"""Opens a queue's folder; starts and wakes the supervisor, and knows whether one runs: a FIFO, and a lock beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import os
 import sys
 from pathlib import Path
 
-from hpcdash.embedded import processes
+from hpcdash.embedded import FOLDER_VARIABLE, processes
+from hpcdash.private_files import make_private
+
+
+def open_folder(folder: Path, *, takes_jobs: bool) -> None:
+    """Make a queue's folder, or close the one that is there. Raises NotPrivate.
+
+    Where others could replace it, it takes no job, but those that are in it can be seen and ended.
+    """
+    make_private(folder, FOLDER_VARIABLE, may_be_replaced=not takes_jobs and (folder / "queue.db").exists())
 
 
 def open_wake(folder: Path) -> int:

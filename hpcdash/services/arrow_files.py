@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc as pa_ipc
 
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 
 # Behind the Arrow file: Arrow reads a table with a flipped bit, and then ends the program.
 _DIGEST_BYTES = 16
@@ -51,7 +51,7 @@ def write_table(path: Path, table: pa.Table, metadata: Mapping[bytes, bytes | st
 
 def _make_folder(folder: Path) -> None:
     """Ours alone, however loose the umask is or was; raises OSError where it cannot be."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder.parent)
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink():
         raise OSError(f"{folder} is a link to somewhere else")

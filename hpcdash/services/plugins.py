@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from hpcdash.child_process import ChildProcess
-from hpcdash.config.plugins import CLUSTER, FIELD, NODE, Plugin, joins_words
+from hpcdash.config.plugins import CLUSTER, FIELD, NODE, Plugin, joins_words, keeps_words
 from hpcdash.domain import nodelist
 from hpcdash.domain.scripts import ScriptLine
 from hpcdash.errors import CommandError, UsageError, readable_command
@@ -35,7 +35,7 @@ _LONGEST_VALUE = 100_000
 # What a program left behind may hold its output open for ever.
 _REST_SECONDS = 0.5
 # All that a shell reads as itself, wherever it stands.
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+=/-]*")
+_PLAIN = re.compile(r"[\w.,:@%+=/-]*")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -62,8 +62,9 @@ def build_command(plugin: Plugin, fields: Mapping[str, object], kind: str, name:
     """The command for a row of a `kind`, 'job', 'node' or 'queue': `fields` are its columns, None where unknown.
 
     Raises UsageError for a value that cannot safely be a word of it: unknown or empty, with control characters, with an
-    option's looks where it begins a word (unless `--` stands before it), with a `..` inside a path, or with what a
-    shell would act on where the command hands its words to one.
+    option's looks where it begins a word (unless `--` stands before it), with a `..` inside a path, or with anything
+    that a shell may act on: which programs hand their words to one, here or elsewhere, no list can tell. A shell itself
+    keeps the words behind its `-c TEXT`.
     """
     values = {field: text for field, value in fields.items() if (text := _text(value))}
     if NODE not in values and (nodes := values.get("node_list")):
@@ -72,17 +73,16 @@ def build_command(plugin: Plugin, fields: Mapping[str, object], kind: str, name:
         except (ValueError, IndexError):
             pass
     subject = f"{kind} {name}"
-    joiner = joins_words(plugin.command) if plugin.where == "here" else ""
     argv: list[str] = []
+    is_whole = keeps_words(plugin.command)
     for word in plugin.command:
-        # What a shell reads once more may take away the "--".
-        is_settled = "--" in argv and not joiner
+        is_settled = "--" in argv and not joins_words(plugin.command)
 
         def value_of(match: re.Match[str], word: str = word, is_settled: bool = is_settled) -> str:
             field = match["field"]
             if field is None:
                 return "{" + match["literal"] + "}"
-            _require_safe(field, values.get(field, ""), subject, joiner, variable_of(kind, field))
+            _require_safe(field, values.get(field, ""), subject, variable_of(kind, field), is_whole=is_whole)
             if match.start() == 0 and values[field].startswith("-") and not is_settled:
                 raise UsageError(
                     f"not run: the {field} of {subject} begins with '-' and would be read as an option",
@@ -103,7 +103,7 @@ def build_command(plugin: Plugin, fields: Mapping[str, object], kind: str, name:
     return PluginCommand(plugin, tuple(argv), variables, subject)
 
 
-def _require_safe(field: str, value: str, subject: str, joiner: str, variable: str) -> None:
+def _require_safe(field: str, value: str, subject: str, variable: str, *, is_whole: bool) -> None:
     if not value:
         raise UsageError(f"not run: {subject} has no {field}", f"Its command needs {{{field}}}.")
     if _CONTROL.search(value) or not _is_passable(value):
@@ -111,10 +111,10 @@ def _require_safe(field: str, value: str, subject: str, joiner: str, variable: s
             f"not run: the {field} of {subject} holds control characters",
             f"Read ${variable} in the command instead.",
         )
-    if joiner and not _PLAIN.fullmatch(value):
+    if not is_whole and not _PLAIN.fullmatch(value):
         raise UsageError(
-            f"not run: the {field} of {subject} contains shell syntax, and {joiner} would pass it to a shell",
-            f"Read ${variable} in your own program instead.",
+            f"not run: the {field} of {subject} contains blanks or shell syntax, which a shell could run",
+            f"Leave the field out of the command, and read ${variable} in your program.",
         )
 
 
@@ -140,14 +140,14 @@ def _is_passable(text: str) -> bool:
 def environment_here(command: PluginCommand, withheld: frozenset[str] = frozenset()) -> dict[str, str]:
     """One's own environment without secrets, but for those that the plugin names, and the row's fields.
 
-    Secrets are what a name says (…_TOKEN, …_PASSWORD, …_API_KEY) and `withheld`.
+    Secrets are what a name or a value tells (…_TOKEN, …_PASSWORD, a URL with a password) and `withheld`.
     """
-    from hpcdash.backends.script.body import SECRET_NAME
+    from hpcdash.backends.script.body import is_secret
 
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name in command.plugin.secrets or not (SECRET_NAME.search(name) or name in withheld)
+        if name in command.plugin.secrets or not (is_secret(name, value) or name in withheld)
     }
     return {**kept, **command.variables}
 

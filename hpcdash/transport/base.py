@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 256 * 1024 * 1024
+# What a script prints before it has called the scheduler is less: the clock, the user, their groups.
+HEAD_BYTES = 1024
 # Takes a piece of what a command writes on stderr while it runs.
 Said = Callable[[bytes], None]
 
@@ -21,7 +23,9 @@ class CommandResult(Struct, frozen=True):
     """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and how long it took.
 
     `truncated` is true when it wrote more than the cap and was ended for that; `of_copy` where it read a copy that is
-    kept here, and the cluster was not asked.
+    kept here, and the cluster was not asked. `answer_seconds` is how long it ran before the first byte of output beyond
+    HEAD_BYTES, or its end: what it took of the scheduler's time, whatever the line makes of the rest; None where nobody
+    measured it.
     """
 
     argv: tuple[str, ...]
@@ -31,6 +35,7 @@ class CommandResult(Struct, frozen=True):
     seconds: float
     truncated: bool = False
     of_copy: bool = False
+    answer_seconds: float | None = None
 
 
 class PromptField(Struct, frozen=True):

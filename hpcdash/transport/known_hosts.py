@@ -13,6 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hpcdash.private_files import make_folder
+
 DEFAULT_PORT = 22
 _MARKERS = ("@cert-authority", "@revoked")
 
@@ -73,7 +75,7 @@ def known_keys(paths: Iterable[Path], host: str, port: int = DEFAULT_PORT) -> Kn
 
 def remember(path: Path, host: str, port: int, key_type: str, blob: bytes) -> None:
     """Append a host's key; creates the file with mode 0600 and its folder with 0700. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     entry = f"{name_in_file(host, port)} {key_type} {base64.b64encode(blob).decode()}\n".encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "rb+", buffering=0) as file:

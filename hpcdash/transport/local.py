@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 
 from hpcdash.child_process import ChildProcess
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
-from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Health, Said, Stream
+from hpcdash.transport.base import (
+    DEFAULT_CAP_BYTES,
+    DEFAULT_LIMIT_SECONDS,
+    HEAD_BYTES,
+    CommandResult,
+    Health,
+    Said,
+    Stream,
+)
+from hpcdash.transport.shell import MarkedOutput
 
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
@@ -37,45 +46,68 @@ def shell_status(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def timed_out(argv: tuple[str, ...], limit_seconds: float, where: str, stderr: bytes) -> CommandTimedOut:
-    """The error for a command that was ended at its time limit."""
-    return CommandTimedOut(
+def timed_out(
+    argv: tuple[str, ...], limit_seconds: float, where: str, stderr: bytes, answer_seconds: float | None = None
+) -> CommandTimedOut:
+    """The error for a command that was ended at its time limit; `answer_seconds` as in CommandTimedOut."""
+    error = CommandTimedOut(
         f"{program_name(argv)} had not finished after {limit_seconds:g} s and was ended on {where}.",
         "The machine or its scheduler may be busy; try again later.",
         argv=argv,
         words=excerpt(stderr),
     )
+    error.answer_seconds = answer_seconds
+    return error
 
 
 class _Gatherer:
-    """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together."""
+    """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together.
 
-    def __init__(self, cap_bytes: int, said: Said | None = None, awaited: bytes = b"") -> None:
+    With `marked`, only what is the command's own on stdout and stderr; it ends where the rest is too much.
+    """
+
+    def __init__(
+        self, cap_bytes: int, said: Said | None = None, marked: tuple[MarkedOutput, MarkedOutput] | None = None
+    ) -> None:
         self._said = said
+        self._marked = marked
         # BytesIO returns its whole content without copying it.
         self.written = {1: BytesIO(), 2: BytesIO()}
         self.truncated = False
         self._last_bytes_at = time.monotonic()
         self._finished = asyncio.Event()
-        # Set once stdout holds what is awaited.
+        # Set once the command's own output has begun.
         self._begun = asyncio.Event()
-        self._awaited = awaited
+        self._begun_at: float | None = None if marked else self._last_bytes_at
+        self.answer_seconds: float | None = None
         self._left_bytes = cap_bytes
         self._open = {1, 2}
 
     def add(self, fd: int, data: bytes) -> None:
         self._last_bytes_at = time.monotonic()
+        if self._marked is not None:
+            marked = self._marked[fd - 1]
+            data = marked.feed(data)
+            if self._begun_at is None and self._marked[0].seen:
+                self._begun_at = self._last_bytes_at
+                self._begun.set()
+            if marked.is_too_noisy:
+                self._cut()
         if len(data) > self._left_bytes:
             data = data[: self._left_bytes]
-            self.truncated = True
-            self._begun.set()
-            self._finished.set()
+            self._cut()
         self._left_bytes -= len(data)
         self.written[fd].write(data)
-        if fd == 2 and self._said is not None:
+        if fd == 2 and data and self._said is not None:
             self._said(data)
-        if fd == 1 and not self._begun.is_set() and self._awaited in self.written[1].getvalue():
-            self._begun.set()
+        is_past_head = fd == 1 and self.written[1].tell() > HEAD_BYTES
+        if is_past_head and self._begun_at is not None and self.answer_seconds is None:
+            self.answer_seconds = self._last_bytes_at - self._begun_at
+
+    def _cut(self) -> None:
+        self.truncated = True
+        self._begun.set()
+        self._finished.set()
 
     def end(self, fd: int) -> None:
         self._open.discard(fd)
@@ -83,8 +115,8 @@ class _Gatherer:
             self._finished.set()
 
     async def begin(self, child: ChildProcess) -> None:
-        """Return once stdout holds what is awaited, or the command has ended."""
-        if not self._awaited:
+        """Return once the command's own output has begun, or the command has ended."""
+        if self._marked is None:
             return
         either = {asyncio.ensure_future(self._begun.wait()), asyncio.ensure_future(child.wait())}
         try:
@@ -129,7 +161,7 @@ async def run_process(
     *,
     shown_argv: tuple[str, ...] | None = None,
     stdin: bytes | None = None,
-    begins: bytes = b"",
+    marked: tuple[MarkedOutput, MarkedOutput] | None = None,
     begin_seconds: float | None = None,
     keep_stdin_open: bool = False,
     limit_seconds: float = DEFAULT_LIMIT_SECONDS,
@@ -140,9 +172,9 @@ async def run_process(
 ) -> CommandResult:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation and its own end.
 
-    `shown_argv` stands for `argv` in the answer and in errors. `stdin` is sent once stdout holds `begins`, which may
-    take `begin_seconds`; `said` gets stderr as it comes. At a limit raises CommandTimedOut, or what `expired` makes of
-    stdout and stderr. A missing program is status 127.
+    `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own output out of stdout and
+    stderr; `stdin` is sent once it has begun, which may take `begin_seconds`. `said` gets stderr as it comes. At a
+    limit raises CommandTimedOut, or what `expired` makes of stdout and stderr. A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
@@ -156,7 +188,7 @@ async def run_process(
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    gatherer = _Gatherer(cap_bytes, said, begins)
+    gatherer = _Gatherer(cap_bytes, said, marked)
     with closing(child):
         try:
             async with asyncio.timeout(limit_seconds):
@@ -172,21 +204,24 @@ async def run_process(
         except TimeoutError:
             await child.terminate()
             stdout, stderr = (gatherer.written[fd].getvalue() for fd in (1, 2))
-            if expired is not None:
-                raise expired(stdout, stderr) from None
-            raise timed_out(shown, limit_seconds, "this machine", stderr) from None
+            failure = expired(stdout, stderr) if expired else timed_out(shown, limit_seconds, "this machine", stderr)
+            if isinstance(failure, CommandTimedOut):
+                failure.answer_seconds = gatherer.answer_seconds
+            raise failure from None
         finally:
             # Whoever gives up on a command may close the loop next: its end has to be told before.
             await child.kill()
     returncode = child.returncode
+    seconds = time.monotonic() - started
     return CommandResult(
         argv=shown,
         status=STATUS_TERMINATED if returncode is None or gatherer.truncated else shell_status(returncode),
         # Taken out: the pipes refer to the gatherer until the garbage is collected.
         stdout=gatherer.written.pop(1).getvalue(),
         stderr=gatherer.written.pop(2).getvalue(),
-        seconds=time.monotonic() - started,
+        seconds=seconds,
         truncated=gatherer.truncated,
+        answer_seconds=seconds if gatherer.answer_seconds is None else gatherer.answer_seconds,
     )
 
 

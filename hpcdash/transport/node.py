@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said, Stream, Transport
 from hpcdash.transport.shell import (
+    NOISE_BYTES,
     REMOTE_GRACE_SECONDS,
     STDIN_COMPLETE,
     RemoteCommand,
     interactive_command,
     remote_command,
-    said_after,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class ThroughNode:
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                said=said_after(command, said),
+                said=_own_stderr(command, said),
             )
         except CommandTimedOut as error:
             message = f"{program_name(argv)} had not finished after {limit_seconds:g} s on {self.name} and was ended."
@@ -154,7 +154,7 @@ class ThroughNode:
         """
         command = remote_command(argv, limit_seconds=_STREAM_LIMIT_SECONDS)
         async with self._transport.stream(self._through(command, _STREAM_LIMIT_SECONDS)) as stream:
-            yield _CutStream(stream, command)
+            yield _CutStream(stream, command, self._host)
 
     async def adopt_login_environment(self) -> bool:
         """False: what is run there is POSIX's own."""
@@ -186,17 +186,33 @@ class ThroughNode:
 class _CutStream:
     """stdout without what rc files printed around the command's own."""
 
-    def __init__(self, stream: Stream, command: RemoteCommand) -> None:
+    def __init__(self, stream: Stream, command: RemoteCommand, host: str) -> None:
         self._stream = stream
         self._command = command
+        self._host = host
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         stdout = self._command.stdout()
         async for chunk in self._stream:
             if output := stdout.feed(chunk):
                 yield output
+            if stdout.is_too_noisy:
+                raise NodeUnreached(self._host, f"its login shell printed more than {NOISE_BYTES >> 10} KiB of its own")
         if stdout.rest:
             yield stdout.rest
+
+
+def _own_stderr(command: RemoteCommand, said: Said | None) -> Said | None:
+    """Return `said` for what the command itself writes on stderr, without what rc files print before it."""
+    if said is None:
+        return None
+    marked = command.stderr()
+
+    def receive(chunk: bytes) -> None:
+        if output := marked.feed(chunk):
+            said(output)
+
+    return receive
 
 
 def _own_message(stderr: bytes) -> str:

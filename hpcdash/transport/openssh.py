@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,12 @@ from hpcdash.transport.shell import (
     RemoteCommand,
     interactive_command,
     never_began,
+    noise_failure,
     remote_command,
-    said_after,
     shell_failure,
     ssh_argv,
 )
-from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
+from hpcdash.transport.shell_environment import fetch_login_environment
 from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
 
 if TYPE_CHECKING:
@@ -85,11 +86,19 @@ class OpenSshTransport:
         said: Said | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
-        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment, said)
+        return await self._run(
+            argv,
+            stdin=stdin,
+            limit_seconds=limit_seconds,
+            cap_bytes=cap_bytes,
+            environment=self.environment,
+            said=said,
+        )
 
     async def _run(
         self,
         argv: tuple[str, ...],
+        *,
         stdin: bytes | None,
         limit_seconds: float,
         cap_bytes: int,
@@ -105,14 +114,13 @@ class OpenSshTransport:
         )
         program = program_name(argv)
 
-        def expired(out: bytes, err: bytes) -> HpcdashError:
-            stdout, stderr = command.stdout(), command.stderr()
-            stdout.feed(out)
-            said = stderr.feed(err)
-            if not stdout.seen:
+        out, err = command.stdout(), command.stderr()
+
+        def expired(_stdout: bytes, stderr: bytes) -> HpcdashError:
+            if not out.seen:
                 waited = min(limit_seconds, BEGIN_SECONDS)
-                return never_began(self.name, program, waited, stderr, is_sent=stdin is None)
-            return timed_out(argv, limit_seconds, self.name, said)
+                return never_began(self.name, program, waited, err, is_sent=stdin is None)
+            return timed_out(argv, limit_seconds, self.name, stderr)
 
         async with self._channels:
             answer = await run_process(
@@ -120,18 +128,19 @@ class OpenSshTransport:
                 shown_argv=argv,
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 # Were the shell replaced by an rc file (exec zsh), its successor would run what is sent.
-                begins=command.marker + b"\n",
+                marked=(out, err),
                 begin_seconds=BEGIN_SECONDS,
                 keep_stdin_open=True,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                said=said_after(command, said),
+                said=said,
                 expired=expired,
             )
-        out, err = command.stdout(), command.stderr()
-        stdout, stderr = out.feed(answer.stdout) + out.rest, err.feed(answer.stderr) + err.rest
-        if answer.status == _SSH_FAILED and out.end is None and (not out.seen or _line_broke(answer.stderr)):
-            raise self._failed(answer.status, out.noise + answer.stderr)
+        stdout, stderr = answer.stdout + out.rest, answer.stderr + err.rest
+        if noise := noise_failure(self.name, program, out, err, is_sent=stdin is None):
+            raise noise
+        if answer.status == _SSH_FAILED and out.end is None and (not out.seen or _line_broke(err.noise + stderr)):
+            raise self._failed(answer.status, out.noise + err.noise + stderr)
         self.health.last_seconds = answer.seconds
         self._connected()
         if not answer.truncated and (
@@ -145,13 +154,11 @@ class OpenSshTransport:
         """Run a command whose output is read as it comes; leaving the context ends it over there."""
         command = remote_command(argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path)
         async with self._channels, stream_process(self._ssh(command), keep_stdin_open=True) as stream:
-            yield _CutStream(stream, command)
+            yield _CutStream(stream, command, self.name, program_name(argv))
 
     async def adopt_login_environment(self) -> bool:
         """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that changed any."""
-        argv, marker = login_environment_argv()
-        answer = await self._run(argv, None, LOGIN_ENVIRONMENT_SECONDS, DEFAULT_CAP_BYTES, {})
-        found = login_environment(answer.stdout, marker)
+        found = await fetch_login_environment(partial(self._run, stdin=None, environment={}))
         changed = {name: value for name, value in found.items() if self.environment.get(name) != value}
         self.environment.update(changed)
         return bool(changed)
@@ -209,9 +216,11 @@ class OpenSshTransport:
 class _CutStream:
     """A process's stdout without what rc files printed around the command's own."""
 
-    def __init__(self, stream: ProcessStream | EmptyStream, command: RemoteCommand) -> None:
+    def __init__(self, stream: ProcessStream | EmptyStream, command: RemoteCommand, where: str, program: str) -> None:
         self._stream = stream
         self._command = command
+        self._where = where
+        self._program = program
 
     @property
     def status(self) -> int | None:
@@ -226,6 +235,8 @@ class _CutStream:
         async for chunk in self._stream:
             if output := stdout.feed(chunk):
                 yield output
+            if noise := noise_failure(self._where, self._program, stdout, self._command.stderr(), is_sent=True):
+                raise noise
         if stdout.rest:
             yield stdout.rest
 

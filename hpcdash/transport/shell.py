@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from hpcdash.errors import AuthenticationFailed, ConnectionFailed, NotSent, UnreachableError, UsageError, excerpt
-from hpcdash.transport.base import Said
 
 # sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one (MAX_ARG_STRLEN).
 LONGEST_COMMAND_BYTES = 120_000
@@ -20,6 +19,8 @@ REMOTE_GRACE_SECONDS = 5
 STDIN_COMPLETE = b"go\n"
 # A login shell whose rc files take longer to come to a command will not come to it.
 BEGIN_SECONDS = 30.0
+# What rc files may print around a command.
+NOISE_BYTES = 64 << 10
 # A status from here on is a signal's.
 _SIGNALLED = 128
 
@@ -160,27 +161,34 @@ class MarkedOutput:
 
     def __init__(self, begin: bytes, marker: bytes) -> None:
         self._begin = begin
-        self._before = b""
+        self._before = bytearray()
+        self._bytes_after = 0
         self._end = b"\x1e" + marker + b" "
         self._held = b""
         self.seen = False
         self.end: bytes | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        """The part of this chunk, and of what was held back before, that is the command's own output."""
+        """Return the part of this chunk, and of what was held back before, that is the command's own output."""
+        if self.is_too_noisy:
+            return b""
         if not self.seen:
+            searched = max(0, len(self._before) - len(self._begin))
             self._before += chunk
-            noise, found, chunk = self._before.partition(self._begin)
-            if not found:
+            start = self._before.find(self._begin, searched)
+            if start < 0:
                 return b""
-            self.seen, self._before = True, noise
+            self.seen, chunk = True, bytes(self._before[start + len(self._begin) :])
+            del self._before[start:]
         if self.end is not None:
+            self._bytes_after += len(chunk)
             return b""
         output = self._held + chunk
         own, found, rest = output.partition(self._end)
         if found:
             word, newline, _ = rest.partition(b"\n")
-            self.end, self._held = (word, b"") if newline else (None, found + rest)
+            is_whole = newline or len(rest) > len(self._end)
+            self.end, self._held = (word, b"") if is_whole else (None, found + rest)
             return own
         # A line that ends the output may have begun.
         start = output.rfind(b"\x1e", max(0, len(output) - len(self._end)))
@@ -197,21 +205,13 @@ class MarkedOutput:
 
     @property
     def noise(self) -> bytes:
-        """What rc files printed before the command's output."""
-        return self._before
+        """Return what rc files printed before the command's output."""
+        return bytes(self._before)
 
-
-def said_after(command: RemoteCommand, said: Said | None) -> Said | None:
-    """Gives `said` what a command itself writes on stderr, without what rc files print before it."""
-    if said is None:
-        return None
-    cut = command.stderr()
-
-    def heard(chunk: bytes) -> None:
-        if output := cut.feed(chunk):
-            said(output)
-
-    return heard
+    @property
+    def is_too_noisy(self) -> bool:
+        """Whether rc files printed more than NOISE_BYTES before the command's output, or after it."""
+        return max(len(self._before), self._bytes_after) > NOISE_BYTES
 
 
 # -- what rc files and an expired password do to a command
@@ -235,6 +235,21 @@ def never_began(
     )
 
 
+def noise_failure(
+    where: str, program: str, stdout: MarkedOutput, stderr: MarkedOutput, *, is_sent: bool
+) -> ConnectionFailed | None:
+    """Return the error where rc files print without end around a command; None where they do not."""
+    if not (stdout.is_too_noisy or stderr.is_too_noisy):
+        return None
+    has_begun = stdout.seen or stderr.seen
+    return (ConnectionFailed if is_sent or has_begun else NotSent)(
+        f"The login shell on {where} printed more than {NOISE_BYTES >> 10} KiB of its own "
+        f"{'after' if has_begun else 'before'} it ran {program}, so it was ended."
+        f"{_quoted((stdout if stdout.is_too_noisy else stderr).noise)}",
+        f"The likely cause is {_RC_FILE}. {_INTERACTIVE_ONLY}",
+    )
+
+
 def shell_failure(
     where: str,
     program: str,
@@ -249,6 +264,8 @@ def shell_failure(
 
     `said` is the command's own stderr; `is_sent`: it reads no stdin, without which it does nothing.
     """
+    if failure := noise_failure(where, program, stdout, stderr, is_sent=is_sent):
+        return failure
     if not stdout.seen:
         words = stdout.noise + stderr.noise + said
         if _EXPIRED.search(words):

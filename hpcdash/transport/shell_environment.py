@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from hpcdash.errors import UnreadableOutput
+from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import fresh_marker
 
 LOGIN_ENVIRONMENT_SECONDS = 20.0
+_MOST_BYTES = 1 << 20
 NAMES = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF")
 
 # csh and tcsh take -l only when it stands alone, so they get their command on stdin.
@@ -12,18 +18,33 @@ _ASK = 'eval "$1"; case $SHELL in *csh) printf "%s\\n" "$2" | "$SHELL" -l;; *) "
 _PRINT = """/bin/sh -c 'for n in {names}; do eval "v=\\$$n"; echo "{marker} {who} $n=$v"; done'"""
 
 
-def login_environment_argv() -> tuple[tuple[str, ...], bytes]:
-    """The command that asks the shell named by $SHELL, and the marker its answer is found by.
+async def fetch_login_environment(run: Callable[..., Awaitable[CommandResult]]) -> dict[str, str]:
+    """Return the variables that a login shell sets otherwise, by name.
 
-    It has to run in the environment a command has without us.
+    `run` is as Transport.run, in the environment that a command has without us. Raises UnreadableOutput where the shell
+    prints more than 1 MiB.
     """
+    argv, marker = login_environment_argv()
+    answer = await run(argv, limit_seconds=LOGIN_ENVIRONMENT_SECONDS, cap_bytes=_MOST_BYTES)
+    if answer.truncated:
+        raise UnreadableOutput(
+            "the login shell printed more than 1 MiB when its environment was read",
+            "A line of an rc file there (~/.profile, ~/.bash_profile, ~/.login) prints without end.",
+            argv=("$SHELL", "-l"),
+            status=answer.status,
+        )
+    return await asyncio.to_thread(login_environment, answer.stdout, marker)
+
+
+def login_environment_argv() -> tuple[tuple[str, ...], bytes]:
+    """Build the command that runs the shell named by $SHELL, and the marker of its lines."""
     marker = fresh_marker()
     here, login = (_PRINT.format(names=" ".join(NAMES), marker=marker, who=who) for who in ("here", "login"))
     return ("/bin/sh", "-c", _ASK, "sh", here, login), marker.encode()
 
 
 def login_environment(stdout: bytes, marker: bytes) -> dict[str, str]:
-    """The variables a login shell sets otherwise, out of an answer in which rc files may have printed as well."""
+    """Parse the variables that a login shell sets otherwise; rc files may have printed as well."""
     found: dict[str, dict[str, str]] = {"here": {}, "login": {}}
     for line in stdout.split(b"\n"):
         _noise, mark, answer = line.partition(marker + b" ")

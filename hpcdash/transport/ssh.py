@@ -6,11 +6,14 @@ import asyncio
 import importlib
 import random
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcdash.domain.units import format_age
 from hpcdash.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -37,10 +40,11 @@ from hpcdash.transport.shell import (
     BEGIN_SECONDS,
     interactive_command,
     never_began,
+    noise_failure,
     remote_command,
     shell_failure,
 )
-from hpcdash.transport.shell_environment import LOGIN_ENVIRONMENT_SECONDS, login_environment, login_environment_argv
+from hpcdash.transport.shell_environment import fetch_login_environment
 
 if TYPE_CHECKING:
     import asyncssh
@@ -57,8 +61,11 @@ STREAMS = 5
 _CHANNEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 # For a person who waits for it: commands of ours that hold all sessions there end meanwhile.
 _MORE_PAUSES = (1.6, 3.2, 3.2)
-FIRST_RETRY_SECONDS = 1.0
-LONGEST_RETRY_SECONDS = 60.0
+FIRST_RETRY_SECONDS = 5.0
+LONGEST_RETRY_SECONDS = 120.0
+# A line that is lost again and again is not opened more often by itself.
+MOST_LOGINS = 6
+LOGINS_SECONDS = 300.0
 # A stream whose line died unseen ends on the login node after a day at most.
 STREAM_LIMIT_SECONDS = 86_400.0
 # What only a person can mend is not tried again until a person asks for it.
@@ -118,6 +125,8 @@ class SshTransport:
         self._opening: asyncio.Task[SshLine] | None = None
         self._waiting = 0
         self._failures = 0
+        # When logins were begun (monotonic), the newest last.
+        self._logins: deque[float] = deque(maxlen=MOST_LOGINS)
         self._last_error: HpcdashError | None = None
         self._channels = asyncio.Semaphore(CHANNELS)
         self._streams = asyncio.Semaphore(STREAMS)
@@ -126,7 +135,8 @@ class SshTransport:
         """Open the line if it is not open.
 
         Until `health.retry_at`, and after an error that only a person can mend, the last error is raised again without
-        a try; `force` tries at once. Raises UnreachableError, or ConfigError for an unreadable ssh configuration.
+        a try; `force` tries at once. A line that was lost is opened again at once, unless a person was ever needed.
+        Raises UnreachableError, or ConfigError for an unreadable ssh configuration.
         """
         await self._open_line(force)
 
@@ -140,11 +150,19 @@ class SshTransport:
         said: Said | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
-        return await self._run(argv, stdin, limit_seconds, cap_bytes, self.environment, said)
+        return await self._run(
+            argv,
+            stdin=stdin,
+            limit_seconds=limit_seconds,
+            cap_bytes=cap_bytes,
+            environment=self.environment,
+            said=said,
+        )
 
     async def _run(
         self,
         argv: tuple[str, ...],
+        *,
         stdin: bytes | None,
         limit_seconds: float,
         cap_bytes: int,
@@ -179,11 +197,13 @@ class SshTransport:
                             raise self._line_lost(lost, f"running {program}", is_sent=False) from error
                     await session.wait()
             except TimeoutError:
+                if noise := self._noise_failure(session, program, is_sent=is_sent):
+                    raise noise from None
                 if not session.marked_stdout.seen:
                     stderr = session.marked_stderr
                     waited = min(limit_seconds, BEGIN_SECONDS)
                     raise never_began(self.name, program, waited, stderr, is_sent=is_sent) from None
-                raise timed_out(argv, limit_seconds, self.name, session.stderr) from None
+                raise timed_out(argv, limit_seconds, self.name, session.stderr, session.answer_seconds) from None
             finally:
                 session.abort()
             seconds = time.monotonic() - started
@@ -191,8 +211,16 @@ class SshTransport:
         status = self._status(session, program, is_sent=is_sent)
         # Ours came first as a rule; a stalled client may find that the limit over there has struck.
         if status in (124, 137) and seconds > limit_seconds:
-            raise timed_out(argv, limit_seconds, self.name, session.stderr)
-        return CommandResult(argv, status, session.stdout, session.stderr, seconds, session.truncated)
+            raise timed_out(argv, limit_seconds, self.name, session.stderr, session.answer_seconds)
+        return CommandResult(
+            argv,
+            status,
+            session.stdout,
+            session.stderr,
+            seconds,
+            session.truncated,
+            answer_seconds=session.answer_seconds,
+        )
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
@@ -218,9 +246,7 @@ class SshTransport:
 
         For when a command is missing (status 127): many sites set the scheduler's PATH where only login shells read it.
         """
-        argv, marker = login_environment_argv()
-        answer = await self._run(argv, None, LOGIN_ENVIRONMENT_SECONDS, DEFAULT_CAP_BYTES, {})
-        found = login_environment(answer.stdout, marker)
+        found = await fetch_login_environment(partial(self._run, stdin=None, environment={}))
         changed = {name: value for name, value in found.items() if self.environment.get(name) != value}
         self.environment.update(changed)
         return bool(changed)
@@ -293,11 +319,24 @@ class SshTransport:
 
     def _refuse_early_retry(self) -> None:
         error = self._last_error
-        if error is None:
-            return
         wait_is_on = self.health.retry_at is not None and time.time() < self.health.retry_at
-        if isinstance(error, _NEEDS_A_PERSON) or wait_is_on:
+        if error is not None and (isinstance(error, _NEEDS_A_PERSON) or wait_is_on):
             raise error.with_traceback(None)
+        if wait := self._login_wait_seconds():
+            self.health.retry_at = time.time() + wait
+            self._last_error = NotSent(
+                f"The line to {self.name} was lost too often: {MOST_LOGINS} logins within "
+                f"{format_age(LOGINS_SECONDS)}.",
+                f"It is opened again in {format_age(wait)}; ctrl+r tries now.",
+            )
+            self.health.state, self.health.detail = "failed", self._last_error.message
+            raise self._last_error
+
+    def _login_wait_seconds(self) -> float:
+        """How long until the line may be opened again by itself; 0: now."""
+        if len(self._logins) < MOST_LOGINS:
+            return 0.0
+        return max(0.0, self._logins[0] + LOGINS_SECONDS - time.monotonic())
 
     async def _open(self) -> SshLine:
         # 0.1 to 0.2 s of importing, in which the screen would not answer a key.
@@ -307,6 +346,7 @@ class SshTransport:
 
         health = self.health
         health.state, health.detail, health.retry_at = "connecting", "", None
+        self._logins.append(time.monotonic())
         try:
             if self._login is None or self._failures or isinstance(self._last_error, _NEEDS_A_PERSON):
                 hops = await asyncio.to_thread(hops_to, self.name, self._config_path, self._known_hosts)
@@ -344,7 +384,7 @@ class SshTransport:
         return self._login is not None and self._login.attended
 
     def _lost(self, reason: str) -> None:
-        """The connection ended without our closing it."""
+        """Note that the connection ended without our closing it, and open it again where no person is needed."""
         line, self._line = self._line, None
         if line is None:
             return
@@ -357,6 +397,10 @@ class SshTransport:
                 "would ask you to log in.",
                 _LOG_IN_AGAIN,
             )
+        elif self._opening is None and not self._login_wait_seconds():
+            self._opening = asyncio.create_task(self._open())
+            # Whoever needs the line next is given its error.
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _start(
         self,
@@ -411,6 +455,8 @@ class SshTransport:
         self, session: RunSession | StreamSession, program: str, doing: str = "running", *, is_sent: bool = True
     ) -> int:
         """How a command ended; raises where it did not run to its end, or not as it should have."""
+        if noise := self._noise_failure(session, program, is_sent=is_sent):
+            raise noise
         if session.status is None:
             raise self._line_lost(session.lost, f"{doing} {program}")
         if not session.truncated and (
@@ -427,6 +473,11 @@ class SshTransport:
             raise failure
         return session.status
 
+    def _noise_failure(
+        self, session: RunSession | StreamSession, program: str, *, is_sent: bool
+    ) -> ConnectionFailed | None:
+        return noise_failure(self.name, program, session.marked_stdout, session.marked_stderr, is_sent=is_sent)
+
     def _line_lost(self, error: Exception | None, doing: str, *, is_sent: bool = True) -> ConnectionFailed:
         reason = f": {error}" if error is not None and str(error) else ""
         again = _LOG_IN_AGAIN if self._is_attended else _OPENED_AGAIN
@@ -436,7 +487,7 @@ class SshTransport:
 
 
 def retry_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row: 1 s doubled up to 60 s, less up to half at random."""
+    """How long to wait after so many failures in a row: 5 s doubled up to 2 min, less up to half at random."""
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)
 

@@ -297,6 +297,7 @@ class Hop(Struct, frozen=True):
     has_host_key_algorithms: bool
     login_seconds: float | None
     keepalive_seconds: float | None
+    compresses: bool
     config_paths: tuple[Path, ...]
     options: Mapping[str, object]
     warnings: tuple[str, ...]
@@ -400,6 +401,8 @@ def _resolve(
             has_host_key_algorithms=config.get("HostKeyAlgorithms") is not None,
             login_seconds=cast("float | None", config.get("ConnectTimeout")) or None,
             keepalive_seconds=cast("float | None", config.get("ServerAliveInterval")) or None,
+            # Lists are text that shrinks to a seventh; ssh's own default is no.
+            compresses=config.get("Compression") is not False,
             config_paths=used_paths if config.get("CanonicalizeHostname") and not config.is_beyond_asyncssh else (),
             options=config.get_options(False),
             warnings=tuple(config.warnings),

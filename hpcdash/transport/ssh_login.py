@@ -26,6 +26,7 @@ from hpcdash.transport.ssh_line import SshLine
 LOGIN_SECONDS = 20.0
 KEEPALIVE_SECONDS = 15.0
 KEEPALIVE_MISSES = 3
+_COMPRESSIONS = ("zlib@openssh.com", "zlib", "none")
 # In ssh's order: ssh_config(5), PreferredAuthentications.
 _AUTHENTICATIONS = (GSSAPI, "hostbased", "publickey", "keyboard-interactive", "password")
 
@@ -51,10 +52,9 @@ class Login:
     async def open(self, lost: Callable[[str], None]) -> SshLine:
         """Connect hop by hop; `lost` is called when the last hop's connection ends. Raises UnreachableError.
 
-        `attended` then says whether a person took part, or may have, at any hop: another login would ask them again.
-        After a failure it says so of any login before, too.
+        `attended` then says whether a person took part, or may have, at any hop of this login or one before: another
+        login may need them again.
         """
-        was_attended, self.attended = self.attended, False
         self._health.words = ""
         line = SshLine()
         try:
@@ -64,7 +64,6 @@ class Login:
                 connection = await self._open_hop(hop, line, lost if is_last else lambda _reason: None)
                 line.add(connection, hop.label)
         except BaseException:  # Cancelled as well: whoever waits may give up.
-            self.attended |= was_attended
             line.abort()
             raise
         return line
@@ -139,6 +138,7 @@ class Login:
                 key=lambda method: method == GSSAPI and not identities.uses_gssapi,
             ),
             gss_auth=identities.uses_gssapi,
+            compression_algs=_COMPRESSIONS if hop.compresses else ("none",),
             gss_kex=False,
             connect_timeout=None,
             login_timeout=0,

@@ -11,7 +11,7 @@ from io import BytesIO
 
 import asyncssh
 
-from hpcdash.transport.base import Said
+from hpcdash.transport.base import HEAD_BYTES, Said
 from hpcdash.transport.local import STATUS_TERMINATED
 from hpcdash.transport.shell import STDIN_COMPLETE, RemoteCommand
 
@@ -67,6 +67,15 @@ class _MarkedSession(_Session):
         self.marked_stdout, self.marked_stderr = command.stdout(), command.stderr()
         self._marked = {None: self.marked_stdout, asyncssh.EXTENDED_DATA_STDERR: self.marked_stderr}
 
+    def _own_output(self, data: bytes, datatype: int | None) -> bytes:
+        """Return the command's own part of the data; the channel is closed once the rest is too much."""
+        marked = self._marked[datatype]
+        output = marked.feed(data)
+        if marked.is_too_noisy:
+            self.abort()
+            self.closed.set()
+        return output
+
 
 class RunSession(_MarkedSession):
     """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
@@ -82,6 +91,15 @@ class RunSession(_MarkedSession):
         self._ended = asyncio.Event()
         self._unsent: Iterator[bytes] = iter(())
         self._is_held_back = False
+        self._begun_at: float | None = None
+        self._answered_at: float | None = None
+
+    @property
+    def answer_seconds(self) -> float | None:
+        """How long the command had run when it answered, as in CommandResult; None: it has not."""
+        if self._begun_at is None or self._answered_at is None:
+            return None
+        return self._answered_at - self._begun_at
 
     @property
     def stdout(self) -> bytes:
@@ -97,9 +115,12 @@ class RunSession(_MarkedSession):
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self._last_bytes_at = time.monotonic()
-        output = self._marked[datatype].feed(data)
+        output = self._own_output(data, datatype)
         if self.marked_stdout.seen:
             self._began.set()
+            self._begun_at = self._begun_at or self._last_bytes_at
+        if self._marked[datatype].is_too_noisy:
+            self._end()
         if len(output) > self._left_bytes:
             output = output[: self._left_bytes]
             self.truncated, self.status = True, STATUS_TERMINATED
@@ -110,6 +131,8 @@ class RunSession(_MarkedSession):
             self._written[datatype].write(output)
             if datatype is not None and self._said is not None:
                 self._said(output)
+        if self.marked_stdout.end is not None or self._written[None].tell() > HEAD_BYTES:
+            self._answered_at = self._answered_at or self._last_bytes_at
 
     def exit_status_received(self, status: int) -> None:
         super().exit_status_received(status)
@@ -204,7 +227,7 @@ class StreamSession(_MarkedSession):
         self._chunks = _ChunkQueue()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        output = self._marked[datatype].feed(data)
+        output = self._own_output(data, datatype)
         if datatype is not None:
             self.stderr = (self.stderr + output)[-_STDERR_KEPT_BYTES:]
         elif output:

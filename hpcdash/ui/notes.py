@@ -13,6 +13,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.notes import JobNotes, KeptNotes
 from hpcdash.ui.screen import DashboardScreen
+from hpcdash.ui.workers import start_worker
 
 COLUMNS = (("pinned", pa.bool_()), ("note", pa.string()))
 _of_clusters: dict[tuple[str, str], JobNotes] = {}
@@ -81,6 +82,7 @@ def toggle_pins(screen: DashboardScreen) -> None:
     what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
     now = screen.session.store.clock.now()
     done = f"{what} {'pinned' if is_wanted else 'no longer pinned'}"
+    view.clear_marks()
     keep(screen, lambda: notes.pin(job_ids, is_wanted, now), done)
 
 
@@ -114,4 +116,4 @@ def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:
         screen.notify(done, timeout=2, markup=False)
         view.notes_changed()
 
-    screen.run_worker(run(), group="notes")
+    start_worker(screen, run, group="notes")

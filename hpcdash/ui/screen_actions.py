@@ -131,6 +131,9 @@ class ScreenActions:
         self.screen.notify(f"theme {self.screen.app.theme}", timeout=2, markup=False)
 
     def do_ask_now(self) -> None:
+        store = self.screen.session.store
+        if store.connection_error is not None:
+            self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)
         self.screen.session.poller.ask_now()
 
     # -- asking and being told

@@ -146,6 +146,8 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
     if view.main_kind is not None and poller.is_spared(view.main_kind):
         slower = f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
+    kept = store.probe.ended_kept_seconds if store.probe and store.misses_short_jobs else None
+    missed = "" if kept is None else f"short jobs may be missed: the controller forgets them after {format_age(kept)}"
     long_counts, short_counts = view.counts()
     return [
         StatusPart(
@@ -158,6 +160,7 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
         StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
         StatusPart(long_counts, "", short_counts),
         _line_part(session, shown_error(session, view)),
+        StatusPart(missed, "", "short jobs missed" if missed else ""),
         StatusPart(
             f"{budget.per_minute} commands/min{slower}" + (f", answered in {answer}" if answer else ""),
             "",

@@ -28,6 +28,7 @@ from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.domain import query
@@ -198,7 +199,7 @@ class TableView(View):
 
     def _prepared(self, table: pa.Table) -> tuple[pa.Table, list[Column], tuple[str, str]]:
         matched = self.matched(table)
-        counts = format_counts(matched, table.num_rows)
+        counts = format_counts(matched, table.num_rows, self._unknown_gpus(table))
         is_sorted = self.sort_key is not None and self.sort_key in matched.column_names
         # Widths come from all rows, so that they stay while one types a filter.
         columns = [self.fitted(column, table) for column in self.columns() if not self._says_nothing(column, table)]
@@ -211,6 +212,14 @@ class TableView(View):
         from hpcdash.domain import query
 
         return query.apply(table, self._filter, self.session.store.clock.now())
+
+    def _unknown_gpus(self, table: pa.Table) -> int:
+        """How many rows the filter could not judge."""
+        if self._filter is None:
+            return 0
+        from hpcdash.domain import query
+
+        return query.count_unknown_gpus(table, self._filter, self.session.store.clock.now())
 
     def _says_nothing(self, column: Column, table: pa.Table) -> bool:
         """Whether a column that nobody chose is of what this scheduler does not tell."""
@@ -237,6 +246,10 @@ class TableView(View):
 
     def marks(self) -> int:
         return len(self.rows.marked) if self.is_live else 0
+
+    def clear_marks(self) -> None:
+        if self.is_live:
+            self.rows.clear_marks()
 
     def crumbs(self) -> Sequence[str]:
         return (*self.scope_crumbs(), *((f"/{self.filter_text}",) if self.filter_text else ()))
@@ -401,7 +414,7 @@ class TableView(View):
         self.rows.invert_marks()
 
     def do_unmark(self) -> None:
-        self.rows.clear_marks()
+        self.clear_marks()
 
     def do_copy(self) -> bool | None:
         if (row_id := self.rows.cursor_id) is not None:
@@ -432,10 +445,12 @@ class TableView(View):
         return False
 
 
-def format_counts(matched: pa.Table, all_rows: int) -> tuple[str, str]:
+def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tuple[str, str]:
     """('▸12 running ◦3 pending, 15 of 1024 rows', '▸12 ◦3 15/1024'); a record of several tasks counts each."""
     rows = matched.num_rows
     of_all = (f"{rows} of {all_rows} rows", f"{rows}/{all_rows}") if rows != all_rows else ("", "")
+    if unknown_gpus:
+        of_all = (f"{rows} of {all_rows} rows, GPUs of {unknown_gpus} unknown", f"{of_all[1]} GPU?{unknown_gpus}")
     if "state" not in matched.column_names:
         return of_all if of_all[0] else (counted(rows, "row"), str(rows))
     if "_tasks" in matched.column_names:
@@ -497,9 +512,10 @@ class ReadTableView(TableView):
         """Put what the reader knows on the screen."""
         self.reload()
 
-    def do_ask_now(self) -> None:
-        self.session.poller.ask_now()
+    def do_ask_now(self) -> bool:
         self.read()
+        # The screen has the lists fetched.
+        return False
 
     def store_changed(self, changed: Changed) -> None:
         """Read again only where a list shows other states: each reading is several commands."""
@@ -513,7 +529,7 @@ class ReadTableView(TableView):
             self._again_wanted = True
             return
         self._reading = True
-        self.run_worker(self._read(), group="read")
+        start_worker(self, self._read, group="read")
 
     async def _read(self) -> None:
         try:

@@ -148,6 +148,9 @@ class View(Widget):
         """What an action applies to: the marked rows, else the one under the cursor."""
         return Targets()
 
+    def clear_marks(self) -> None:
+        """End the marks: a key has taken what they were made for."""
+
     def help_moving(self) -> Sequence[tuple[str, str]]:
         """The keys that move, and what they do here."""
         return (("↑ ↓ j k", "move"), ("pgup pgdn home end", "further"))

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.private_files import find_weak_spot
 
-_ROOT = 0
 _ANOTHER_PATH = "Name a path in a folder of your own, such as one below your home."
 
 
@@ -70,13 +70,14 @@ def listen_on_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def _require_safe_folders(folder: Path) -> None:
-    for one in (folder, *folder.parents):
-        found = os.stat(one)
-        if found.st_uid not in (os.geteuid(), _ROOT):
-            raise UsageError(f"{one} belongs to another user, who could replace the socket", _ANOTHER_PATH)
-        # In a sticky folder, as /tmp is one, only its owner removes or renames a file.
-        if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-            raise UsageError(f"other users may write to {one} and could replace the socket", _ANOTHER_PATH)
+    spot = find_weak_spot(folder, allows_private_group=False)
+    if spot is None:
+        return
+    if spot.owner:
+        raise UsageError(
+            f"{spot.path} belongs to another user, {spot.owner}, who could replace the socket", _ANOTHER_PATH
+        )
+    raise UsageError(f"other users may write to {spot.path} and could replace the socket", _ANOTHER_PATH)
 
 
 def _remove_dead_socket(path: Path) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Request, Site, SlotType
-from hpcdash.errors import CommandTimedOut
+from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.recovery import reconcile
@@ -63,6 +65,32 @@ def planted(path: str) -> Path:
 def left(launches: Launches) -> list[str]:
     root = Path(launches.settings.site.storage_root)
     return sorted(folder.name for folder in root.iterdir()) if root.exists() else []
+
+
+async def test_where_others_could_replace_launches_the_sites_run_from_copies(cluster: Cluster, tmp_path: Path) -> None:
+    root = cluster.work / f"open-{secrets.token_hex(4)}"
+    root.mkdir()
+    root.chmod(0o777)
+    site = Site(storage_root=str(root))
+    own = Launches(cluster.store, LaunchSettings(site), tmp_path / "state")
+    one = wanted(own, "", script="code/a run", name="copied")
+    script = b'#!/bin/sh\necho ran "$0"; cat "$(dirname "$0")/-table"\n'
+    files = {"a run": script, "-table": b"1 2 3\n"}
+    with pytest.raises(UsageError, match=f"others may write to {root}, and so others could replace"):
+        await own.plan(one, files=files)
+    launches = Launches(cluster.store, LaunchSettings(site, is_sites=True), tmp_path / "state")
+    job, folder = await submitted(cluster, launches, one, files=files)
+    assert (await cluster.ended(job))["state"] == "completed"
+    first, rest = (await cluster.log(job)).split("\n", 1)
+    where = Path(first.removeprefix("ran ").removesuffix("/files/a run"))
+    assert (where.is_absolute(), rest) == (True, "1 2 3\n")
+    assert where.name not in os.listdir(where.parent)
+    assert root not in where.parents
+    held, folder = await submitted(cluster, launches, replace(one, hold=True), files=files)
+    (folder / "files" / "a run").write_text("#!/bin/sh\necho somebody else\n")
+    await cluster.do("release", held)
+    assert (await cluster.ended(held))["state"] == "failed"
+    assert "somebody else" not in await cluster.log(held)
 
 
 async def test_a_launch_runs_what_was_staged_and_leads_to_its_folder(cluster: Cluster, launches: Launches) -> None:

@@ -90,8 +90,12 @@ def test_parquet_has_the_same_table(program: Program, trained: str) -> None:
     assert table["step"].to_pylist() == [*range(1, 1001)]
     assert table["val_loss"].null_count == 900
     out = program.home / "curve.parquet"
+    precious = program.home / ".bash_aliases"
+    precious.write_text("precious")
+    out.symlink_to(precious)
     assert program("metrics", trained, "--format", "parquet", "--out", str(out)).stdout == b""
     assert out.read_bytes() == written
+    assert precious.read_text() == "precious"
 
 
 def test_the_chart_fits_its_width_has_no_colours_in_a_pipe_and_says_what_it_means(

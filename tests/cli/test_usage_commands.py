@@ -48,10 +48,15 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     by_name = {row["key"]: row for row in answer["by_name"]}
     assert by_name.keys() == {"train", HOSTILE}
 
-    rows = list(csv.DictReader(io.StringIO(program("report", "--by", "name", "--format", "csv").text)))
-    # A spreadsheet would reckon what begins with a sign.
-    assert {row["key"] for row in rows} == {"train", f"'{HOSTILE}"}
+    written = program("report", "--by", "name", "--format", "csv").text
+    rows = list(csv.DictReader(io.StringIO(written)))
+    assert {row["key"] for row in rows} == {"train", HOSTILE}
     assert {int(row["failed"]) for row in rows} == {0, 1}
+    assert program("report", "--by", "name", "--format", "csv", "--out", "/dev/stdout").text == written
+    file = tmp_path / "usage.csv"
+    assert program("report", "--by", "name", "--format", "csv", "--out", str(file)).status == 0
+    # A spreadsheet would compute what begins with a sign.
+    assert {row["key"] for row in csv.DictReader(io.StringIO(file.read_text()))} == {"train", f"'{HOSTILE}"}
 
     file = tmp_path / "usage.parquet"
     assert program("report", "--by", "name", "--format", "parquet", "--out", str(file)).status == 0
@@ -76,6 +81,16 @@ def test_a_page_is_written_whole_and_a_bad_place_is_named(program: Program, tmp_
     assert page.startswith("<!doctype html>")
     assert page.endswith("</html>\n")
     assert "<img" not in page
+    # A link that somebody planted is replaced.
+    precious = tmp_path / ".bash_aliases"
+    precious.write_text("precious")
+    for name, words in (("a.html", ("--html",)), ("a.csv", ("--by", "name", "--format", "csv", "--out"))):
+        (tmp_path / name).symlink_to(precious)
+        assert program("report", *words, str(tmp_path / name)).status == 0
+        assert not (tmp_path / name).is_symlink()
+        assert (tmp_path / name).stat().st_size > 0
+    assert precious.read_text() == "precious"
+    assert program("report", "--html", "/dev/stdout").text.endswith("</html>\n")
     refused = program("report", "--html", str(tmp_path / "no" / "usage.html"))
     assert refused.status == 1
     assert "No such file or directory" in refused.stderr

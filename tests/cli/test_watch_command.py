@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -67,6 +69,19 @@ def test_once_tells_writes_the_pulse_and_ends_well_whatever_it_finds(person: Pro
     lines = main_log.read_text().splitlines()
     assert lines[0] == "step 1"
     assert [line.partition("] ")[2] for line in lines[1:]] == ["PULSE: train is neither running nor pending"] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links to somebody else")
+@pytest.mark.parametrize(("owner", "is_written"), [(0, True), (65534, False)])
+def test_the_pulse_goes_through_no_link_of_somebody_else(person: Program, owner: int, is_written: bool) -> None:
+    configure(person, '[watch]\npulse_file = "~/log"\n[[watch.running]]\nname = "t"\n')
+    precious = person.home / "precious"
+    precious.write_text("")
+    (person.home / "log").symlink_to(precious)
+    os.chown(person.home / "log", owner, owner, follow_symlinks=False)
+    run = person("watch", "--once")
+    assert ("PULSE: t is neither" in precious.read_text()) is is_written
+    assert ("Too many levels of symbolic links" in run.stderr) is not is_written
 
 
 def test_a_dry_run_says_who_would_be_told(person: Program) -> None:
@@ -280,6 +295,22 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     until(lambda: person("cron", "--status").text.startswith("not installed"), "its end", 40)
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
     assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is neither installed in ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to a group")
+def test_cron_is_not_installed_where_others_could_replace_its_scripts(person: Program, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    shutil.chown(project, group="mail")
+    project.chmod(0o2775)
+    folder = str(project / "amal" / "cron")
+    for words in (("--install",), ("--install", "--watch")):
+        run = person("cron", *words, "--every", "1d", "--folder", folder)
+        assert run.status == 2
+        assert f"members of group mail may write to {project}, and so others could replace" in run.stderr
+        assert "Leave --folder out to use ~/hpcdash/cron" in run.stderr
+    assert list(project.iterdir()) == []
+    assert person("cron", "--status", "--folder", folder).text.startswith("not installed in ")
 
 
 def test_of_several_crons_one_has_to_be_named_to_be_removed(person: Program) -> None:

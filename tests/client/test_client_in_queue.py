@@ -141,6 +141,51 @@ def test_tasks_that_leave_nothing_are_looked_for_together(
     assert queue.session.store.budget.sent - before <= 4
 
 
+class Planted:
+    """Makes a file as it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> object:
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_pickle_that_was_not_asked_for_is_never_read(
+    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
+    job, array, described = calls.add.submit(1), calls.odd_alone.map([1, 3]), calls.described.submit()
+    for one in (job, array, described):
+        one.wait(SECONDS)
+    marker = tmp_path / "ran"
+    for path in (job.result_path, array[1].result_path, f"{described.folder}/result.pkl"):
+        Path(path).write_bytes(pickle.dumps(Planted(marker)))
+    if not is_recorded:
+        monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
+    with hpcdash.connect("local", result_format="json") as cluster:
+        for one in (cluster.attach(job.id), cluster.attach(array.id)[1]):
+            with pytest.raises(UsageError, match="left its result as pickle, and json was asked for"):
+                one.result(SECONDS)
+        assert cluster.attach(described.id).result(SECONDS)["python"] == 3
+    assert not marker.exists()
+
+
+def test_results_of_another_programs_launch_are_read_as_asked_for(
+    queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
+    array, described = calls.odd_alone.map([1, 3]), calls.described.submit()
+    for one in (array, described):
+        one.wait(SECONDS)
+    monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
+    with hpcdash.connect("local") as cluster:
+        assert cluster.attach(array.id).results(SECONDS) == [1, 3]
+        with pytest.raises(UsageError, match="left its result as json, and pickle was asked for"):
+            cluster.attach(described.id).result(SECONDS)
+
+
 def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     job = calls.odd_alone.with_options(callbacks=[calls.Notes(str(notes))]).submit(2)

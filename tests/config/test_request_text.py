@@ -166,6 +166,45 @@ def test_of_a_secret_the_name_alone_is_remembered_and_it_is_not_submitted_so(env
         secrets_file(request)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PGPASSWORD", "hunter2"),
+        ("MYSQL_PWD", "hunter2"),
+        ("SSHPASS", "hunter2"),
+        ("GITHUB_PAT", "hunter2"),
+        ("AZURE_CREDENTIALS", '{"clientSecret": "hunter2"}'),
+        ("OPENAI_KEY", "sk-proj-hunter2hunter2hunter2"),
+        ("DATABASE_URL", "postgres://alice:hunter2@db/train"),
+        ("EXTRA_INDEX", "https://:hunter2@pypi.example.org/simple"),
+    ],
+)
+def test_a_password_a_token_or_a_key_is_not_remembered(name: str, value: str) -> None:
+    kept = without_secrets(f"command = 'true'\n[environment]\n{name} = '{value}'\nA = '1'\n")
+    assert "hunter2" not in kept
+    assert read_request(kept).environment == {name: NOT_KEPT, "A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GOOGLE_APPLICATION_CREDENTIALS", "/home/alice/key.json"),
+        ("APPTAINER_PWD", "~/work"),
+        ("OLDPWD", "/tmp"),
+        ("FILE_PAT", "*.npz"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("MAX_TOKENS", "4096"),
+        ("URL", "https://alice@example.org:8080/a"),
+        ("SORT_KEY", "step"),
+        ("COMPASS", "north"),
+        ("BYPASS", "1"),
+    ],
+)
+def test_what_only_looks_like_a_secret_is_remembered(name: str, value: str) -> None:
+    text = f"command = 'true'\n[environment]\n{name} = '{value}'\n"
+    assert without_secrets(text) == text
+
+
 @pytest.mark.parametrize("text", ['command = "x"\n# mine\n[environment]\nA = "1"\n', "environment = 1", "no toml"])
 def test_a_request_without_secrets_is_remembered_as_it_was_written(text: str) -> None:
     assert without_secrets(text) == text

@@ -37,12 +37,6 @@ def test_a_number_with_no_meaning_of_its_own_is_only_said() -> None:
     assert format_exit("failed", 0, 120) == "signal 120"
 
 
-def test_a_code_that_accounting_may_have_cut_is_said_to_be_so() -> None:
-    # sacct of 22.05 writes 9:0 for a script that ended with exit 137.
-    assert "137" in format_exit("failed", 9, 0)
-    assert "137" not in format_exit("failed", 8, 0)
-
-
 @pytest.mark.parametrize("state", ["completed", "running", "pending"])
 def test_of_what_ended_well_or_not_at_all_nothing_is_said(state: str) -> None:
     assert format_exit(state, 0, 0) == ""

@@ -166,9 +166,9 @@ async def test_a_fresh_copy_of_the_project_has_a_demonstration(tmp_path: Path) -
         shutil.copy(_CHECKOUT / name, copy)
     for name in ("hpcdash", "themes", "fixtures"):
         shutil.copytree(_CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    # As after `make venv`, which needs the network.
+    # As after the installation, which needs the network.
     (copy / ".venv").mkdir()
-    (copy / ".venv" / ".made").touch()
+    (copy / ".venv" / ".program").touch()
     plain = demonstration(tmp_path)
     variables = {**plain.variables, "PYTHONPATH": str(copy)}
     async with dashboard(MakeDemo(plain.home, variables=variables, checkout=copy), columns=80, lines=24) as screen:

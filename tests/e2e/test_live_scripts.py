@@ -46,6 +46,7 @@ ESCAPED = "#!/bin/sh\n#SBATCH -o esc\\\\%j.out\ntrue\n"
 # Slurm whose controller has forgotten every job: it is asked for one it never had.
 FORGETFUL = replace(
     BACKEND,
+    probe=replace(BACKEND.probe, of_dialect=None),
     detail=replace(BACKEND.detail, native=lambda job_id: BACKEND.detail.native("999999999")),
     scripts=replace(BACKEND.scripts, query=lambda job_id: BACKEND.scripts.query("999999999")),
 )

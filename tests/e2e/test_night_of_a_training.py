@@ -81,6 +81,8 @@ class Night:
 
     def __init__(self, program: Program, colleague: Program, run: Path, hook: HookReceiver) -> None:
         self.program, self.colleague, self.run, self.hook = program, colleague, run, hook
+        # Others may write to `run`, and what they could replace is not run.
+        self.storage = Path(f"{run}-launches")
         self.job = ""
         self.folder = Path()
 
@@ -93,7 +95,7 @@ class Night:
     async def submit(self) -> None:
         self.program.config.parent.mkdir(parents=True, exist_ok=True)
         watch = (WATCH + self.watch).format(run=self.run, port=self.hook.port)
-        self.program.config.write_text(f'[launch]\nstorage_root = "{self.run}/launches"\n{watch}')
+        self.program.config.write_text(f'[launch]\nstorage_root = "{self.storage}"\n{watch}')
         file = self.program.home / "night.toml"
         file.write_text(
             f'name = "night"\nscript = "train.py"\nslots = 0\narray = "1-5%1"\nrequeue = true\n'
@@ -221,13 +223,16 @@ async def on_slurm(lab: SlurmLab, folder: Path) -> AsyncIterator[Night]:
     async with hook_receiver() as hook:
         night = OnSlurm(program, colleague, run, hook)
         night.lab = lab
+        night.storage.mkdir(mode=0o755)
+        shutil.chown(night.storage, lab.alice)
         try:
             yield night
         finally:
             if night.job:
                 lab.admin("scancel", "--quiet", night.job, check=False)
             # What is ended may still write.
-            shutil.rmtree(run, ignore_errors=True)
+            for left in (run, night.storage):
+                shutil.rmtree(left, ignore_errors=True)
 
 
 async def test_a_night_on_the_embedded_queue(tmp_path: Path) -> None:

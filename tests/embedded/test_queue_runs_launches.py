@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, Place
-from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, SlotType
+from hpcdash.backends.script.body import CONTAINER_UP, LIBRARY_NAME, SECRETS_NAME, Place, secrets_file
+from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, SlotType
 from hpcdash.embedded.scancel import SignalRequest, read
+from hpcdash.errors import UsageError
+from hpcdash.job.zip import job_zip
 from tests.embedded.queue_lab import QueueLab, until
 from tests.support.scripts import Scheduler, batch_script
 
@@ -217,3 +221,102 @@ def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: Qu
 )
 def test_what_scancel_reads(words: list[str], asked: SignalRequest | None) -> None:
     assert read(words) == asked
+
+
+# -- copies of what others could replace
+
+_COPIED = """
+import os, signal, sys, time
+import hpcdash.job
+flags = []
+signal.signal(signal.SIGTERM, lambda *_: flags.append(1))
+print(os.environ["HPCDASH_COPY"], __file__, hpcdash.job.__file__, os.environ["API_TOKEN"], flush=True)
+while sys.argv[1:] and not flags:
+    time.sleep(0.02)
+time.sleep(0.2)
+print("saved", flush=True)
+sys.exit(4)
+"""
+_EVIL = b"echo somebody else was here\n"
+CONTAINERS = [
+    pytest.param(None, id="plain"),
+    pytest.param(Container(Runtime.APPTAINER, "/i.sif"), id="container"),
+]
+
+
+def stage_copied(queue: QueueLab, **fields: Any) -> tuple[Path, str]:
+    """The folder of a launch whose job runs copies of its files, and the job's script."""
+    folder = queue.work / "launch"
+    request = Request(
+        script="train.py",
+        environment={"API_TOKEN": "t0ken"},
+        **({"work_dir": str(queue.work), "slots": 0, "limit_seconds": 60} | fields),
+    )
+    contents = {"files/train.py": _COPIED.encode(), LIBRARY_NAME: job_zip(), SECRETS_NAME: secrets_file(request)}
+    (folder / "files").mkdir(parents=True)
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    copies = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    place = Place("test", str(folder), script=f"{folder}/files/train.py", copies=copies)
+    return folder, batch_script(Scheduler.SLURM, request, place).text
+
+
+def hand_in(queue: QueueLab, text: str) -> str:
+    done = queue.run("submit", stdin=text.encode())
+    assert done.returncode == 0, done.stderr.decode()
+    until(lambda: (queue.folder / "wake").exists(), "a supervisor that listens")
+    return str(json.loads(done.stdout)["id"])
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_copies_are_run_and_removed_at_the_end(launches: QueueLab, container: Container | None) -> None:
+    folder, text = stage_copied(launches, container=container)
+    number = hand_in(launches, text)
+    assert launches.ended(number).exit_code == 4
+    lines = (folder / f"{number}.out").read_text().splitlines()
+    copy, program, library, token = next(line for line in lines if "t0ken" in line).split()
+    assert program == f"{copy}/files/train.py"
+    assert library.startswith(f"{copy}/{LIBRARY_NAME}/")
+    assert token == "t0ken"
+    assert lines[-1] == "saved"
+    assert not Path(copy).exists()
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("name", ["files/train.py", LIBRARY_NAME, SECRETS_NAME])
+def test_nothing_starts_from_files_that_somebody_replaced(
+    launches: QueueLab, container: Container | None, name: str
+) -> None:
+    folder, text = stage_copied(launches, container=container, startup_hook="echo the hook runs")
+    (folder / name).unlink()
+    (folder / name).write_bytes(_EVIL)
+    number = hand_in(launches, text)
+    assert launches.ended(number).exit_code == 1
+    written = (folder / f"{number}.out").read_text() + (folder / f"{number}.err").read_text()
+    assert f"{folder}/{name} is not what was submitted; others could have replaced it. Nothing was started." in written
+    assert "somebody else" not in written
+    assert "t0ken" not in written
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_job_that_is_cancelled_saves_and_removes_its_copies(launches: QueueLab, container: Container | None) -> None:
+    folder, text = stage_copied(launches, container=container)
+    text = text.replace("/files/train.py\n", "/files/train.py until it is told to end\n")
+    number = hand_in(launches, text)
+    log = folder / f"{number}.out"
+    copy = until(lambda: log.exists() and "t0ken" in log.read_text() and log.read_text(), "its start").split()[0]
+    assert Path(copy).is_dir()
+    launches.act("cancel", number)
+    launches.ended(number)
+    assert log.read_text().splitlines()[-1] == "saved"
+    until(lambda: not Path(copy).exists(), "the end of its copies")
+
+
+def test_what_cannot_be_run_from_copies_is_refused() -> None:
+    place = Place("u", "/l", copies={LIBRARY_NAME: "0" * 64})
+    for request, words in (
+        (Request(command="./a.out", slots=4, slots_per_node=2, launcher=Launcher.MPIRUN), "launcher: mpirun"),
+        (Request(call=Call("m", "f", wheel="/w/lab.whl")), "call: a venv"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            batch_script(Scheduler.SLURM, request, place)

@@ -79,7 +79,7 @@ async def test_a_job_that_nothing_knows_is_said(tmp_path: Path) -> None:
 
 async def test_a_job_whose_turn_has_come_and_that_waits_for_room_still_follows_what_ended(tmp_path: Path) -> None:
     transport = train_cluster(has_array=False)
-    transport.recent = [job("62", name="other", **{**WAITS, "reason": "Resources"})]
+    transport.mine, transport.recent = [], [job("62", name="other", **{**WAITS, "reason": "Resources"})]
     reader = ChainReader(store_on(transport, tmp_path), "62")
     assert await order(reader) == ["60", "61", "62"]
 
@@ -88,7 +88,7 @@ async def test_what_the_history_does_not_know_yet_is_asked_once_more(tmp_path: P
     transport = train_cluster(has_array=False)
     lines, nothing = transport.answers[SUBMIT_LINE], lambda command: submit_line_text(command.words)
     transport.answers[SUBMIT_LINE] = nothing
-    transport.recent = [job("62", name="other", timeused="30:00")]
+    transport.mine, transport.recent = [], [job("62", name="other", timeused="30:00")]
     reader = ChainReader(store_on(transport, tmp_path), "62")
     assert await order(reader) == ["62"]
     assert reader.again_in_seconds == 1.0

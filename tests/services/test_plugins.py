@@ -40,7 +40,8 @@ async def output_of(command: PluginCommand) -> tuple[int, str]:
 
 def test_a_field_stays_in_its_one_word() -> None:
     assert built("x", "--id={id}", "{id}@{cluster}", "{{id}}", "{}").argv == ("x", "--id=12", "12@juno", "{id}", "{}")
-    assert built("x", "{name}", name="$(rm -rf ~) 'a' {id}").argv == ("x", "$(rm -rf ~) 'a' {id}")
+    argument = ("sh", "-c", 'echo "$1"', "sh", "{name}")
+    assert built(*argument, name="$(rm -rf ~) 'a' {id}").argv == (*argument[:-1], "$(rm -rf ~) 'a' {id}")
 
 
 def test_the_node_of_a_job_is_its_first() -> None:
@@ -76,8 +77,8 @@ def test_a_field_that_is_unknown_is_no_empty_word() -> None:
 
 
 @pytest.mark.parametrize("name", SHELL)
-@pytest.mark.parametrize("program", ["ssh", "/usr/bin/ssh", "watch", "tmux"])
-def test_no_program_that_hands_its_words_to_a_shell_gets_what_a_shell_acts_on(program: str, name: str) -> None:
+@pytest.mark.parametrize("program", ["ssh", "/usr/bin/ssh", "watch", "tmux", "clush", "pdsh", "mine"])
+def test_no_program_gets_what_a_shell_acts_on_as_it_may_hand_its_words_to_one(program: str, name: str) -> None:
     with pytest.raises(UsageError):
         built(program, "host", "grep", "--", "x{name}", name=name)
 

@@ -58,6 +58,7 @@ class CutLine:
     def __init__(self, port: int) -> None:
         self.port = 0
         self.connections = 0
+        self.bytes_down = 0
         self._target = port
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
@@ -85,6 +86,7 @@ class CutLine:
     ) -> None:
         try:
             while chunk := await source.read(_CHUNK_BYTES):
+                self.bytes_down += len(chunk) if way == "down" else 0
                 left = self._left.get(way)
                 if left is not None:
                     self._left[way] = left - len(chunk)
@@ -239,14 +241,17 @@ def gate(
 
 
 def ssh_config_through(config: str, old_port: int, port: int, folder: Path) -> Path:
-    """A copy of an ssh configuration, and of its known_hosts, that goes to another port here."""
+    """A copy of an ssh configuration, and of its known_hosts, that goes to another port here.
+
+    Nothing is compressed: a line is cut at a byte of what it carries.
+    """
     known = next(line.split()[1] for line in config.splitlines() if "UserKnownHostsFile" in line)
     folder.mkdir(parents=True, exist_ok=True)
     text = Path(known).read_text().replace(f":{old_port} ", f":{port} ")
     (folder / "known_hosts").write_text(text)
     changed = config.replace(f"Port {old_port}", f"Port {port}").replace(known, str(folder / "known_hosts"))
     path = folder / "config"
-    path.write_text(changed + "  ServerAliveInterval 1\n")
+    path.write_text(changed + "  ServerAliveInterval 1\n  Compression no\n")
     return path
 
 

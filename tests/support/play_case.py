@@ -96,7 +96,7 @@ def expected_of(directory: Path) -> dict[str, Any]:
             rejected[key] = list(parsed.rejected)
         return table_to_json_rows(parsed.table, schema.public_names(kind))
 
-    attempt("probe", lambda: msgspec.to_builtins(play(transport, backend.probe.query())))
+    attempt("probe", lambda: msgspec.json.decode(msgspec.json.encode(play(transport, backend.probe.query()))))
     cluster = found["probe"]["cluster"] if "probe" in found else ""
     for key, (kind, build) in table_questions(backend, transport.user, cluster).items():
         if key not in LATER or Capability(key) in backend.capabilities:

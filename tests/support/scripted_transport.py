@@ -217,7 +217,11 @@ class ScriptedTransport:
             case "date":
                 return f"{self.now():.0f}\n".encode(), b""
             case "mine":
-                return queue_text(*self.mine, token=token), b""
+                listed = {row.get("jobarrayid", "88") for row in self.mine}
+                ended = (
+                    [row for row in self.recent if row.get("jobarrayid", "88") not in listed] if "all" in words else []
+                )
+                return queue_text(*self.mine, *ended, token=token), b""
             case "everyone":
                 return queue_text(*self.everyone, token=token), b""
             case "recent":
@@ -321,6 +325,10 @@ def _is_meant(key: Key, words: tuple[str, ...]) -> bool:
         return key(words)
     if key in (_about(words), ACT if _acts(words) else None):
         return True
+    if key == RECENT:
+        return words[0] == "squeue" and "all" in words and "-j" not in words
+    if key == "sinfo":
+        return _about(words) in (NODES, QUEUES)
     return fnmatchcase(" ".join(words), f"{key}*")
 
 
@@ -333,13 +341,13 @@ def _about(words: tuple[str, ...]) -> str:
         return "sbatch"
     match words[0]:
         case "sh":
-            return PROBED
+            return QUEUES if "sinfo -a" in words[2] else PROBED
         case "squeue" if "-j" in words:
             return ONE
-        case "squeue" if "all" in words:
-            return RECENT
+        case "squeue" if "--me" in words or "-u" in words:
+            return MINE
         case "squeue":
-            return MINE if "--me" in words or "-u" in words else EVERYONE
+            return RECENT if "all" in words else EVERYONE
         case "sinfo":
             return NODES if "-N" in words else QUEUES
         case name:

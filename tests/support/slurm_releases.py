@@ -134,10 +134,12 @@ def _jobs(release: str, argv: Sequence[str]) -> bytes:
 
 
 def _nodes(release: str, argv: Sequence[str]) -> bytes:
-    if "-N" not in argv:
-        return printed_row(QUEUES, {**QUEUE, "partition": "gpu*"}, RECORDED_TOKEN)
     rows = (*_NODES, *_NEW_NODES.get(release, ()))
     return b"".join(printed_row(NODES, {**NODE, **row}, RECORDED_TOKEN) for row in rows)
+
+
+def _queues() -> bytes:
+    return f"gpu\n{RECORDED_TOKEN}\n".encode() + printed_row(QUEUES, {**QUEUE, "partition": "gpu*"}, RECORDED_TOKEN)
 
 
 def _history(release: str, argv: Sequence[str]) -> bytes:
@@ -169,6 +171,7 @@ def _probed(release: str) -> bytes:
     return (
         f"user={USER}\nclock={CLOCK}\n{commands}version=slurm {RELEASES[release]}\n"
         "ping=Slurmctld(primary) at ctl1 is UP \nAccountingStorageType=accounting_storage/slurmdbd\nClusterName=atlas\n"
+        "AccountingStorageTRES=cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu\nGresTypes=gpu\nMinJobAge=300\n"
     ).encode()
 
 
@@ -180,6 +183,8 @@ def _answers(release: str) -> Iterator[Recorded]:
         argv = normalised_argv(query.argv)
         if argv[0] in answer:
             stdout = answer[argv[0]](release, argv)
+        elif stem == "queues":
+            stdout = _queues()
         else:
             stdout = _shown_job(release) if argv[0] == "scontrol" else _probed(release)
         file = stem.replace("-me", "").replace("-mine", "").replace("-all-ended", "-ended")

@@ -23,6 +23,13 @@ JOB = {
     "numnodes": "1",
     "numcpus": "8",
     "tres-alloc": "cpu=8,mem=48G,node=1,billing=8,gres/gpu=2",
+    "tres-per-job": "N/A",
+    "tres-per-node": "N/A",
+    "tres-per-task": "N/A",
+    "tres-per-socket": "N/A",
+    "sct": "*:*:*",
+    "numtasks": "1",
+    "oversubscribe": "OK",
     "timeused": "1:30",
     "timelimit": "12:00:00",
     "submittime": "1795242100",
@@ -95,6 +102,7 @@ QUEUE = {
     "nodes": "2",
     "gres": "gpu:a100:4",
     "gresused": "gpu:a100:2(IDX:0-1)",
+    "groups": "all",
 }
 Fields = Mapping[str, str | bytes]
 

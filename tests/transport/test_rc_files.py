@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.errors import ConnectionFailed, NotSent
+from hpcdash.errors import ConnectionFailed, NotSent, UnreadableOutput
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
@@ -96,6 +96,8 @@ async def test_what_an_rc_file_prints_is_no_output(
         ("exit 3", "ended (status 3) before it ran sh", "may end or replace the shell"),
         ("exec 0<&-", "could not run sh (status 2). It said: /bin/sh: 1: 0: Bad file descriptor", "likely cause"),
         ("ulimit -u 1", "could not run sh (status 2). It said: /bin/sh: 1: Cannot fork", "ulimit -u"),
+        ("while :; do echo noise; done", "printed more than 64 KiB of its own before it ran sh", "likely cause"),
+        ("while :; do echo noise >&2; done", "printed more than 64 KiB of its own before it ran sh", "likely cause"),
     ],
 )
 async def test_what_an_rc_file_breaks_is_told_with_the_likely_cause(
@@ -107,6 +109,26 @@ async def test_what_an_rc_file_breaks_is_told_with_the_likely_cause(
     assert what in caught.value.message
     assert cause in caught.value.next_step
     assert "~/.bashrc" in caught.value.next_step
+    await transport.close()
+
+
+async def test_a_shell_that_prints_without_end_after_a_command_is_ended(
+    transport: Transport, bashrc: Callable[[str], None]
+) -> None:
+    bashrc("trap 'while :; do echo noise; done' EXIT\n")
+    with pytest.raises(ConnectionFailed, match="of its own after it ran true, so it was ended"):
+        await transport.run(("true",))
+    await transport.close()
+
+
+async def test_of_a_login_shell_that_prints_without_end_no_more_than_a_mebibyte_is_read(
+    transport: Transport, bashrc: Callable[[str], None]
+) -> None:
+    bashrc("shopt -q login_shell && while :; do echo noise; done\n")
+    with pytest.raises(UnreadableOutput, match="more than 1 MiB") as caught:
+        await transport.adopt_login_environment()
+    assert "'$SHELL' -l" in str(caught.value)
+    assert ".bash_profile" in caught.value.next_step
     await transport.close()
 
 

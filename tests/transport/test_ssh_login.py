@@ -241,9 +241,86 @@ async def test_with_a_key_alone_a_lost_connection_is_opened_again(own_sshd: Sshd
     async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
         await transport.connect()
         line.cut()
-        await until(lambda: transport.health.state == "lost")
+        await until(lambda: line.connections == 2 and transport.health.state == "connected")
         assert (await transport.run(("echo", "back"))).stdout == b"back\n"
     await line.stop()
+
+
+async def test_a_line_that_is_lost_again_and_again_is_opened_six_times_in_five_minutes(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    line = CutLine(own_sshd.port)
+    await line.start()
+    async with transport_to(own_sshd, user, tmp_path, port=line.port) as transport:
+        await transport.connect()
+        for number in range(1, 7):
+            await until(lambda number=number: line.connections == number and transport.health.state == "connected")
+            line.cut()
+        await until(lambda: transport.health.state == "lost")
+        with pytest.raises(NotSent, match="lost too often: 6 logins within 5 min") as caught:
+            await transport.run(("true",))
+        assert "ctrl+r" in caught.value.next_step
+        assert line.connections == 6
+        await transport.connect(force=True)
+        assert line.connections == 7
+    await line.stop()
+
+
+async def test_a_person_who_was_needed_once_is_never_disturbed_by_a_retry(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    make_key(tmp_path / "locked", passphrase="open sesame")
+    own_sshd.authorize(tmp_path / "locked.pub")
+    line = CutLine(own_sshd.port)
+    await line.start()
+    typing = Person({"Passphrase": "open sesame"})
+    async with transport_to(own_sshd, user, tmp_path, typing, key=tmp_path / "locked", port=line.port) as transport:
+        await transport.connect()
+        # Without its passphrase the same key needs nobody.
+        plain = ["ssh-keygen", "-q", "-p", "-P", "open sesame", "-N", "", "-f", str(tmp_path / "locked")]
+        await asyncio.to_thread(subprocess.run, plain, check=True)
+        for logins in (1, 2):
+            line.cut()
+            await until(lambda: transport.health.state == "lost")
+            await raised(LoginRequired, transport.run(("true",)))
+            assert line.connections == logins
+            await transport.connect(force=True)
+    await line.stop()
+
+
+async def test_text_comes_compressed_unless_the_configuration_says_no(
+    own_sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    command = ("sh", "-c", "i=0; while [ $i -lt 20000 ]; do echo row $i of a long list; i=$((i+1)); done")
+    came = {}
+    for answer in ("yes", "no"):
+        line = CutLine(own_sshd.port)
+        await line.start()
+        async with transport_to(
+            own_sshd, user, tmp_path, port=line.port, config=f" Compression {answer}\n"
+        ) as transport:
+            stdout = (await transport.run(command)).stdout
+        came[answer] = line.bytes_down
+        await line.stop()
+    assert came["no"] > len(stdout)
+    assert came["yes"] < len(stdout) / 4
+
+
+async def test_the_time_that_a_line_takes_is_not_the_commands(own_sshd: Sshd, user: str, tmp_path: Path) -> None:
+    async with transport_to(own_sshd, user, tmp_path) as transport:
+        folder = (await transport.run(("mktemp", "-d"))).stdout.decode().strip()
+        began = time.monotonic()
+        # A little may come before the scheduler was called.
+        script = 'printf "%2000s" first; while ! [ -e "$1/go" ]; do sleep 0.02; done; rm -r "$1"; echo last'
+        running = asyncio.create_task(transport.run(("sh", "-c", script, "sh", folder)))
+        # What it prints first is here before what comes after it on the same connection.
+        await transport.run(("true",))
+        first = time.monotonic() - began
+        await transport.run(("touch", f"{folder}/go"))
+        answer = await running
+    assert answer.stdout == b"%2000s" % b"first" + b"last\n"
+    assert answer.answer_seconds is not None
+    assert 0 <= answer.answer_seconds <= first < answer.seconds
 
 
 async def test_where_nobody_is_no_phone_rings(pam_sshd: PamSshd, user: str, tmp_path: Path) -> None:

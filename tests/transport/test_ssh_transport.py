@@ -23,6 +23,7 @@ from hpcdash.errors import (
     HostKeyRefused,
     UnreachableError,
 )
+from hpcdash.transport import ssh
 from hpcdash.transport.known_hosts import fingerprint
 from hpcdash.transport.ssh import SshTransport, retry_seconds
 from tests.support.cut_line import CutLine
@@ -363,8 +364,8 @@ async def test_a_changed_key_is_refused_without_asking(own_sshd: Sshd, user: str
         own_sshd.stop()
         own_sshd.replace_host_key(kind)
         own_sshd.start()
-        await _until(lambda: transport.health.state == "lost")
-        error = await raised(HostKeyChanged, transport.run(("true",)))
+        await _until(lambda: transport.health.state != "connected")
+        error = await raised(HostKeyChanged, transport.connect(force=True))
     assert old in error.message
     assert _fingerprint_of(own_sshd) in error.message
     assert f"{known_hosts}:2" in error.message
@@ -412,13 +413,14 @@ async def test_a_host_certificate_of_a_known_authority_is_trusted(own_sshd: Sshd
     assert person.questions == []
 
 
-async def test_a_lost_connection_is_opened_again_with_the_next_command(
-    own_sshd: Sshd, user: str, tmp_path: Path
+async def test_a_lost_connection_that_cannot_be_opened_again_is_tried_again_seconds_later(
+    own_sshd: Sshd, user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ssh, "FIRST_RETRY_SECONDS", 1.0)
     async with transport_to(own_sshd, user, tmp_path) as transport:
         await transport.run(("true",))
         own_sshd.kill_with_sessions()
-        await _until(lambda: transport.health.state == "lost")
+        await _until(lambda: transport.health.state == "failed")
         error = await raised(ConnectionFailed, transport.run(("true",)))
         assert "refused the connection" in error.message
         assert transport.health.state == "failed"
@@ -434,8 +436,8 @@ async def test_a_lost_connection_is_opened_again_with_the_next_command(
         assert transport.health.retry_at is None
 
 
-def test_waiting_doubles_up_to_a_minute() -> None:
-    for failures, longest in [(1, 1), (2, 2), (3, 4), (7, 60), (1000, 60)]:
+def test_waiting_doubles_up_to_two_minutes() -> None:
+    for failures, longest in [(1, 5), (2, 10), (3, 20), (6, 120), (1000, 120)]:
         waits = {retry_seconds(failures) for _ in range(50)}
         assert longest / 2 <= min(waits)
         assert max(waits) <= longest

@@ -267,7 +267,7 @@ async def test_a_job_no_list_knows_is_an_error_of_its_own_view() -> None:
         await settled(pilot)
         await app.main.push("job", job_id="999999")
         await settled(pilot)
-        assert "holds no answer to: squeue -h -t all -j 999999" in banner_of(app)
+        assert "holds no answer to: squeue -a -h -t all -j 999999" in banner_of(app)
         assert "nothing known of this job" in screen_text(app)
         await press(pilot, "escape")
         assert banner_of(app) == ""

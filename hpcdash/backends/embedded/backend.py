@@ -85,6 +85,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             jobs=partial(_jobs_query, words, ended_seconds),
             nodes=lambda: Query((*words, "nodes"), read_table(schema.NODES)),
             queues=lambda: Query((*words, "queues"), read_table(schema.QUEUES)),
+            lists_ended=not ended_seconds,
         ),
         reasons=ReasonsPart(hint=_hint, never_starts=_never_starts, policy=_policy_reason),
         history=HistoryPart(jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native),

@@ -15,7 +15,7 @@ from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import ArrayTasks
-from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, pbs_job_id
 from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import UsageError, excerpt
 
@@ -189,7 +189,7 @@ def _parse_line(words: str) -> tuple[JobId, str] | None:
 
 def _read(text: str) -> JobId | None:
     try:
-        return parse_job_id(text)
+        return pbs_job_id(text)
     except BadJobId:
         return None
 
@@ -467,7 +467,7 @@ def _alter(dialect: Dialect, jobs: Sequence[Job], request: ActionRequest) -> Ite
 
 def _read_id(dialect: Dialect, text: str) -> JobId:
     try:
-        job = parse_job_id(text)
+        job = pbs_job_id(text)
     except BadJobId as error:
         raise UsageError(f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^") from None
     if job.component is not None:

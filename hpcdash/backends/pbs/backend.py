@@ -94,7 +94,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         has_whole_ids=not one.has_array_brackets,
         probe=ProbePart(
             query=probe.probe_query,
-            of_dialect=None if dialect else lambda found: pbs_backend(Dialect(found)),
+            of_dialect=None if dialect else lambda found: pbs_backend(Dialect(found.dialect)),
             usual_folder="/opt/pbs/bin",
             delegated_commands=("qsub", "qstat", "qdel", "pbsnodes"),
         ),
@@ -103,6 +103,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             nodes=partial(nodes.nodes_query, one),
             queues=partial(queues.queues_query, one),
             down_hosts=partial(nodes.down_hosts_query, one),
+            newly_ended=partial(history.newly_ended_query, one),
         ),
         reasons=ReasonsPart(
             hint=reasons.reason_hint,

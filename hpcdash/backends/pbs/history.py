@@ -53,6 +53,30 @@ def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_
     return ParsedTable(table.take(order).combine_chunks(), parsed.rejected)
 
 
+# Each ended task of an array is a job of its own (-T).
+_NEWLY_ENDED = """
+since=$(($(date +%s) - $1)) || exit
+when=$(date -d "@$since" +%Y%m%d%H%M.%S) || exit
+exec qselect -x -T -s FX -u "${2:-$(id -un)}" "-tm.ge.$when"
+"""
+
+
+def newly_ended_query(dialect: Dialect, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
+    """As QueuePart.newly_ended; None for dialects whose qselect does not know ended jobs."""
+    if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        return None
+    argv = pbs("sh", "-c", _NEWLY_ENDED, "sh", str(seconds), user)
+    return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)
+
+
+def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
+    """The ids; raises AccountingUnavailable where the server keeps no history."""
+    if says_no_history(answer):
+        raise no_history(answer, ("qselect", "-x"))
+    require_success(answer, ("qselect", "-x"))
+    return tuple(answer.stdout.decode("utf-8", "replace").split())
+
+
 def runs_query(dialect: Dialect, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
     """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning alone."""
     question = listing(dialect, Want.ENDED, user, max(1, now - since), for_hours=True)

@@ -13,7 +13,7 @@ from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.records import Form, Records, read_attributes, read_records
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.tokens import fresh_token
-from hpcdash.domain.job_ids import BadJobId, JobId, covers, number_of, parse_job_id
+from hpcdash.domain.job_ids import BadJobId, JobId, covers, number_of, pbs_job_id
 from hpcdash.errors import UsageError
 
 # What a job's Variable_List is searched for; the awk program writes them as fields of their own.
@@ -364,7 +364,7 @@ def listing(
 
 def _read_id(text: str, dialect: Dialect) -> JobId:
     try:
-        job = parse_job_id(text)
+        job = pbs_job_id(text)
     except BadJobId as error:
         raise UsageError(str(error), "Write 123, or 123[4] for a task of an array.") from None
     if job.component is not None:
@@ -410,7 +410,7 @@ def read_whole(answer: Answer, asked: Listing) -> dict[str, str]:
 def is_asked(asked: Listing, row_id: str) -> bool:
     """Whether a row is one of those asked for by id, or holds tasks of it."""
     try:
-        row = parse_job_id(row_id)
+        row = pbs_job_id(row_id)
     except BadJobId:
         return False
     return any(covers(job, row) for job in asked.job_ids)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
 from hpcdash.backends.pbs.dialects import Dialect, dialect_of, pbs
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
@@ -80,11 +80,12 @@ _OTHERS = (
 
 def probe_query() -> Query[Probe]:
     """One shell on the other side; asks the server once about itself. `Probe.dialect` is a Dialect."""
-    return Query(pbs("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+    return Query(pbs("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=PROBE_BYTES)
 
 
 def parse_probe(answer: Answer) -> Probe:
     """What was found; raises CommandMissing where qstat is not there or speaks no dialect we know."""
+    require_whole(answer)
     found: dict[str, str] = {}
     paths: dict[str, str] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines():

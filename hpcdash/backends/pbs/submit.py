@@ -33,7 +33,7 @@ from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, stepped_ranges
 from hpcdash.domain.dependencies import format_after, split_after
-from hpcdash.domain.job_ids import BadJobId, parse_job_id, with_tasks
+from hpcdash.domain.job_ids import BadJobId, pbs_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
 
 _JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
@@ -307,7 +307,7 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
     conditions: dict[str, list[str]] = {}
     for kind, text in map(split_after, after):
         try:
-            job = parse_job_id(text)
+            job = pbs_job_id(text)
         except BadJobId as error:
             raise UsageError(str(error)) from error
         if job.tasks is not None:
@@ -374,7 +374,7 @@ def _wrapped(wanted: Submission) -> SubmitCommand:
 def _slurm_depend(after: Sequence[str]) -> str:
     for _, text in map(split_after, after):
         try:
-            parse_job_id(text)
+            pbs_job_id(text)
         except BadJobId as error:
             raise UsageError(str(error)) from error
     if brackets := [text for text in after if "[" in text]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.base import Probe
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.ray.responses import decode, require_success, text, unreadable
 from hpcdash.errors import SchedulerRefused
 
@@ -13,10 +13,11 @@ _OLDEST = (2, 9)
 
 
 def probe_query() -> Query[Probe]:
-    return Query(("GET", "/api/version"), _parse_probe)
+    return Query(("GET", "/api/version"), _parse_probe, cap_bytes=PROBE_BYTES)
 
 
 def _parse_probe(answer: Answer) -> Probe:
+    require_whole(answer)
     [response] = require_success(answer)
     found = decode(answer, response)
     version = text(found.get("ray_version")) if isinstance(found, dict) else None

@@ -10,13 +10,14 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcdash.backends.script.allocation import Waiting
 from hpcdash.backends.script.call import call_command, call_package, call_python
 from hpcdash.backends.script.containers import container_command, pyxis_options
 from hpcdash.backends.script.containers.words import Word
+from hpcdash.backends.script.copies import COPY, copy_part, staged_path, with_copies
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.launchers import Start, lone_launcher, lone_mpi_launcher, signal_name, start_of
 from hpcdash.backends.script.node_checks import probe_text
@@ -71,14 +72,16 @@ END_TIME_NAMES = (END_TIME, END_TIME_OF)
 _SAID = "# The command can `import hpcdash.job` from this zip; job_library = false leaves it out."
 
 
+_REST_OF_PATH = '"${PYTHONPATH:+:$PYTHONPATH}"'
+
+
 def library_line(folder: str, before: str = "") -> str:
     """The shell's line that puts the zip in `folder` first on PYTHONPATH, with a comment before it.
 
     After it comes what PYTHONPATH is then, or `before` where that is given: nothing else of it goes along.
     """
-    path = shlex.quote(f"{folder}/{LIBRARY_NAME}")
-    rest = f":{shlex.quote(before)}" if before else '"${PYTHONPATH:+:$PYTHONPATH}"'
-    return f"{_SAID}\nexport PYTHONPATH={path}{rest}\n"
+    rest = f":{shlex.quote(before)}" if before else _REST_OF_PATH
+    return f"{_SAID}\nexport PYTHONPATH={shlex.quote(f'{folder}/{LIBRARY_NAME}')}{rest}\n"
 
 
 def from_now(limit_seconds: int | None) -> str:
@@ -142,8 +145,11 @@ def probe_texts(probe: str, step: str, signal: str) -> str:
 
 def hook_texts(request: Request, place: Place, signal: str) -> str:
     """As probe_texts(), of the startup hook, which has the request's secrets too."""
-    secrets = place.folder and secret_variables(request)
-    hook = (f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')}\n" if secrets else "") + request.startup_hook
+    hook = request.startup_hook
+    if place.folder and secret_variables(request):
+        digests = {name: digest for name, digest in place.copies.items() if name == SECRETS_NAME}
+        removal = f'rm -rf -- "${COPY}"\n' if digests else ""
+        hook = f"{copy_part(place.folder, digests)}{_secrets_line(place)}\n{removal}{hook}"
     return _node_texts("hook", "hooked", hook, HOOK_LIMIT_SECONDS, _HOOK_FAILED, signal)
 
 
@@ -168,7 +174,19 @@ _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SL
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
 # Stands for a secret's value in what is remembered of a request.
 NOT_KEPT = "(not kept)"
-SECRET_NAME = re.compile(r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE)_?KEY|TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?)$", re.I)
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION)_?KEY|TOKEN|SECRETS?|PASS)$"
+    r"|PASS(?:WORD|WD|PHRASE)$|(?:^|_)SSHPASS$",
+    re.IGNORECASE,
+)
+# Names that others give to folders, files and patterns too.
+_MAYBE_SECRET_NAME = re.compile(r"_PWD$|_PAT$|(?:^|_)CRED(?:ENTIAL)?S?$", re.IGNORECASE)
+_PLACE = re.compile(r"[/~$.*]|[A-Za-z]:\\")
+# A password in a URL; the keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS.
+_SECRET_VALUE = re.compile(
+    r"://[^/\s:@]*:[^/\s@]+@|\b(?:sk-[\w-]{16,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16})"
+)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
 _MOST_FOLDER_LETTERS = 200
@@ -189,7 +207,8 @@ class Place(Struct, frozen=True):
     `folder` is absolute, '' where it is not known: then the logs are in the folder the script is submitted from.
     `script` is where the request's script is there; '' where the request says it. `login` is a file made of
     containers.login_file(), '' for none. `waiting`: its batch shell waits for runs, in place of the request's command.
-    `is_run`: it is one of those runs.
+    `is_run`: it is one of those runs. `copies`, name → SHA-256, are files there that each node runs a checked copy of,
+    as others could replace the folder; `code_folder` is where in its code the command starts, then.
     """
 
     uid: str
@@ -198,6 +217,8 @@ class Place(Struct, frozen=True):
     login: str = ""
     waiting: Waiting | None = None
     is_run: bool = False
+    copies: Mapping[str, str] = field(default_factory=dict)
+    code_folder: str = ""
 
     def __post_init__(self) -> None:
         if self.folder and (not self.folder.startswith("/") or _NOT_IN_FOLDERS.search(self.folder)):
@@ -272,7 +293,7 @@ def resume_part(request: Request, task: str) -> str:
 
 def in_code_folder(request: Request, place: Place) -> Request:
     """The request with the folder of its `files` as its own, below which a relative one is meant; else as it is."""
-    if not request.files or request.work_dir.startswith("/"):
+    if not request.files or place.code_folder or request.work_dir.startswith("/"):
         return request
     if not place.folder:
         raise UsageError(
@@ -307,7 +328,8 @@ for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-met
 def packages_part(request: Request, place: Place) -> str:
     """Bash that notes the packages of the Python that a launch with `files` starts with; '' for others."""
     has_image = request.container is not None and request.container.runtime is not Runtime.NONE
-    if not request.files or not place.folder or has_image:
+    # Where others could replace the folder, they could have it lead elsewhere.
+    if not request.files or not place.folder or place.copies or has_image:
         return ""
     python = shlex.quote(request.call.python) if request.call is not None else "python python3"
     text = _PACKAGES.replace("NAME", PACKAGES_NAME).replace("FOLDER", shlex.quote(place.folder))
@@ -336,7 +358,13 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     slots = slots_of(request)
     command = command_of(request, place)
     if call := request.call:
+        if place.copies and call.package:
+            raise UsageError(
+                "call: a venv of wheel or source cannot be made in a storage_root that others could replace",
+                "Install the package where the job runs, or give its folder as sys_path.",
+            )
         command = call_command(request, call, place.folder, place.uid, environment=environment, node_count=slots.nodes)
+        command = with_copies(command, place.folder, place.copies)
     start = start_of(
         request.launcher,
         command,
@@ -365,14 +393,15 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     said = "What runs on each node:"
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
         said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
-    read = f". {shlex.quote(f'{place.folder}/{SECRETS_NAME}')} || exit\n" if secrets else ""
-    command = _text("command", f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}", said)
+    read = f"{_secrets_line(place)} || exit\n" if secrets else ""
+    line = f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
+    command = _text("command", _from_copies(request, place, line) if place.copies else line, said)
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in variables.items() if value}
         whole = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
-        if has_library(request, place):
+        if has_library(request, place) and not place.copies:
             library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
         return Body(command, whole, start, given, start.notes, library, call_package(request, place.folder))
     if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
@@ -383,8 +412,8 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     inherited = (*_OF_THE_NODE, *names_said(request))
     if environment.is_inherited and watches_preemption(request, place):
         inherited += (STOPPED_EARLY,)
-    up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) else _UP
-    if request.files:
+    up = f"{library_line(place.folder)}{_UP}" if has_library(request, place) and not place.copies else _UP
+    if request.files and not place.code_folder:
         # A runtime may start it elsewhere.
         up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
     if container.runtime is Runtime.PYXIS:
@@ -420,6 +449,27 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         dict(made.environment),
         (*start.notes, *made.notes),
     )
+
+
+def _from_copies(request: Request, place: Place, line: str) -> str:
+    """Bash that runs a line on a node from checked copies, which are removed when it has ended, however it does."""
+    if request.launcher in LONE_LAUNCHERS and slots_of(request).nodes > 1:
+        raise UsageError(
+            f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's files, and others "
+            "could replace those in storage_root",
+            'Write launcher = "srun", or have storage_root set to a folder that only you and root can replace.',
+        )
+    kept = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
+    library = f'{_SAID}\nexport PYTHONPATH="${COPY}"/{LIBRARY_NAME}{_REST_OF_PATH}\n'
+    return (
+        f"{_UNTIL_ITS_END}{kept}{copy_part(place.folder, place.copies, place.code_folder)}"
+        # bash runs what comes last in its own place, without its traps.
+        f'{library if LIBRARY_NAME in place.copies else ""}(\n{line}\n)\nexit "$?"'
+    )
+
+
+def _secrets_line(place: Place) -> str:
+    return f". {staged_path(place.folder, SECRETS_NAME, place.copies)}"
 
 
 def share_mark(request: Request, place: Place) -> TaskMark:
@@ -471,10 +521,18 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
     return _NODE_RANKS.format(rank=environment.node_rank, count=environment.node_count, port=port)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable holds a password, a token or a key, by its name or by what its value looks like."""
+    if not value:
+        return False
+    is_named = _SECRET_NAME.search(name) or (_MAYBE_SECRET_NAME.search(name) and not _PLACE.match(value))
+    return bool(is_named or _SECRET_VALUE.search(value))
+
+
 def secret_variables(request: Request) -> dict[str, str]:
     """Of its environment what has a value and a secret's name: in a launch's folder a file holds it, which only the
     command reads."""
-    return {name: value for name, value in request.environment.items() if value and SECRET_NAME.search(name)}
+    return {name: value for name, value in request.environment.items() if is_secret(name, value)}
 
 
 def secrets_file(request: Request) -> bytes:
@@ -526,7 +584,10 @@ def command_of(request: Request, place: Place) -> str:
     if request.command:
         return request.command
     path = place.script or request.script
-    quoted = shlex.quote(path if "/" in path else f"./{path}")
+    name = path.removeprefix(f"{place.folder}/")
+    is_copied = name != path and name in place.copies
+    plain = shlex.quote(path if "/" in path else f"./{path}")
+    quoted = staged_path(place.folder, name, place.copies) if is_copied else plain
     if request.launcher in NODE_LAUNCHERS:
         return quoted
     interpreter = next((program for end, program in _INTERPRETERS.items() if path.endswith(end)), "")

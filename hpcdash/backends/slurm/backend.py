@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdash.backends.actions import ALTERABLE
@@ -15,6 +16,7 @@ from hpcdash.backends.base import (
     InsidePart,
     LogsPart,
     PolicyPart,
+    Probe,
     ProbePart,
     QueuePart,
     ReasonsPart,
@@ -39,6 +41,18 @@ from hpcdash.backends.slurm import (
     reasons,
     submit,
     usage,
+)
+from hpcdash.backends.slurm.clusters import (
+    NO_OTHERS,
+    Clusters,
+    action_commands,
+    asked_on,
+    for_job,
+    for_row,
+    join,
+    named_rows,
+    plain_detail,
+    without_sstat,
 )
 
 if TYPE_CHECKING:
@@ -90,16 +104,16 @@ def _reservations(user: str) -> Query[ParsedTable]:
     return reservations_query(user)
 
 
-def _runs(user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+def _runs(counts_gpus: bool, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
     from hpcdash.backends.slurm.runs import runs_query
 
-    return runs_query(user, since, until)
+    return runs_query(user, since, until, counts_gpus=counts_gpus)
 
 
-def _runs_at(user: str | None, at: int) -> Query[ParsedTable]:
+def _runs_at(counts_gpus: bool, user: str | None, at: int) -> Query[ParsedTable]:
     from hpcdash.backends.slurm.runs import runs_at_query
 
-    return runs_at_query(user, at)
+    return runs_at_query(user, at, counts_gpus=counts_gpus)
 
 
 def _steps(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
@@ -120,67 +134,104 @@ def _cron_parts(job: CronJob) -> CronParts:
     return cron_parts(job)
 
 
-BACKEND = Backend(
-    name="slurm",
-    title="Slurm",
-    capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
-    probe=ProbePart(
-        query=probe.probe_query,
-        usual_folder="/usr/bin",
-        delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
-    ),
-    queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=queues.queues_query),
-    reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason),
-    history=HistoryPart(
-        jobs=history.history_query,
-        runs=_runs,
-        runs_at=_runs_at,
-        is_sliced=True,
-        native=history.history_native_query,
-        scope=history.scope_query,
-        no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
-    ),
-    detail=DetailPart(
-        native=detail.native_query,
-        join=detail.job_detail,
-        usage=usage.usage_query,
-        steps=_steps,
-        shell=_shell,
-        priority=policy.priority_query,
-        requeue_refusal=detail.requeue_refusal,
-        task_refusal=detail.task_refusal,
-        submit_line=detail.submit_line,
-        variables=detail.job_variables,
-    ),
-    inside=InsidePart(step=_inside_step),
-    logs=LogsPart(files=log_files.log_files, needs_script=log_files.needs_script, others=rank_logs_query),
-    scripts=ScriptsPart(
-        writer=_writer,
-        reader=_reader,
-        explain=_explain,
-        query=detail.script_query,
-        history_query=detail.history_script_query,
-        submitted_file=log_files.submitted_file,
-        cron_parts=_cron_parts,
-    ),
-    policy=PolicyPart(
-        qos=policy.qos_query,
-        queue_rules=policy.queue_rules_query,
-        preemption=policy.preemption_query,
-        associations=accounts.associations_query,
-        qos_offers=accounts.qos_offers_query,
-        shares=_shares,
-        limits=_limits,
-        reservations=_reservations,
-    ),
-    actions=ActionsPart(commands=actions.action_commands, alterable=ALTERABLE),
-    submit=SubmitPart(
-        program="sbatch",
-        submission=submit.submission,
-        resubmission=submit.resubmission,
-        new_limits=frozenset({"time_seconds", "memory_bytes"}),
-        array_refusal=submit.array_refusal_query,
-        start_estimate=submit.start_estimate_query,
-        start_again_estimate=submit.start_again_estimate_query,
-    ),
-)
+def _on_one(clusters: Clusters, build: Callable[..., Query[Any] | None]) -> Callable[..., Any]:
+    """`build` for the one cluster that is meant; raises UsageError where there are several."""
+
+    def query(*words: Any) -> Query[Any] | None:
+        found = build(*words)
+        return found if found is None else asked_on(found, clusters.require_one("this"))
+
+    return query
+
+
+def _each(clusters: Clusters, build: Callable[..., Query[ParsedTable]]) -> Callable[..., Query[ParsedTable]]:
+    """`build` for all clusters that reads ask."""
+    return lambda *words: (
+        named_rows(build(*words), clusters.default)
+        if not clusters.several
+        else asked_on(build(*words), clusters.several)
+    )
+
+
+def slurm_backend(found: Probe | None = None) -> Backend:
+    """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to count GPUs."""
+    counts_gpus = found is None or found.counts_gpus is not False
+    clusters = Clusters(found.clusters, found.cluster) if found else NO_OTHERS
+    return Backend(
+        name="slurm",
+        title="Slurm",
+        capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
+        probe=ProbePart(
+            query=probe.probe_query,
+            of_dialect=slurm_backend if found is None else None,
+            is_optional=True,
+            usual_folder="/usr/bin",
+            delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
+        ),
+        queue=QueuePart(
+            jobs=partial(jobs.jobs_query, counts_gpus=counts_gpus, clusters=clusters),
+            nodes=partial(nodes.nodes_query, clusters),
+            queues=partial(queues.queues_query, clusters),
+            lists_ended=True,
+        ),
+        reasons=ReasonsPart(hint=reasons.reason_hint, never_starts=reasons.never_starts, policy=reasons.policy_reason),
+        history=HistoryPart(
+            jobs=partial(history.history_query, counts_gpus=counts_gpus, clusters=clusters),
+            runs=_each(clusters, partial(_runs, counts_gpus)),
+            runs_at=_each(clusters, partial(_runs_at, counts_gpus)),
+            is_sliced=True,
+            native=for_job(clusters, history.history_native_query),
+            scope=history.scope_query,
+            no_history="not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)",
+        ),
+        detail=DetailPart(
+            native=for_job(clusters, detail.native_query),
+            join=join(clusters, detail.job_detail),
+            usage=without_sstat(clusters, usage.usage_query),
+            steps=without_sstat(clusters, _steps),
+            shell=for_row(clusters, _shell),
+            priority=for_job(clusters, policy.priority_query),
+            requeue_refusal=detail.requeue_refusal,
+            task_refusal=detail.task_refusal,
+            submit_line=detail.submit_line,
+            variables=lambda row: detail.job_variables({**row, "id": clusters.of_job(str(row["id"]))[0]}),
+        ),
+        inside=InsidePart(step=for_row(clusters, _inside_step)),
+        logs=LogsPart(
+            files=lambda found, script: log_files.log_files(plain_detail(clusters, found), script),
+            needs_script=lambda found: log_files.needs_script(plain_detail(clusters, found)),
+            others=lambda found, files: rank_logs_query(plain_detail(clusters, found), files),
+        ),
+        scripts=ScriptsPart(
+            writer=_writer,
+            reader=_reader,
+            explain=_explain,
+            query=for_job(clusters, detail.script_query),
+            history_query=for_job(clusters, detail.history_script_query),
+            submitted_file=log_files.submitted_file,
+            cron_parts=_cron_parts,
+        ),
+        policy=PolicyPart(
+            qos=policy.qos_query,
+            queue_rules=_on_one(clusters, policy.queue_rules_query),
+            preemption=_on_one(clusters, policy.preemption_query),
+            associations=accounts.associations_query,
+            qos_offers=accounts.qos_offers_query,
+            shares=_on_one(clusters, _shares),
+            limits=_on_one(clusters, _limits),
+            reservations=_on_one(clusters, _reservations),
+        ),
+        actions=ActionsPart(commands=partial(action_commands, clusters, actions.action_commands), alterable=ALTERABLE),
+        submit=SubmitPart(
+            program="sbatch",
+            submission=partial(submit.submission, clusters=clusters),
+            resubmission=partial(submit.resubmission_on_cluster, clusters),
+            new_limits=frozenset({"time_seconds", "memory_bytes"}),
+            array_refusal=_on_one(clusters, submit.array_refusal_query),
+            start_estimate=partial(submit.start_estimate_query, clusters=clusters),
+            start_again_estimate=partial(submit.start_again_estimate_query, clusters),
+        ),
+    )
+
+
+BACKEND = slurm_backend()

@@ -46,7 +46,14 @@ _CHANGE_OUTPUT = (
 )
 _UNSET = tuple(word for name in _CHANGE_OUTPUT for word in ("-u", name))
 # SLURM_BITSTR_LEN=0 prints the tasks of an array whole: squeue cuts them at 64 bytes by default.
-_SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
+LAST_SETTING = "SLURM_BITSTR_LEN=0"
+_SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", LAST_SETTING)
+
+
+def with_clusters_variable(*argv: str) -> tuple[str, ...]:
+    """As `slurm`, with the person's SLURM_CLUSTERS: for a script that removes it once it has read it."""
+    at = _UNSET.index("SLURM_CLUSTERS")
+    return ("env", *_UNSET[: at - 1], *_UNSET[at + 1 :], *_SET, *argv)
 
 
 def slurm(*argv: str) -> tuple[str, ...]:

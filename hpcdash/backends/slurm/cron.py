@@ -13,7 +13,7 @@ plain() (
   done
   exec "$@"
 )
-waiting() { squeue -h -u "$(id -un)" -n "$name" -t PENDING -o %i; }
+waiting() { squeue -a -h -u "$(id -un)" -n "$name" -t PENDING -o %i; }
 submit_again() { plain sbatch --begin="now+$every" "$self"; }
 hand_in() { plain sbatch "$1"; }
 # Its dependency, singleton, lets no two run at once.

@@ -15,15 +15,16 @@ import pyarrow.compute as pc
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_rows
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
-from hpcdash.backends.slurm.jobs import array_columns, exit_columns, is_any, states, with_ids
+from hpcdash.backends.slurm.jobs import accounted_exit_columns, array_columns, is_any, states, with_ids
 from hpcdash.backends.slurm.rows import NOTHING, Columns
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import text_column
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.errors import NoSuchJob
+from hpcdash.errors import NoSuchJob, UsageError
 
 FIELDS = (
     "jobid",
@@ -50,6 +51,8 @@ FIELDS = (
     "workdir",
     "exitcode",
 )
+# Of several clusters each row names its own.
+FIELDS_OF_EACH = (*FIELDS[:-1], "cluster", FIELDS[-1])
 # The first half of the configuration is the controller's, which hides the queue alone; then what the user may see.
 _VISIBILITY_SCRIPT = """
 sacctmgr show configuration | sed '1,/^SlurmDBD configuration/d' | grep -E '^(PrivateData|SlurmUser) '
@@ -62,18 +65,38 @@ _MOST_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
 
 
-def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
-    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were."""
+def history_query(
+    user: str | None,
+    since_seconds: int,
+    job_ids: Sequence[str] = (),
+    *,
+    counts_gpus: bool = True,
+    clusters: Clusters = NO_OTHERS,
+) -> Query[ParsedTable]:
+    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they were.
+
+    `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
+    """
     token = fresh_token()
+    named = [clusters.of_job(job_id) for job_id in job_ids]
+    wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [clusters.several or clusters.default]
+    job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
+    is_each = len(wanted) > 1 or bool(clusters.several and not named)
+    if is_each and "" in wanted and not clusters.own:
+        raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+    cluster = ",".join(one or clusters.own for one in wanted) if is_each else wanted[0]
+    fields = FIELDS_OF_EACH if is_each else FIELDS
     if job_ids:
         selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
     else:
         # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
         whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
         selection = (*whose, "-S", f"now-{since_seconds}seconds")
-    argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(FIELDS))
-    parse = partial(parse_history, token=token, ended_only=not job_ids)
-    return Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
+    argv = slurm("sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields))
+    own = "" if clusters.named else clusters.own
+    parse = partial(parse_history, token=token, ended_only=not job_ids, counts_gpus=counts_gpus, fields=fields, own=own)
+    query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
+    return asked_on(query, cluster) if is_each else named_rows(query, cluster)
 
 
 def sacct_id(job_id: str) -> str:
@@ -81,11 +104,25 @@ def sacct_id(job_id: str) -> str:
     return job_id.partition("_[")[0]
 
 
-def parse_history(answer: Answer, *, token: str, ended_only: bool = True) -> ParsedTable:
+def parse_history(
+    answer: Answer,
+    *,
+    token: str,
+    ended_only: bool = True,
+    counts_gpus: bool = True,
+    fields: Sequence[str] = FIELDS,
+    own: str = "",
+) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
-    columns = with_ids(read_columns(answer, token), "jobid")
-    table = _in_schema(columns.table)
+    columns = with_ids(read_columns(answer, token, fields), "jobid")
+    table = _in_schema(columns.table, counts_gpus)
+    if "cluster" in columns.table.column_names:
+        endings = pc.replace_substring_regex(columns.table["cluster"].combine_chunks(), "^", "@")
+        endings = pc.if_else(pc.equal(endings, f"@{own}"), "", endings)
+        for name in ("id", "array_id"):
+            ids = pc.binary_join_element_wise(table[name].combine_chunks(), endings, "")
+            table = table.set_column(table.column_names.index(name), name, ids)
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
@@ -135,7 +172,12 @@ def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
-def _in_schema(raw: pa.Table) -> pa.Table:
+def recorded_gpus(told: pa.Array, counts_gpus: bool) -> pa.Array:
+    """GPUs that an ended job's TRES name; null where they name none and GPUs are not counted there."""
+    return pc.fill_null(told, 0) if counts_gpus else told
+
+
+def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
     ids = raw["jobid"]
     native = values.words(raw["state"])
@@ -145,7 +187,7 @@ def _in_schema(raw: pa.Table) -> pa.Table:
     waiting = is_any(state, frozenset(WAITING))
     not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(none_to_null(raw["nodelist"]))))
     starts = values.instants(none_to_null(raw["start"]))
-    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     tres = none_to_null(raw["alloctres"])
     tres = pc.if_else(pc.is_valid(tres), tres, none_to_null(raw["reqtres"]))
     gpus, memory_bytes = values.tres_columns(tres)
@@ -174,7 +216,7 @@ def _in_schema(raw: pa.Table) -> pa.Table:
         "priority": values.integers(none_to_null(raw["priority"])),
         "nodes": values.integers(none_to_null(raw["nnodes"])),
         "cpus": cpus,
-        "gpus": gpus,
+        "gpus": recorded_gpus(gpus, counts_gpus),
         "memory_bytes": memory_bytes,
         "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
         "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),

@@ -38,7 +38,7 @@ _STEP = (
 id=$1 nodes=$2 seconds=$3 has_gpus=$4
 shift 4
 case $id in *[!0-9]*)
-  known=$(squeue -h -o "%i %A" -j "$id") || exit
+  known=$(squeue -a -h -o "%i %A" -j "$id") || exit
   number=
   while read -r shown number_of; do
     [ "$shown" != "$id" ] || number=$number_of

@@ -8,9 +8,11 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import values
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, known_in_part, named_rows, with_clusters
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
@@ -18,9 +20,13 @@ from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
+# A shell adds this to the number of the signal that ended its command; the numbers are those of ABRT, KILL, SEGV, TERM.
+_SHELL_SIGNAL = 128
+_CUT_EXIT_CODES = pa.array([6, 9, 11, 15], pa.int64())
 LAYOUT = Layout(
     plain=(
         "jobarrayid",
@@ -35,6 +41,13 @@ LAYOUT = Layout(
         "numnodes",
         "numcpus",
         "tres-alloc",
+        "tres-per-job",
+        "tres-per-node",
+        "tres-per-task",
+        "tres-per-socket",
+        "sct",
+        "numtasks",
+        "oversubscribe",
         "timeused",
         "timelimit",
         "submittime",
@@ -47,6 +60,8 @@ LAYOUT = Layout(
     ),
     hostile=("reason", "name", "comment", "workdir"),
 )
+# Of several clusters each row names its own.
+LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
@@ -56,10 +71,44 @@ ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
-def jobs_query(scope: JobScope) -> Query[ParsedTable]:
-    """squeue for a scope; filtered by the server where Slurm can (one user, one job).
+def jobs_query(scope: JobScope, *, counts_gpus: bool = True, clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
+    """As jobs_on_cluster, on the cluster that is meant, or each of several."""
+    named = [clusters.of_job(job_id) for job_id in scope.job_ids]
+    wanted = dict.fromkeys(cluster for _, cluster in named)
+    scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
+    if len(wanted) <= 1 and not (clusters.several and not named):
+        query = jobs_on_cluster(scope, counts_gpus=counts_gpus)
+        return named_rows(query, next(iter(wanted), clusters.default))
+    if "" in wanted and not clusters.own:
+        raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+    query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=LAYOUT_OF_EACH)
+    asked = ",".join(cluster or clusters.own for cluster in wanted) or clusters.several
+    ids = frozenset(with_cluster(plain, cluster or clusters.own) for plain, cluster in named)
+    parse = partial(_parse_each, parse=query.parse, own="" if clusters.named else clusters.own, wanted=ids)
+    return replace(asked_on(query, asked), parse=parse)
 
-    What is left of an array ('11_[3-9%1]') is asked for as the whole array.
+
+def _parse_each(
+    answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, wanted: frozenset[str]
+) -> ParsedTable:
+    """Rows of several clusters; of those with a name of their own only what was `wanted` (none: all)."""
+    parsed = parse(known_in_part(answer))
+    if not wanted:
+        return parsed
+    meant = [parse_job_id(job_id) for job_id in wanted]
+    rows = [any(covers(one, parse_job_id(row_id)) for one in meant) for row_id in parsed.table["id"].to_pylist()]
+    table = parsed.table.filter(pa.array(rows, pa.bool_()))
+    if own:
+        for name in ("id", "array_id"):
+            ids = pc.replace_substring_regex(table[name], rf"@{re.escape(own)}$", "")
+            table = table.set_column(table.column_names.index(name), name, ids)
+    return replace(parsed, table=table.combine_chunks())
+
+
+def jobs_on_cluster(scope: JobScope, *, counts_gpus: bool = True, layout: Layout = LAYOUT) -> Query[ParsedTable]:
+    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one user, one job).
+
+    What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the site's TRES count GPUs.
     """
     token = fresh_token()
     selection: tuple[str, ...] = ()
@@ -73,8 +122,9 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
             selection = (*selection, "-t", "all")
         narrowed = (("-p", scope.queue), ("-q", scope.qos), ("-R", scope.reservation))
         selection = (*selection, *(word for option, name in narrowed if name for word in (option, name)))
-    argv = slurm("squeue", "-h", *selection, "-O", LAYOUT.option(token))
-    return Query(argv, partial(parse_jobs, token=token, one_job=by_id), limit_seconds=60.0)
+    argv = slurm("squeue", "-a", "-h", *selection, "-O", layout.option(token))
+    parse = partial(parse_jobs, token=token, one_job=by_id, counts_gpus=counts_gpus, layout=layout)
+    return Query(argv, parse, limit_seconds=60.0)
 
 
 def queue_id(job_id: str) -> str:
@@ -88,13 +138,15 @@ def queue_id(job_id: str) -> str:
     return asked
 
 
-def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTable:
+def parse_jobs(
+    answer: Answer, *, token: str, one_job: bool = False, counts_gpus: bool = True, layout: Layout = LAYOUT
+) -> ParsedTable:
     """Rows of domain.schema.JOBS; raises what the answer's failure stands for."""
     require_success(answer)
-    columns = read_rows(answer.stdout, token, LAYOUT)
+    columns = read_rows(answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "jobs")
-    columns = with_ids(columns, "jobarrayid")
+    columns = without_revoked(with_ids(columns, "jobarrayid"))
     if one_job and not columns.table.num_rows and not columns.rejected:
         raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
     if answer.status != 0 and not columns.table.num_rows:
@@ -103,7 +155,17 @@ def parse_jobs(answer: Answer, *, token: str, one_job: bool = False) -> ParsedTa
     raw = dict(zip(columns.table.column_names, columns.table.columns, strict=True))
     # From here on each text column lives until it is read: of 100 000 jobs all of them together are 30 MB.
     del columns
-    return ParsedTable(_in_schema(raw), rejected)
+    of_each = raw.pop("cluster", None)
+    parsed = ParsedTable(_in_schema(raw, counts_gpus), rejected)
+    return parsed if of_each is None else with_clusters(parsed, of_each.combine_chunks())
+
+
+def without_revoked(columns: Columns) -> Columns:
+    """The rows but for a federation's siblings of jobs that run on another cluster: `squeue -a` lists them."""
+    is_revoked = pc.equal(columns.table["state"], "REVOKED")
+    if not pc.any(is_revoked, min_count=0).as_py():
+        return columns
+    return Columns(columns.table.filter(pc.invert(pc.fill_null(is_revoked, False))), columns.rejected)
 
 
 def with_ids(columns: Columns, name: str) -> Columns:
@@ -164,6 +226,17 @@ def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.
     return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
 
 
+def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """As exit_columns, of what accounting keeps: seven bits of an exit code.
+
+    143, what a shell ends with whose command a signal ended, is 15 there. 6, 9, 11 and 15 are taken for such ones:
+    hardly any program ends with them by itself, and the controller's record of the job has 134, 137, 139 or 143.
+    """
+    codes, signals = exit_columns(texts, ended)
+    is_cut = pc.and_(pc.is_in(codes, value_set=_CUT_EXIT_CODES), pc.equal(signals, 0))
+    return pc.if_else(is_cut, pc.add(codes, _SHELL_SIGNAL), codes), signals
+
+
 def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray) -> dict[str, pa.Array]:
     """The columns that say what of an array a row is: array_id, array_task, _number, _task, _tasks."""
     null = pa.scalar(None, pa.string())
@@ -179,7 +252,28 @@ def array_columns(ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.Ch
     }
 
 
-def _in_schema(raw: dict[str, pa.ChunkedArray]) -> pa.Table:
+def _job_gpus(raw: dict[str, pa.ChunkedArray], told: pa.Array, counts_gpus: bool, active: pa.Array) -> pa.Array:
+    """GPUs of each job: those its TRES name, else those it asked for, else 0.
+
+    Null where only a whole node was asked for, and its GPUs, which the job has, are not in its TRES.
+    """
+    nodes = values.integers(raw["numnodes"])
+    tasks = values.integers(raw.pop("numtasks"))
+    sockets = values.per_distinct(raw.pop("sct"), lambda text: values.digits(text.partition(":")[0]), pa.int64())
+    job, node, task, socket = (
+        values.per_distinct(raw.pop(f"tres-per-{unit}"), values.requested_gpus, pa.int64())
+        for unit in ("job", "node", "task", "socket")
+    )
+    requested = pc.coalesce(
+        job, pc.multiply(node, nodes), pc.multiply(task, tasks), pc.multiply(pc.multiply(socket, sockets), nodes)
+    )
+    is_whole_node = pc.fill_null(pc.equal(raw.pop("oversubscribe"), "NO"), False)
+    is_unknown = pc.is_valid(socket) if counts_gpus else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
+    null = pa.scalar(None, pa.int64())
+    return pc.coalesce(told, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
+
+
+def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     """The columns of the contract; takes each text column out of `raw`."""
     ids = raw.pop("jobarrayid")
     nodes_at = raw.pop("nodelist")
@@ -194,6 +288,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray]) -> pa.Table:
     starts = values.instants(raw.pop("starttime"))
     exit_code, exit_signal = exit_columns(raw.pop("exit_code"), ended)
     gpus, memory_bytes = values.tres_columns(raw.pop("tres-alloc"))
+    gpus = _job_gpus(raw, gpus, counts_gpus, pc.invert(waiting))
     nothing = pa.nulls(len(ids), pa.string())
     no_word = pa.scalar(None, pa.string())
     columns = {

@@ -32,7 +32,7 @@ part printf '%s\n' "$user" "$(id -u "$user")"
 part scontrol -o show assoc_mgr users="$user" flags=assoc,qos
 part sacctmgr -n -P -r show assoc where user="$user" ${cluster:+cluster="$cluster"} format="$associations"
 part sacctmgr -n -P -r show qos format="$qos"
-part scontrol -o show partition
+part scontrol -a -o show partition
 """
 _COMMAND = ("sacctmgr", "show", "assoc")
 _PARTS = 5

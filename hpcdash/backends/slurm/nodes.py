@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on, named_on_clusters
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.rows import Layout, read_rows
@@ -34,25 +35,33 @@ LAYOUT = Layout(
     ),
     hostile=("reason",),
 )
+LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _MIB = 1 << 20
 _MOST_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]{1,9})(?=$|[,(])")
+# Of parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has parts, GPU by GPU.
+_PARTS = re.compile(r"(?:^|,)(?:shard|mps)(?::[^:,()]+)?:[0-9]{1,9}\(([^()]*)\)")
+_PARTS_OF_ONE = re.compile(r"(?:^|,)0*[1-9][0-9]*/")
+_INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
-def nodes_query() -> Query[ParsedTable]:
+def nodes_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo -N; costs the controller what a plain sinfo does."""
     token = fresh_token()
-    argv = slurm("sinfo", "-h", "-N", "-O", LAYOUT.option(token))
-    return Query(argv, partial(parse_nodes, token=token))
+    layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
+    argv = slurm("sinfo", "-a", "-h", "-N", "-O", layout.option(token))
+    return asked_on(Query(argv, partial(parse_nodes, token=token, layout=layout)), clusters.several or clusters.default)
 
 
-def parse_nodes(answer: Answer, *, token: str) -> ParsedTable:
+def parse_nodes(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:
     """Rows of domain.schema.NODES; `jobs` is null here, it takes the queue to know."""
     require_success(answer)
-    columns = read_rows(answer.stdout, token, LAYOUT)
+    columns = read_rows(answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "nodes")
+    if "cluster" in columns.table.column_names:
+        columns = named_on_clusters(columns, "nodelist", "partition")
     nodes: dict[str, dict[str, Any]] = {}
     names = columns.table["nodelist"].to_pylist()
     partitions = columns.table["partition"].to_pylist()
@@ -82,6 +91,19 @@ def gpu_gres(text: str | None) -> tuple[int, str | None]:
     return sum(int(count) for _, count in found), ",".join(types) or None
 
 
+def gpus_in_use(text: str | None) -> int:
+    """How many GPUs a list of GRES in use names; one that jobs hold parts of (shards, MPS) counts."""
+    whole, _ = gpu_gres(text)
+    return whole + sum(map(_gpus_with_parts, _PARTS.findall(text or "")))
+
+
+def _gpus_with_parts(detail: str) -> int:
+    places = detail.removeprefix("IDX:")
+    if places == detail:
+        return len(_PARTS_OF_ONE.findall(detail))
+    return sum(int(high or low) - int(low) + 1 for low, high in _INDEX_RANGE.findall(places))
+
+
 def cpu_counts(text: str | None) -> tuple[int | None, int | None]:
     """(in use, in all) of 'allocated/idle/other/total'."""
     parts = (text or "").split("/")
@@ -97,7 +119,7 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
     state, flags = node_state(native)
     cpus_used, cpus = cpu_counts(row["cpusstate"])
     gpus, gpu_type = gpu_gres(row["gres"])
-    gpus_used, _ = gpu_gres(row["gresused"])
+    gpus_used = gpus_in_use(row["gresused"])
     memory = digits(row["memory"])
     memory_used = digits(row["allocmem"])
     # Without a reason sinfo writes 'none' and an unknown user and time.

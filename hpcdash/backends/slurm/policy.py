@@ -102,7 +102,7 @@ PREEMPTED_BY = "may be preempted by"
 # The controller says whether partitions, or QoS, go before one another; scontrol prints the cluster's mode for both.
 _PREEMPTION_SCRIPT = """
 scontrol show config | sed -n '/^PreemptType /p'
-exec scontrol show partition
+exec scontrol -a show partition
 """
 
 
@@ -135,7 +135,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
 
 
 def queue_rules_query(queue: str) -> Query[Mapping[str, str]]:
-    return Query(slurm("scontrol", "show", "partition", queue), parse_queue_rules, cap_bytes=TEXT_BYTES)
+    return Query(slurm("scontrol", "-a", "show", "partition", queue), parse_queue_rules, cap_bytes=TEXT_BYTES)
 
 
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import re
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
+from hpcdash.backends.slurm.commands import with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
-from hpcdash.domain.columns import epoch_seconds
+from hpcdash.domain.columns import digits, epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
 # Constant: nothing from outside ever becomes part of it. Without a slurm.conf every command of Slurm tries for a
 # minute; a controller that is down takes 10 s.
 _SCRIPT = """
+clusters=$SLURM_CLUSTERS
+unset SLURM_CLUSTERS
+if [ "$clusters" = all ]; then
+  every=$(sacctmgr -n -P show cluster format=cluster 2>/dev/null | tr '\\n' ' ')
+  clusters=${every:-all}
+fi
+echo "clusters=$clusters"
+on=
+case $clusters in '' | all | *" "*| *[!A-Za-z0-9_.-]*) ;; *) on="-M $clusters" ;; esac
 echo "user=$(id -un)"
 echo "clock=$(date +%s)"
 for command in squeue sinfo sacct scontrol sbatch scancel; do
@@ -35,25 +44,35 @@ soon=
 if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
 version=$($soon squeue --version) || [ $? -ne 124 ] || echo "slow=squeue --version"
 echo "version=$version"
-ping=$($soon scontrol ping 2>&1 | head -n 2 | tr '\\n' ' ')
+ping=$($soon scontrol $on ping 2>&1 | head -n 2 | tr '\\n' ' ')
 echo "ping=$ping"
 case $ping in
-  *" UP"*) $soon scontrol show config | sed -n -e 's/^ClusterName *= */ClusterName=/p' \\
-    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' ;;
+  *" UP"*) $soon scontrol $on show config | sed -n -e 's/^ClusterName *= */ClusterName=/p' \\
+    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' \\
+    -e 's/^AccountingStorageTRES *= */AccountingStorageTRES=/p' -e 's/^GresTypes *= */GresTypes=/p' \\
+    -e 's/^MinJobAge *= *\\([0-9]*\\).*/MinJobAge=\\1/p' ;;
 esac
 """
 _PROBE_LIMIT_SECONDS = 45.0
+# GRES that are GPUs, or parts of them.
+_GPU_KINDS = frozenset({"gpu", "shard", "mps"})
 _COMMAND = ("squeue", "--version")
 _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
 
 
 def probe_query() -> Query[Probe]:
     """One shell on the other side; asks the controller for its configuration once."""
-    return Query(slurm("sh", "-c", _SCRIPT), parse_probe, limit_seconds=_PROBE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
+    return Query(
+        with_clusters_variable("sh", "-c", _SCRIPT),
+        parse_probe,
+        limit_seconds=_PROBE_LIMIT_SECONDS,
+        cap_bytes=PROBE_BYTES,
+    )
 
 
 def parse_probe(answer: Answer) -> Probe:
     """What was found; raises CommandMissing where squeue is not there or is not Slurm's."""
+    require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines():
@@ -92,13 +111,19 @@ def parse_probe(answer: Answer) -> Probe:
             words=excerpt(answer.stderr),
         )
     storage = found.get("AccountingStorageType", "")
+    counted = found.get("AccountingStorageTRES", "").split(",")
+    kinds = set(found.get("GresTypes", "").split(",")) & _GPU_KINDS
     clock = epoch_seconds(found.get("clock"))
     ping = found.get("ping", "")
     return Probe(
         user=found.get("user", ""),
         version=version,
         cluster=found.get("ClusterName", ""),
+        clusters=tuple(filter(None, found.get("clusters", "").replace(",", " ").split())),
         clock_epoch_seconds=None if clock is None else float(clock),
+        counts_gpus=all(f"gres/{kind}" in counted for kind in kinds) if "GresTypes" in found else None,
+        # 0: none is forgotten.
+        ended_kept_seconds=digits(found.get("MinJobAge")) or None,
         has_accounting=None if not storage else not storage.endswith("/none") and storage != "(null)",
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,

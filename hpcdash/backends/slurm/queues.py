@@ -1,4 +1,7 @@
-"""Partitions: one short sinfo, summed over the node groups it prints, as rows of domain.schema.QUEUES."""
+"""Partitions: one short sinfo, summed over the node groups it prints, as rows of domain.schema.QUEUES.
+
+Without -a sinfo leaves out partitions that are hidden or not open to one's groups: it is asked for both lists.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,52 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, asked_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.nodes import gpu_gres
-from hpcdash.backends.slurm.rows import Layout, read_rows
+from hpcdash.backends.slurm.nodes import gpu_gres, gpus_in_use
+from hpcdash.backends.slurm.rows import SEPARATOR, Layout, read_rows
 from hpcdash.backends.slurm.values import duration_seconds
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST
+from hpcdash.domain.states import QueueStanding
 
 LAYOUT = Layout(
-    plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused"),
+    plain=("partition", "available", "time", "nodeaiot", "cpusstate", "nodes", "gres", "gresused", "groups"),
     hostile=(),
 )
+LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
+_SCRIPT = """
+sinfo -h -o %R || exit
+printf '%s\\n' "$1"
+exec sinfo -a -h -O "$2"
+"""
 # Digits of an int64; MOST rejects what is beyond it.
 _COUNT = re.compile(r"[0-9]{1,19}")
 # What a rejected row is shown as.
 _SHOWN_LETTERS = 200
 
 
-def queues_query() -> Query[ParsedTable]:
+def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo, aggregated by Slurm into groups of like nodes."""
     token = fresh_token()
-    argv = slurm("sinfo", "-h", "-O", LAYOUT.option(token))
-    return Query(argv, partial(parse_queues, token=token))
+    layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
+    argv = slurm("sh", "-c", _SCRIPT, "sh", token, layout.option(token))
+    query = Query(argv, partial(parse_queues, token=token, layout=layout), command=("sinfo",))
+    return asked_on(query, clusters.several or clusters.default)
 
 
-def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
+def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> ParsedTable:
     """Rows of domain.schema.QUEUES; the counts of jobs are null here, they take the queue to know."""
     require_success(answer)
-    columns = read_rows(answer.stdout, token, LAYOUT)
+    head, marker, printed = answer.stdout.partition(f"{token}\n".encode())
+    has_head = bool(marker) and SEPARATOR.encode() not in head
+    listed = set(head.decode("utf-8", "replace").split("\n")) if has_head else set()
+    columns = read_rows(printed if has_head else answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "partitions")
+    is_each = "cluster" in columns.table.column_names
     queues: dict[str, dict[str, Any]] = {}
     rejected = list(columns.rejected)
     for row in columns.table.to_pylist():
@@ -48,12 +65,13 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
         if marked is None:
             rejected.append("a partition without a name")
             continue
-        name = marked.rstrip("*")
+        own_name = marked.rstrip("*")
+        name = f"{own_name}@{row['cluster']}" if is_each else own_name
         _, idle, other, nodes = _four(row["nodeaiot"])
         cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
         # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in use.
         gpus, _ = gpu_gres(row["gres"])
-        gpus_used, _ = gpu_gres(row["gresused"])
+        gpus_used = gpus_in_use(row["gresused"])
         counts = {
             "nodes": nodes,
             "nodes_idle": idle,
@@ -74,16 +92,26 @@ def parse_queues(answer: Answer, *, token: str) -> ParsedTable:
         if known:
             known.update(together)
             continue
+        standing, note = (None, None) if not has_head or own_name in listed else _unlisted(row["groups"] or "all")
         queues[name] = {
             "name": name,
-            "available": row["available"] == "up",
+            "available": row["available"] == "up" and standing is not QueueStanding.CLOSED,
             "default": marked.endswith("*"),
             "limit_seconds": duration_seconds(row["time"] or ""),
             **together,
             "jobs_running": None,
             "jobs_pending": None,
+            "_standing": standing,
+            "_note": note,
         }
     return ParsedTable(pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), tuple(rejected))
+
+
+def _unlisted(groups: str) -> tuple[QueueStanding, str]:
+    """Standing of a partition that sinfo does not show of itself, by the groups that may use it, and a note."""
+    if groups.lower() == "all":
+        return QueueStanding.HIDDEN, "hidden: takes jobs that name it"
+    return QueueStanding.CLOSED, f"closed to you, or hidden: for group {groups}"
 
 
 def _four(text: str | None) -> tuple[int, int, int, int]:

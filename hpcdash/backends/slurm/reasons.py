@@ -53,7 +53,7 @@ _EXACT = {
     "NonZeroExitCode": "its script ended with an error",
     "TimeLimit": "ran into its time limit",
     "OutOfMemory": "used more memory than it requested",
-    "JobLaunchFailure": "could not be launched, or ended by a signal; is its output path writable?",
+    "JobLaunchFailure": "could not be launched; is its output path writable?",
     "RaisedSignal": "ended by a signal",
     "DeadLine": "cannot end before its deadline",
     "FedJobLock": "waiting for another cluster of the federation",

@@ -18,8 +18,8 @@ from hpcdash.backends.queries import Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.history import limit_seconds, none_to_null, text_or_null
-from hpcdash.backends.slurm.jobs import ID_PATTERN, array_columns, exit_columns, is_any, states
+from hpcdash.backends.slurm.history import limit_seconds, none_to_null, recorded_gpus, text_or_null
+from hpcdash.backends.slurm.jobs import ID_PATTERN, accounted_exit_columns, array_columns, is_any, states
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -50,28 +50,30 @@ _TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
 _STEP_TEXT = pa.schema([("run", pa.int64()), *((name, pa.string()) for name in _STEP_FIELDS)])
 
 
-def runs_query(user: str | None, since: int, until: int) -> Query[ParsedTable]:
+def runs_query(user: str | None, since: int, until: int, *, counts_gpus: bool = True) -> Query[ParsedTable]:
     """As HistoryPart.runs."""
     # sacct's end is in the span.
-    return _query(user, "-s", ENDED_STATES, "-S", f"uts{since}", "-E", f"uts{max(since, until - 1)}")
+    times = ("-S", f"uts{since}", "-E", f"uts{max(since, until - 1)}")
+    return _query(user, counts_gpus, "-s", ENDED_STATES, *times)
 
 
-def runs_at_query(user: str | None, at: int) -> Query[ParsedTable]:
+def runs_at_query(user: str | None, at: int, *, counts_gpus: bool = True) -> Query[ParsedTable]:
     """As HistoryPart.runs_at."""
     # Without states sacct lists what was eligible and had not ended at any time within the times.
-    return _query(user, "-S", f"uts{at}", "-E", f"uts{at + 1}")
+    return _query(user, counts_gpus, "-S", f"uts{at}", "-E", f"uts{at + 1}")
 
 
-def _query(user: str | None, *selection: str) -> Query[ParsedTable]:
+def _query(user: str | None, counts_gpus: bool, *selection: str) -> Query[ParsedTable]:
     token = fresh_token()
     # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
     whose = ("-a",) if user is None else ("-u", user) if user else ()
     # -D: each run of a job that was put back, not the last alone.
     argv = slurm("sacct", "-n", "-D", "-P", f"--delimiter={token}", *whose, *selection, "-o", ",".join(FIELDS))
-    return Query(argv, partial(parse_runs, token=token), limit_seconds=_LIMIT_SECONDS)
+    parse = partial(parse_runs, token=token, counts_gpus=counts_gpus)
+    return Query(argv, parse, limit_seconds=_LIMIT_SECONDS)
 
 
-def parse_runs(answer: Answer, *, token: str) -> ParsedTable:
+def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> ParsedTable:
     """Rows of domain.schema.RUNS that ended, in sacct's order; raises what the answer's failure stands for."""
     require_success(answer)
     lines = _Lines(token.encode())
@@ -80,7 +82,7 @@ def parse_runs(answer: Answer, *, token: str) -> ParsedTable:
         raise unreadable(answer, "ended jobs")
     raw, steps = lines.runs(), lines.steps()
     has_id = pc.match_substring_regex(as_array(raw["jobid"]), ID_PATTERN)
-    table = _in_schema(raw, _used(raw, steps))
+    table = _in_schema(raw, _used(raw, steps), counts_gpus)
     ended = pc.and_(pc.is_valid(table["ends_at"]), pc.invert(is_any(as_array(table["state"]), frozenset(ACTIVE))))
     refused = [f"no job's id: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()]
     table = table.filter(pc.and_(ended, has_id)).combine_chunks()
@@ -250,7 +252,7 @@ def _lines(chunk: bytes) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
-def _in_schema(raw: pa.Table, used: dict[str, pa.Array]) -> pa.Table:
+def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
     ids = raw["jobid"]
     native = values.words(raw["state"])
@@ -260,11 +262,12 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array]) -> pa.Table:
     alloc = none_to_null(raw["alloctres"])
     tres = pc.if_else(pc.is_valid(alloc), alloc, none_to_null(raw["reqtres"]))
     gpus, memory_bytes = values.tres_columns(tres)
+    gpus = recorded_gpus(gpus, counts_gpus)
     cpus = values.integers(none_to_null(raw["ncpus"]))
     cpus = pc.if_else(pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus)
     # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
     started = pc.if_else(pc.is_null(nodes_at), null_time, values.instants(none_to_null(raw["start"])))
-    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     # '11_2'
     tasks = pc.if_else(
         pc.match_substring(ids, "_"),

@@ -208,7 +208,7 @@ def batch_script(
 _IN_USE = """\
 in_use() {
   if [ -n "${HPCDASH_ATTEMPT:-}" ]; then beside "HPCDASH_ATTEMPT=$HPCDASH_ATTEMPT"; return; fi
-  steps=$(squeue -h -s -j "$SLURM_JOB_ID" -o %i) || return 2
+  steps=$(squeue -a -h -s -j "$SLURM_JOB_ID" -o %i) || return 2
   printf '%s\\n' "$steps" | grep -Eq '\\.([0-9]+|interactive)$'
 }
 """
@@ -684,7 +684,7 @@ def _node_step(text: str, name: str, variable: str, signal: str) -> str:
 
 _END_TIME = """\
 # When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${{SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format=%e \\
+HPCDASH_END_TIME=${{SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \\
   --jobs="${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}" 2> /dev/null)}}
 case $HPCDASH_END_TIME in
   '' | *[!0-9]*) HPCDASH_END_TIME={else_at} ;;

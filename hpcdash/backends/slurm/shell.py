@@ -17,7 +17,7 @@ _STEP = (
     + """
 id=$1 node=$2 has_gpus=$3; shift 3
 case $id in *[!0-9]*)
-  known=$(SLURM_BITSTR_LEN=0 LC_ALL=C squeue -h -o "%i %A" -j "$id") || exit
+  known=$(SLURM_BITSTR_LEN=0 LC_ALL=C squeue -a -h -o "%i %A" -j "$id") || exit
   known=$(printf "%s\\n" "$known" | sed -n "s/^$id //p")
   [ -n "$known" ] || { echo "Invalid job id specified: $id" >&2; exit 1; }
   id=$known ;;

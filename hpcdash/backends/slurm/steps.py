@@ -15,7 +15,7 @@ from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.history import none_to_null, read_columns, sacct_id
-from hpcdash.backends.slurm.jobs import exit_columns, is_any, states
+from hpcdash.backends.slurm.jobs import accounted_exit_columns, is_any, states
 from hpcdash.backends.slurm.runs import amounts, cpu_seconds
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
@@ -55,6 +55,7 @@ class _Part(Struct, frozen=True):
     status: int = 0
     stderr: bytes = b""
     truncated: bool = False
+    answer_seconds: float | None = None
 
 
 def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
@@ -84,7 +85,7 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
     cpu = pc.if_else(pc.is_valid(sampled), as_array(cpu_seconds(clocks)), cpu)
     # Of a step that still runs sacct tells no CPU time, but nought.
     is_told = pc.or_(ended, pc.is_valid(sampled))
-    exit_code, exit_signal = exit_columns(none_to_null(raw["exitcode"]), ended)
+    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     columns = {
         "id": pc.replace_substring_regex(raw["jobid"], r"^[^.]*\.", ""),
         "name": raw["jobname"],

@@ -17,6 +17,7 @@ from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, plain_detail
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import last_value_of
@@ -25,7 +26,7 @@ from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Start
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.dependencies import format_after
-from hpcdash.domain.job_ids import with_tasks
+from hpcdash.domain.job_ids import with_cluster, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, CommandMissing, ControllerDown, NoConfiguration, UsageError, excerpt
 
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have. What is not set here
@@ -67,6 +68,7 @@ _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 _NUMBER = re.compile(r"[0-9]+")
+_ONE_CLUSTER = "Name one: `-- --clusters=NAME`."
 _SUBMITTED = re.compile(rb"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?", re.MULTILINE)
 _PARSABLE = re.compile(rb"^([0-9]+)(?:;(\S+))?$", re.MULTILINE)
 _TESTED = re.compile(rb"^sbatch: Job [0-9]+ to start at ", re.MULTILINE)
@@ -87,6 +89,28 @@ _MAY_BE_FULL = "the cluster has probably reached MaxJobCount"
 # Slurm's own defaults: no cluster is asked whether it takes arrays up to here.
 _TASKS_TAKEN = 1000
 _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
+
+
+def resubmission_on_cluster(
+    clusters: Clusters,
+    detail: JobDetail,
+    past: Mapping[str, str],
+    script: Script,
+    tasks: ArrayTasks | None,
+    mark: str,
+    limits: NewLimits = AS_IT_WAS,
+) -> SubmitCommand:
+    """As `resubmission`, on the job's own cluster."""
+    named = detail.job.to_pylist()[0]
+    plain, cluster = clusters.of_job(named["id"])
+    made = resubmission(plain_detail(clusters, detail), past, script, tasks, mark, limits)
+    job_ids = tuple(named["id"] if one == plain else with_cluster(one, cluster) for one in made.command.job_ids)
+    read = partial(_read, job_id=job_ids[0], clusters=clusters)
+    argv = made.command.argv
+    if cluster:
+        at = argv.index("sbatch") + 1
+        argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
+    return replace(made, command=replace(made.command, argv=argv, job_ids=job_ids, read=read))
 
 
 def resubmission(
@@ -141,7 +165,16 @@ def resubmission(
     return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
 
 
-def submission(wanted: Submission) -> SubmitCommand:
+def _on_target(after: str, target: str, clusters: Clusters) -> str:
+    """What a job waits for, as its own cluster knows it; raises UsageError for a job of another one."""
+    kind, colon, job_id = after.rpartition(":")
+    plain, cluster = clusters.of_job(job_id)
+    if cluster != (clusters.of_job(f"1@{target}")[1] if target else ""):
+        raise UsageError(f"{job_id} is on another cluster", "A job waits only for jobs of its own cluster.")
+    return f"{kind}{colon}{plain}"
+
+
+def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitCommand:
     """sbatch for a script that is handed in for the first time; options given beat the script's own lines.
 
     Raises UsageError for an option that sbatch does not know, or a second array. Through sudo it has to be a file.
@@ -155,10 +188,19 @@ def submission(wanted: Submission) -> SubmitCommand:
         )
     given = (*line.options, *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options)
     words = list(wanted.options)
+    chosen = last_value(line.options, "clusters") or ""
+    if not chosen and clusters.several:
+        several = f"SLURM_CLUSTERS names several clusters: {clusters.several}"
+        raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
+    if not chosen and clusters.default:
+        # As sbatch takes the variable: over the script's own line.
+        words.append(f"--clusters={clusters.default}")
+    target = chosen or clusters.default or last_value(given, "clusters") or ""
     if wanted.array:
         words.append(f"--array={wanted.array}")
     if wanted.after:
-        words.append(f"--dependency={format_after(wanted.after)}")
+        after = tuple(_on_target(one, target, clusters) for one in wanted.after)
+        words.append(f"--dependency={format_after(after)}")
     if wanted.held:
         words.append("--hold")
     # Through stdin the file's name is not seen, and that of a staged file tells nothing.
@@ -175,7 +217,7 @@ def submission(wanted: Submission) -> SubmitCommand:
         argv = (*_CLEAN, "sbatch", *words, wanted.file, *wanted.arguments)
     else:
         argv = _argv(words, wanted.arguments)
-    read = partial(_read, job_id=wanted.name)
+    read = partial(_read, job_id=wanted.name, clusters=clusters)
     stdin = None if wanted.file else wanted.script
     command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
     return SubmitCommand(command, (), mark, job_name or wanted.name)
@@ -414,16 +456,18 @@ def _explain(line: str) -> str:
     return line if _TRIES_AGAIN not in line else f"{line} ({_MAY_BE_FULL}; sbatch retries for about 2 minutes)"
 
 
-def _read(answer: Answer, job_id: str) -> tuple[Outcome, ...]:
-    """`Submitted batch job 93`, or `93;cluster` where the script asks for that."""
+def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[Outcome, ...]:
+    """`Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script asks for that: the new job is 93@lab2."""
     if answer.status == 0:
         found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)
         if found is None:
             if _TESTED.search(answer.stderr):
                 return (Outcome(job_id, False, "nothing was submitted: --test-only only estimates the start"),)
             return (Outcome(job_id, True, "submitted, but sbatch returned no job ID"),)
-        cluster = f" on {found[2].decode('utf-8', 'replace')}" if found[2] else ""
-        return (Outcome(job_id, True, f"job {found[1].decode()}{cluster}"),)
+        cluster = found[2].decode("utf-8", "replace") if found[2] else clusters.default
+        if cluster == clusters.own and not clusters.named:
+            cluster = ""
+        return (Outcome(job_id, True, f"job {with_cluster(found[1].decode(), cluster)}"),)
     lines = [line.strip() for line in excerpt(answer.stderr or answer.stdout).splitlines() if line.strip()]
     words = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
     words += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in words else ""
@@ -468,9 +512,9 @@ _HINTS = (
 )
 
 
-def start_estimate_query(wanted: Submission) -> Query[StartEstimate]:
+def start_estimate_query(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> Query[StartEstimate]:
     """The command that would submit it, with --test-only; the script goes through stdin as for that."""
-    argv = submission(replace(wanted, mark="")).command.argv
+    argv = submission(replace(wanted, mark=""), clusters=clusters).command.argv
     at = argv.index("sbatch") + 1
     given = read_command_line(wanted.options).options
     in_script = read_directives(wanted.script.decode("utf-8", "surrogateescape")).options
@@ -482,10 +526,10 @@ def start_estimate_query(wanted: Submission) -> Query[StartEstimate]:
 
 
 def start_again_estimate_query(
-    detail: JobDetail, past: Mapping[str, str], script: Script, limits: NewLimits, nodes: int | None
+    clusters: Clusters, detail: JobDetail, past: Mapping[str, str], script: Script, limits: NewLimits, nodes: int | None
 ) -> Query[StartEstimate]:
     """As SubmitPart.start_again_estimate: what `resubmission` would run, with --test-only."""
-    argv = resubmission(detail, past, script, None, "", limits).command.argv
+    argv = resubmission_on_cluster(clusters, detail, past, script, None, "", limits).command.argv
     at = argv.index("sbatch") + 1
     end = argv.index(_STDIN_FILE, at) if _STDIN_FILE in argv[at:] else len(argv)
     # Of two the last counts.

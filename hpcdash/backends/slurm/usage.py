@@ -35,7 +35,7 @@ ENDED_FIELDS = (
 # sstat takes '6_1' and '25+1' for jobs 6 and 25: it is given the number that each task and component has of its own.
 # squeue, asked for a component, lists all of them.
 _SSTAT_BY_OWN_NUMBER = (
-    'known=$(squeue -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed -n "s/^$1 //p"); '
+    'known=$(squeue -a -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed -n "s/^$1 //p"); '
     '[ -n "$id" ] || exit 0; exec sstat -a -n -P -j "$id" -o "$2"'
 )
 _NO_STEP = "No steps running for job"

@@ -30,6 +30,7 @@ __all__ = [
     "pairs_per_distinct",
     "per_distinct",
     "readable_instant",
+    "requested_gpus",
     "tres",
     "tres_columns",
     "tres_cpus",
@@ -42,6 +43,12 @@ _MEMORY = re.compile(r"(?:^|,)mem=([^,]*)")
 _CPUS = re.compile(r"(?:^|,)cpu=([0-9]{1,18})(?=,|$)")
 _GPUS = re.compile(r"(?:^|,)gres/gpu=([^,]*)")
 _GPU_TYPED = re.compile(r"(?:^|,)gres/gpu:[^=,]+=([0-9]{1,9})(?=,|$)")
+# Parts of a GPU; a job has those of one GPU on each of its nodes.
+_GPU_PARTS = re.compile(r"(?:^|,)gres/(?:shard|mps)(?::[^=,]+)?=0*[1-9]")
+_NODES = re.compile(r"(?:^|,)node=([0-9]{1,9})(?=,|$)")
+# 'gres:gpu', 'gres:gpu:2', 'gres:gpu:a100:2', 'gres/gpu=2', 'gres/gpu:a100=2', 'gres:shard:3'
+_REQUESTED = re.compile(r"(?:^|,)gres[:/](gpu|shard|mps)((?::[^:=,]*)*)(?:=([0-9]{1,9}))?(?=,|$)")
+_COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
 _EXIT = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
@@ -93,16 +100,29 @@ def durations(column: pa.ChunkedArray) -> pa.Array:
 def tres(text: str) -> tuple[int | None, int | None]:
     """(GPUs, memory in bytes) of 'cpu=4,mem=4G,node=1,gres/gpu=2'.
 
-    GPUs are the untyped count, else the sum of the typed ones, 0 where none is named; memory's units are binary, a bare
-    number is MiB, and no memory is None.
+    GPUs are the untyped count, else the sum of the typed ones, else one a node for shards or MPS, and None where none
+    is named; memory's units are binary, a bare number is MiB, and no memory is None.
     """
     found = _MEMORY.search(text)
     memory = _memory_bytes(found[1]) if found else None
-    if found := _GPUS.search(text):
-        return digits(found[1]), memory
-    if "gres/gpu:" not in text:
-        return 0, memory
-    return sum(int(count) for count in _GPU_TYPED.findall(text)), memory
+    if "gres/" not in text:
+        return None, memory
+    counted = _GPUS.search(text)
+    typed = _GPU_TYPED.findall(text)
+    gpus = digits(counted[1]) if counted else sum(map(int, typed)) if typed else None
+    if not gpus and _GPU_PARTS.search(text):
+        nodes = _NODES.search(text)
+        gpus = int(nodes[1]) if nodes else 1
+    return gpus, memory
+
+
+def requested_gpus(text: str) -> int | None:
+    """GPUs of a tres-per-… field, such as 'gres:gpu:a100:2'; one for shards or MPS, and None where it names none."""
+    found = _REQUESTED.findall(text)
+    gpus = [count or words.rpartition(":")[2] for kind, words, count in found if kind == "gpu"]
+    if gpus:
+        return sum(int(count) if _COUNT.fullmatch(count) else 1 for count in gpus)
+    return 1 if found else None
 
 
 def _memory_bytes(text: str) -> int | None:

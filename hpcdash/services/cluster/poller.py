@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
+    ConnectionFailed,
     HostKeyChanged,
     HostKeyRefused,
     HpcdashError,
@@ -38,11 +39,15 @@ class Pace(Struct, frozen=True):
 
 
 class _Schedule(Struct):
-    """When a kind was last asked (monotonic), how long it took, and how often in a row it failed."""
+    """When a kind was last asked (monotonic), how long the scheduler took, and how often in a row it failed.
+
+    `retry_seconds` is how long to wait after a failure of the line, which has a pace of its own; None after others.
+    """
 
     asked_at: float = float("-inf")
     took_seconds: float = 0.0
     failures: int = 0
+    retry_seconds: float | None = None
     jitter: float = field(default_factory=random.random)
 
 
@@ -103,6 +108,8 @@ class Poller:
         spared = schedule.took_seconds / self.pace.controller_share if self.pace.controller_share > 0 else 0.0
         if not schedule.failures:
             return max(seconds, min(spared, _LONGEST_BACK_OFF_SECONDS))
+        if schedule.retry_seconds is not None:
+            return schedule.retry_seconds
         doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
         back_off = _FIRST_BACK_OFF_SECONDS * 2.0**doublings * (0.75 + 0.5 * schedule.jitter)
         # One that was given up on may have hung: that is no time of the controller's as yet.
@@ -201,11 +208,20 @@ class Poller:
             return
         schedule.failures += 1
         schedule.jitter = random.random()
+        schedule.retry_seconds = self._line_retry_seconds(schedule) if isinstance(error, ConnectionFailed) else None
         if isinstance(error, CommandTimedOut):
-            # The controller may still be at it.
-            schedule.took_seconds = schedule.asked_at - began
+            # Without an answer the controller may still be at it.
+            is_silent = error.answer_seconds is None
+            schedule.took_seconds = schedule.asked_at - began if is_silent else error.answer_seconds or 0.0
         if isinstance(error, NEEDS_A_PERSON):
             self.waiting_for_person = error
+
+    def _line_retry_seconds(self, schedule: _Schedule) -> float | None:
+        """How long to wait for the line: as its transport says, else not at all after the first failure."""
+        retry_at = self.store.transport.health.retry_at
+        if retry_at is not None:
+            return max(0.0, retry_at - time.time())
+        return 0.0 if schedule.failures == 1 else None
 
     async def _poll_one(self, kind: Kind) -> None:
         schedule = self._schedules[kind]
@@ -217,7 +233,7 @@ class Poller:
         else:
             schedule.failures = 0
             schedule.asked_at = self._monotonic()
-            schedule.took_seconds = schedule.asked_at - began
+            schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.asked_at - began)
         finally:
             self._sent_at.pop(kind, None)
             self._in_flight.discard(kind)

@@ -11,10 +11,24 @@ from typing import Protocol, TypeVar
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.errors import CommandElsewhere, CommandError, CommandMissing, CommandTimedOut, NoConfiguration, RateLimited
+from hpcdash.errors import (
+    AuthenticationFailed,
+    CommandElsewhere,
+    CommandError,
+    CommandMissing,
+    CommandTimedOut,
+    HostKeyChanged,
+    HostKeyRefused,
+    NoConfiguration,
+    NotSent,
+    RateLimited,
+    UnreadableOutput,
+)
 from hpcdash.transport.base import Said, Transport
 
 T = TypeVar("T")
+# The command that raised one of these never left this machine.
+NEVER_SENT = (NotSent, AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 WINDOW_SECONDS = 60.0
 # File reads leave this many commands of the ceiling for queries, and always get at least this share.
 _LEFT_FOR_QUESTIONS = 2
@@ -104,16 +118,21 @@ class QueryRunner:
             completed = await self._cluster.transport.run(
                 query.argv, limit_seconds=query.limit_seconds, cap_bytes=query.cap_bytes
             )
+        except NEVER_SENT:
+            self._cluster.budget.refund()
+            raise
         except CommandTimedOut as error:
             if not query.command:
                 raise
             title = self._cluster.backend.title
-            raise CommandTimedOut(
+            failure = CommandTimedOut(
                 f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
                 f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on without it.",
                 argv=query.command,
                 words=error.words,
-            ) from error
+            )
+            failure.answer_seconds = error.answer_seconds
+            raise failure from error
         if completed.of_copy:
             self._cluster.budget.refund()
         else:
@@ -123,13 +142,17 @@ class QueryRunner:
     async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
         self._cluster.budget.spend()
-        completed = await self._cluster.transport.run(
-            command.argv,
-            stdin=command.stdin,
-            limit_seconds=command.limit_seconds,
-            cap_bytes=TEXT_BYTES,
-            said=said,
-        )
+        try:
+            completed = await self._cluster.transport.run(
+                command.argv,
+                stdin=command.stdin,
+                limit_seconds=command.limit_seconds,
+                cap_bytes=TEXT_BYTES,
+                said=said,
+            )
+        except NEVER_SENT:
+            self._cluster.budget.refund()
+            raise
         self._cluster.budget.answered(completed.seconds)
         return completed
 
@@ -139,6 +162,8 @@ class QueryRunner:
                 self._cluster.budget.spend()
                 try:
                     self._adopted = await self._cluster.transport.adopt_login_environment()
+                except UnreadableOutput:
+                    raise
                 except CommandError:
                     # A login shell that hangs or fails: the missing command is what there is to say.
                     self._adopted = False

@@ -18,8 +18,10 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
+from hpcdash.domain.columns import match_text
 from hpcdash.domain.job_ids import array_of, holds_many
-from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
+from hpcdash.domain.states import ENDED
+from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
 from hpcdash.services.cluster.job_counts import running_hosts, with_down_hosts, with_job_counts
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
@@ -52,6 +54,7 @@ _CACHE_EVERY_SECONDS = 60.0
 _SMALL_ROWS = 2000
 _JOINED = (Kind.NODES, Kind.QUEUES)
 _HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
+_ENDED_STATES = pa.array(sorted(ENDED), pa.string())
 _OF_JOBS = (Kind.MINE, Kind.EVERYONE)
 _MOST_PATIENCE = 2
 # A clock that was set by less is not noticed before the next connection.
@@ -81,6 +84,14 @@ def with_known_history(new: pa.Table, known: pa.Table, now: float) -> pa.Table:
     table = pa.concat_tables([new, known.filter(is_kept)]).unify_dictionaries()
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
     return table.take(order).combine_chunks()
+
+
+def _split_ended(jobs: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """(those that have not ended, those that have) of rows of domain.schema.JOBS."""
+    is_ended = match_text(jobs["state"], lambda states: pc.is_in(states, value_set=_ENDED_STATES))
+    if not pc.any(is_ended, min_count=0).as_py():
+        return jobs, jobs.slice(0, 0)
+    return jobs.filter(pc.invert(is_ended)).combine_chunks(), jobs.filter(is_ended).combine_chunks()
 
 
 class ClusterStore:
@@ -126,6 +137,8 @@ class ClusterStore:
         self._unjoined: dict[Kind, pa.Table] = {}
         self._opening: asyncio.Lock = asyncio.Lock()
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
+        # How long the scheduler took to answer for each kind: without the time that the line took.
+        self.answer_seconds: dict[Kind, float] = {}
         # How many times its time limit a kind is given, after it was given up on.
         self._patience: dict[Kind, int] = {}
         # How far what running jobs tell of the time is behind the clock.
@@ -143,6 +156,12 @@ class ClusterStore:
     def user(self) -> str:
         """Whose jobs are 'mine': configured, else who the other side says we are, else '' (whoever asks)."""
         return self._user or (self.probe.user if self.probe else "")
+
+    @property
+    def misses_short_jobs(self) -> bool:
+        """Whether a job may start and end unseen, as the cluster forgets those that ended sooner than it was asked."""
+        kept = self.probe.ended_kept_seconds if self.probe else None
+        return kept is not None and self._departures.poll_seconds > kept
 
     @property
     def events(self) -> Sequence[JobEvent]:
@@ -273,10 +292,17 @@ class ClusterStore:
     async def resolve_backend(self) -> None:
         """Find out which scheduler is there where more than one may be, or one is asked for its kind or version first.
 
-        Where only one can be there nothing is asked. Raises as `open`.
+        Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a person has named and
+        that works without its probe: what is wrong its commands tell.
         """
-        if self.probe is None and (len(self._backends) > 1 or self.backend.needs_probe):
+        if self.probe is not None or (len(self._backends) == 1 and not self.backend.needs_probe):
+            return
+        try:
             await self.open()
+        except CommandError:
+            if len(self._backends) > 1 or not self.backend.probe.is_optional:
+                raise
+            self.connection_error = None
 
     async def _find_scheduler(self) -> Probe:
         ask, prepend_path = self._asking.ask_as_is, self.transport.prepend_path
@@ -317,7 +343,7 @@ class ClusterStore:
         """The question that fills a kind."""
         match kind:
             case Kind.MINE:
-                return self.backend.queue.jobs(JobScope(user=self.user))
+                return self.backend.queue.jobs(JobScope(user=self.user, ended=self.backend.queue.lists_ended))
             case Kind.EVERYONE:
                 return self.backend.queue.jobs(JobScope())
             case Kind.NODES:
@@ -360,8 +386,15 @@ class ClusterStore:
         query = self.query(kind)
         limit_seconds = query.limit_seconds * self._patience.get(kind, 1)
         began = time.monotonic()
+        self.answer_seconds.pop(kind, None)
+
+        def parse(answer: Answer) -> ParsedTable:
+            if answer.answer_seconds is not None:
+                self.answer_seconds[kind] = answer.answer_seconds
+            return query.parse(answer)
+
         try:
-            parsed = await self.poll(replace(query, limit_seconds=limit_seconds))
+            parsed = await self.poll(replace(query, parse=parse, limit_seconds=limit_seconds))
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)
@@ -375,6 +408,10 @@ class ClusterStore:
             self._patience.pop(kind, None)
         if kind in _OF_JOBS:
             await self._watch_clock(kind, parsed.table)
+        recent = None
+        if kind is Kind.MINE and self.backend.queue.lists_ended:
+            live, recent = await asyncio.to_thread(_split_ended, parsed.table)
+            parsed = replace(parsed, table=live)
         snapshot = Snapshot(kind, parsed.table, self.clock.now(), parsed.rejected)
         if kind in _HISTORIES and self.backend.history.keeps_ended and (known := self.snapshots.get(kind)) is not None:
             table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
@@ -383,7 +420,7 @@ class ClusterStore:
             snapshot = replace(snapshot, table=await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE))
         events: tuple[JobEvent, ...] = ()
         if kind is Kind.MINE:
-            events = await self._departures.follow(self._mine_before(), snapshot.table)
+            events = await self._departures.follow(self._mine_before(), snapshot.table, recent)
         else:
             if kind in _JOINED:
                 self._unjoined[kind] = snapshot.table
@@ -393,7 +430,7 @@ class ClusterStore:
         self._tell(Changed(kind, events))
         if kind is Kind.EVERYONE:
             await self._join_again()
-        elif kind is Kind.MINE and self._departures.is_looking and (events := await self._departures.look_up()):
+        elif kind is Kind.MINE and (events := await self._departures.look_up()):
             self._tell(Changed(kind, events))
         if parsed.table.num_rows > _SMALL_ROWS:
             await asyncio.to_thread(pa.default_memory_pool().release_unused)

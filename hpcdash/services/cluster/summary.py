@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.domain.columns import STATE_ORDER
@@ -35,7 +35,7 @@ class QueueUse(Struct, frozen=True):
 
 def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse, ...]:
     """Of domain.schema.QUEUES and one's own jobs: queues with own jobs first, then with GPUs, the largest first."""
-    own = _jobs_by(mine, "queue")
+    own = _job_counts(mine, "queue")
     found = []
     for row in queues.select(_COLUMNS).to_pylist():
         kind, unit = ("GPU", "gpus") if row["gpus"] else ("CPU", "cpus")
@@ -52,7 +52,7 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
 
 def own_jobs(mine: pa.Table) -> tuple[tuple[str, int], ...]:
     """How many of one's own jobs run or wait, by state, the most alive first; tasks of an array count as jobs."""
-    counts = _jobs_by(mine, "state")
+    counts = _job_counts(mine, "state")
     return tuple((state, counts[state]) for state in STATE_ORDER if state in ACTIVE | WAITING and counts.get(state))
 
 
@@ -68,13 +68,16 @@ def own_fair_shares(shares: pa.Table) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
 
-def _jobs_by(mine: pa.Table | None, column: str) -> Mapping[str, int]:
+def _job_counts(mine: pa.Table | None, column: str) -> Mapping[str, int]:
+    """Return how many jobs run or wait for each value of a column; a record of pending array tasks counts each task."""
+    if mine is None:
+        return {}
+    tasks = pc.coalesce(mine["_tasks"], pa.scalar(1, mine["_tasks"].type))
+    groups = pa.table([mine[column], mine["state"], tasks], names=["value", "state", "tasks"])
     counts: Counter[str] = Counter()
-    if mine is not None:
-        rows: Sequence[Mapping[str, Any]] = mine.select([column, "state", "_tasks"]).to_pylist()
-        for row in rows:
-            if row["state"] in ACTIVE | WAITING:
-                counts[str(row[column])] += row["_tasks"] or 1
+    for row in groups.group_by(["value", "state"]).aggregate([("tasks", "sum")]).to_pylist():
+        if row["state"] in ACTIVE | WAITING:
+            counts[str(row["value"])] += row["tasks_sum"]
     return counts
 
 

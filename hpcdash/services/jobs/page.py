@@ -83,7 +83,7 @@ def job_groups(
     if row is None:
         return []
     state = str(row["state"])
-    hint = picture.store.backend.reasons.hint(state, row["reason"])
+    hint = picture.store.backend.reasons.explain(row)
     own = {
         title: [Entry(label, value, state=state if label == "state" else "") for label, value in pairs]
         for title, pairs in grouped(row, now, hint, sign=signs.get(state, ""), zone=zone)
@@ -97,7 +97,10 @@ def job_groups(
         own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
     if cause := picture.store.backend.reasons.cause(native):
         job.insert(1 + max(at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), Entry("cause", cause))
-    place = 1 + max((at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS), default=-1)
+    # A line of the log that says why comes before what the scheduler makes of it.
+    says_why = picture.failure is not None and picture.failure.excerpt is not None and picture.failure.excerpt.says_why
+    before = frozenset({"state"}) if says_why else _HOW_IT_IS
+    place = 1 + max((at for at, entry in enumerate(job) if entry.label in before), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
     if picture.waits is not None:

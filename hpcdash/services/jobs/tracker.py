@@ -2,25 +2,27 @@
 
 A job that is in the list no more is looked for among those that ended a short while ago, then in the accounting
 database; one that is in neither is `gone`, its exit unknown. While the looking up fails, nothing is said of the job.
+A job that began and ended between two polls is followed too, where the scheduler lists what ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.backends.base import Backend, Probe
-from hpcdash.backends.queries import JobScope, ParsedTable, Query
+from hpcdash.backends.queries import JobScope, Query
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.diff import OLD_STATE, diff_jobs, reason_changes
-from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.job_ids import array_of, holds_many, joined_tasks, with_tasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, RateLimited
 from hpcdash.services.cluster.clock import Clock
@@ -30,13 +32,20 @@ _KEPT_EVENTS = 500
 _IDS_A_COMMAND = 100
 # A thousand jobs may leave at once: the rest are asked for with the next polls.
 _HISTORY_COMMANDS_A_POLL = 5
+# Of larger arrays tasks that left their record unseen are not looked for.
+_MOST_TASKS_COMPARED = 100_000
+_MOST_SHOWN_AT_FIRST = 1000
 # The accounting database may lag behind: this many polls are given to it before a job is called gone.
 _TRIES = 3
 # While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
 _MOST_POLLS_LEFT_OUT = 20
+# Where a list of what ended is a command of its own, it is asked for no more often, and this much further back.
+_NEWLY_ENDED_EVERY_SECONDS = 60.0
+_NEWLY_ENDED_OVERLAP_SECONDS = 10
 LOOKING_UP = "left the queue; how it ended is being looked up"
 EXIT_UNKNOWN = "exit unknown: not found in the queue or in accounting"
 NO_HISTORY = "exit unknown: it left the queue, and this cluster keeps no job history"
+T = TypeVar("T")
 Row = dict[str, Any]
 _ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
 
@@ -78,7 +87,7 @@ class TrackedCluster(Protocol):
     def probe(self) -> Probe | None: ...
     @property
     def user(self) -> str: ...
-    async def poll(self, query: Query[ParsedTable]) -> ParsedTable: ...
+    async def poll(self, query: Query[T]) -> T: ...
 
 
 class JobTracker:
@@ -93,17 +102,24 @@ class JobTracker:
         self._missing: dict[str, _Missing] = {}
         self._failures = 0
         self._polls_to_leave_out = 0
+        # How long before the newest list the one before it was asked for; 0 at first.
+        self.poll_seconds = 0.0
+        self._followed_at: float | None = None
+        # Ids of jobs that had ended in the last list; None before the first.
+        self._recent_ids: pa.Array | None = None
+        # Jobs that ended unseen, of which nothing but the id is known yet.
+        self._unseen: dict[str, int] = {}
+        self._newly_ended_at: float | None = None
+        self._newly_ended_ids: frozenset[str] = frozenset()
+        self._live: pa.Table = schema.empty(schema.JOBS)
         self._shown: pa.Table = schema.empty(schema.JOBS)
-        # A list and what with_departed made of it.
+        # The newest list, and the same with what left it behind.
         self._joined: tuple[pa.Table, pa.Table] | None = None
 
     def with_departed(self, table: pa.Table) -> pa.Table:
         """A table of one's own jobs, and after them those that left it."""
-        if not self._shown.num_rows:
-            return table
         if self._joined is None or self._joined[0] is not table:
-            departed = self._shown.filter(pc.invert(pc.is_in(self._shown["id"], table["id"].combine_chunks())))
-            self._joined = table, pa.concat_tables([table, departed]).unify_dictionaries().combine_chunks()
+            self._joined = table, _with_departed(table, self._shown)
         return self._joined[1]
 
     async def forget(self, job_ids: Iterable[str]) -> None:
@@ -112,14 +128,16 @@ class JobTracker:
             self._ended.pop(job_id, None)
         await self._show()
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether the end of any job is not known yet."""
-        return bool(self._missing)
+    async def follow(
+        self, before: pa.Table | None, after: pa.Table, recent: pa.Table | None = None
+    ) -> tuple[JobEvent, ...]:
+        """Compare two lists of one's own jobs: what started, ended or waits again. Asks nothing; see look_up.
 
-    async def follow(self, before: pa.Table | None, after: pa.Table) -> tuple[JobEvent, ...]:
-        """Compare two lists of one's own jobs: what started, ended or waits again. Asks nothing; see look_up."""
+        `recent` are those that ended a short while ago, where the same answer had them.
+        """
         now = self._store.clock.now()
+        self.poll_seconds = 0.0 if self._followed_at is None else now - self._followed_at
+        self._followed_at = now
         happened: list[JobEvent] = []
         if before is not None:
             diff = await asyncio.to_thread(diff_jobs, before, after)
@@ -131,29 +149,70 @@ class JobTracker:
                 self.reasons.append(event)
             for row in diff.vanished.select(schema.JOBS.names).to_pylist():
                 self._missing.setdefault(row["id"], _Missing(row))
+            for row in await asyncio.to_thread(_departed_tasks, before, after, self._missing.keys()):
+                self._missing.setdefault(row["id"], _Missing(row))
         told = {event.job_id for event in happened}
         for row in _present(after, [*self._missing, *self._ended]):
             self._missing.pop(row["id"], None)
             _, ended = self._ended.pop(row["id"], (now, None))
             if ended is not None and row["id"] not in told:
                 happened.append(JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or ""))
+        if recent is not None:
+            happened += await self._settle_recent(before, after, recent, now)
+        self._live = after
         for job_id, (noted_at, _) in list(self._ended.items()):
             if now - noted_at > KEEP_SECONDS:
                 del self._ended[job_id]
-        await self._show()
+        await self._show(after)
         self.events.extend(happened)
         return tuple(happened)
 
+    async def _settle_recent(
+        self, earlier: pa.Table | None, after: pa.Table, recent: pa.Table, now: float
+    ) -> list[JobEvent]:
+        """Take from a list with what ended how the missing jobs did, and those that began and ended unseen."""
+        happened = []
+        if self._missing:
+            for missing in self._missing.values():
+                missing.is_queued = False
+            known = pa.concat_tables([after, recent]).unify_dictionaries()
+            happened += self._settle(await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True)
+        before, self._recent_ids = self._recent_ids, recent["id"].combine_chunks()
+        unseen = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+        # What is left of an array that was cancelled goes by the array's own number.
+        arrays = {array_of(job_id) for job_id in self._ended if holds_many(job_id)}
+        rows = [row for row in unseen.to_pylist() if row["id"] not in self._ended and row["id"] not in arrays]
+        if before is None or earlier is None:
+            # They ended before anybody looked: shown, and no news.
+            self._ended.update((row["id"], (now, row)) for row in rows[:_MOST_SHOWN_AT_FIRST])
+            return happened
+        waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
+        for row in rows:
+            was_waiting = any(tasks.contains(row["_task"]) for tasks in waited.get(row["array_id"], ()))
+            happened.append(self._end(row["id"], row, JobState.PENDING if was_waiting else "", now))
+        return happened
+
     async def look_up(self) -> tuple[JobEvent, ...]:
-        """Ask how the jobs that left the list ended; returns what is known of it now."""
+        """Ask how the jobs that left the list ended, and which ended unseen; returns what is known of it now."""
+        now = self._store.clock.now()
+        if self._newly_ended_at is None:
+            self._newly_ended_at = now
+        is_due = now - self._newly_ended_at >= _NEWLY_ENDED_EVERY_SECONDS
+        if not (self._missing or self._unseen or is_due):
+            return ()
         if self._polls_to_leave_out > 0:
             self._polls_to_leave_out -= 1
             return ()
-        now = self._store.clock.now()
         happened: list[JobEvent] = []
         try:
-            await self._ask_queue(happened, now)
-            await self._ask_history(happened, now)
+            if self._missing and not self._store.backend.queue.lists_ended:
+                await self._ask_queue(happened, now)
+            if self._missing:
+                await self._ask_history(happened, now)
+            if is_due:
+                await self._ask_newly_ended(now)
+            if self._unseen:
+                await self._ask_unseen(happened, now)
         except RateLimited:
             pass
         except HpcdashError:
@@ -165,13 +224,20 @@ class JobTracker:
         self.events.extend(happened)
         return tuple(happened)
 
-    async def _show(self) -> None:
+    async def _show(self, table: pa.Table | None = None) -> None:
+        """Join what left the list with `table`, or with the newest list, in a thread: lists may be long."""
         rows = [row for _, row in self._ended.values()]
         rows += [
             {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP} for missing in self._missing.values()
         ]
-        self._shown = await asyncio.to_thread(pa.Table.from_pylist, rows, schema=schema.JOBS)
-        self._joined = None
+        if table is None and self._joined is not None:
+            table = self._joined[0]
+
+        def join() -> tuple[pa.Table, tuple[pa.Table, pa.Table] | None]:
+            departed = pa.Table.from_pylist(rows, schema=schema.JOBS)
+            return departed, None if table is None else (table, _with_departed(table, departed))
+
+        self._shown, self._joined = await asyncio.to_thread(join)
 
     async def _ask_queue(self, happened: list[JobEvent], now: float) -> None:
         """Settle what the controller still knows: jobs that ended minutes ago, and those that are in the queue."""
@@ -210,6 +276,37 @@ class JobTracker:
                     missing.tries += 1
                     if missing.tries >= _TRIES:
                         happened.append(self._gone(job_id, now))
+
+    async def _ask_newly_ended(self, now: float) -> None:
+        """Note the ids of jobs that ended since the last such list and were in none of ours."""
+        store = self._store
+        assert self._newly_ended_at is not None
+        seconds = math.ceil(now - self._newly_ended_at) + _NEWLY_ENDED_OVERLAP_SECONDS
+        query = store.backend.queue.newly_ended(store.user, seconds)
+        if query is None or store.probe is None or not store.probe.has_accounting:
+            self._newly_ended_at = now
+            return
+        ids = await store.poll(query)
+        self._newly_ended_at = now
+        listed = frozenset(self._live.filter(pc.is_in(self._live["id"], pa.array(ids, pa.string())))["id"].to_pylist())
+        known = {*self._newly_ended_ids, *self._ended, *self._missing, *listed}
+        self._newly_ended_ids = frozenset(ids)
+        self._unseen.update((job_id, 0) for job_id in ids if job_id not in known)
+
+    async def _ask_unseen(self, happened: list[JobEvent], now: float) -> None:
+        """Settle some of the jobs that ended unseen; the rest are asked for with the next polls."""
+        store = self._store
+        some = list(self._unseen)[:_IDS_A_COMMAND]
+        past = await store.poll(store.backend.history.jobs(None, 0, some))
+        rows = (await asyncio.to_thread(_index, past.table, some)).by_id
+        for job_id in some:
+            row = rows.get(job_id)
+            self._unseen[job_id] += 1
+            if row is None and self._unseen[job_id] < _TRIES:
+                continue
+            del self._unseen[job_id]
+            if row is not None and row["state"] in ENDED and job_id not in self._ended:
+                happened.append(self._end(job_id, row, "", now))
 
     def _settle(self, known: _Index, now: float, *, is_queue: bool) -> list[JobEvent]:
         """Take from a list what it says of the missing jobs."""
@@ -288,11 +385,55 @@ def _index(known: pa.Table, wanted: Iterable[str]) -> _Index:
     return _Index(by_id, by_array)
 
 
+def _with_departed(table: pa.Table, departed: pa.Table) -> pa.Table:
+    if not departed.num_rows:
+        return table
+    left = departed.filter(pc.invert(pc.is_in(departed["id"], table["id"].combine_chunks())))
+    return pa.concat_tables([table, left]).unify_dictionaries().combine_chunks()
+
+
 def _requeued(changed: pa.Table) -> pa.Table:
     """Those that were active and wait now."""
     was_active = pc.is_in(changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string()))
     waits = pc.is_in(changed["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
     return changed.filter(pc.and_(was_active, waits))
+
+
+def _tasks_by_array(table: pa.Table, array_ids: Collection[str | None]) -> dict[str, list[ArrayTasks]]:
+    """What the pending records of some arrays hold."""
+    found: dict[str, list[ArrayTasks]] = {}
+    wanted = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
+    if len(wanted):
+        is_wanted = pc.fill_null(pc.is_in(table["array_id"], value_set=wanted), False)
+        is_record = pc.is_in(table["state"].cast(pa.string()), value_set=pa.array(sorted(WAITING), pa.string()))
+        for row in table.filter(pc.and_(is_wanted, is_record)).select(["array_id", "array_task"]).to_pylist():
+            if (tasks := _tasks(row["array_task"])) is not None:
+                found.setdefault(row["array_id"], []).append(tasks)
+    return found
+
+
+def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str]) -> list[Row]:
+    """Rows for the tasks of arrays' pending records that are in no row now; not of records that are missing whole."""
+    is_record = pc.fill_null(pc.greater(before["_tasks"], 1), False)
+    gone = pc.invert(pc.is_in(before["id"], value_set=after["id"].combine_chunks()))
+    records = before.filter(pc.and_(is_record, gone))
+    if not records.num_rows:
+        return []
+    arrays = pc.unique(records["array_id"].combine_chunks())
+    held: dict[str, list[ArrayTasks | None]] = {}
+    listed = after.filter(pc.fill_null(pc.is_in(after["array_id"], value_set=arrays), False))
+    for row in listed.select(["array_id", "array_task"]).to_pylist():
+        held.setdefault(row["array_id"], []).append(_tasks(row["array_task"]))
+    departed = []
+    for row in records.to_pylist():
+        wanted, others = _tasks(row["array_task"]), held.get(row["array_id"], [])
+        if row["id"] in missing or wanted is None or None in others or wanted.count > _MOST_TASKS_COMPARED:
+            continue
+        left = set(wanted).difference(*(tasks for tasks in others if tasks is not None))
+        if (tasks := joined_tasks(left)) is not None:
+            ids = {"id": with_tasks(row["array_id"], tasks), "array_task": str(tasks)}
+            departed.append({**row, **ids, "_task": tasks.first, "_tasks": tasks.count})
+    return departed
 
 
 def _present(table: pa.Table, ids: Sequence[str]) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite, nan
 from typing import Literal
 
@@ -17,6 +18,10 @@ PLATEAU_POINTS = 1000
 PLATEAU_PART = 0.3
 LEAST_PROGRESS = 0.001
 LEAST_SILENCE_SECONDS = 60.0
+# So many records without the loss, and so many zeros, are no accident.
+VANISHED_RECORDS = 5
+ZEROS = 3
+_NEWEST_RECORDS = 2048
 
 
 class MetricFinding(Struct, frozen=True):
@@ -67,6 +72,60 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
             MetricFinding("nan" if kind == "nan" else "inf", float(x[first]), until, float(values[first]), words=words)
         )
     return tuple(findings)
+
+
+def find_lost_numbers(name: str, x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
+    """Find a metric beside the loss that was a number and is none any more; a gradient's need not have been one."""
+    lasting = tuple(one for one in find_not_finite(x, values) if one.step_to is None)
+    return lasting if "grad" in name.lower() or np.isfinite(values).any() else ()
+
+
+def find_zero(x: Floats, values: Floats) -> MetricFinding | None:
+    """Find a loss (n) at `x` (n) that is exactly 0 from some point on.
+
+    A loss that came down to 0 in steps of its own size was rounded, and is none.
+    """
+    finite = np.isfinite(values)
+    x, values = x[finite], values[finite]
+    others = np.flatnonzero(values)
+    since = int(others[-1]) + 1 if others.size else 0
+    if values.size - since < ZEROS:
+        return None
+    before = np.abs(values[others[-20:]])
+    changes = np.abs(np.diff(before))
+    if changes.any() and before[-1] <= 5 * max(float(np.median(changes)), float(changes[changes > 0].min())):
+        return None
+    words = f"exactly 0 since {format_step(float(x[since]))} ({values.size - since} points)"
+    return MetricFinding("nan", float(x[since]), None, 0.0, words=words)
+
+
+def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
+    """Find a loss, logged at `x` (n), that is no longer logged while steps go on.
+
+    `beside` are the places of the metrics beside it, all in the order in which they were written. Of a metric that was
+    logged with it, more records follow than ever stood between two of the loss. Megatron leaves out a loss that is nan.
+    """
+    x = _newest_attempt(x)
+    records, since = 0, nan
+    for other in map(_newest_attempt, beside):
+        if not x.size or not other.size:
+            continue
+        before, after = other[other <= x[-1]][-_NEWEST_RECORDS:], other[other > x[-1]]
+        shared = np.flatnonzero(np.isin(before, x))
+        if shared.size < 2 or after.size <= max(records, VANISHED_RECORDS - 1, 2 * int(np.diff(shared).max())):
+            continue
+        records, since = int(after.size), float(after[0])
+    if not records:
+        return None
+    words = f"not logged since {format_step(since)}, in {records} records: some trainers leave out a loss that is nan"
+    return MetricFinding("nan", since, None, nan, words=words)
+
+
+def _newest_attempt(x: Floats) -> Floats:
+    """The places from the last restart on, where they went back; ascending."""
+    x = x[np.isfinite(x)]
+    restarts = np.flatnonzero(np.diff(x) < 0)
+    return x[restarts[-1] + 1 :] if restarts.size else x
 
 
 def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:

@@ -23,6 +23,7 @@ from hpcdash.services.metrics.vocabulary import (
     UNIT,
     Reading,
     is_known,
+    is_loss,
     is_step,
     last_step_of,
     number_of,
@@ -222,7 +223,7 @@ def read_json(text: str) -> Reading | None:
     if not any(map(is_known, reading.values)):
         return None
     has_place = reading.step == reading.step or reading.epoch == reading.epoch
-    return reading if has_place or any("loss" in name.lower() for name in reading.values) else None
+    return reading if has_place or any(is_loss(name) for name in reading.values) else None
 
 
 def _with_nan(text: str) -> dict[str, object] | None:

@@ -69,6 +69,9 @@ _KNOWN = re.compile(
     r"|tok/s|rougel?(?![a-z])|(?<![a-z])score",
     re.IGNORECASE,
 )
+_LOSS = re.compile(r"loss|perplexity|ppl|nll|cross[ _]entropy", re.IGNORECASE)
+# The factor that mixed precision multiplies a loss with.
+_LOSS_SCALE = re.compile(r"loss[ _/-]?scal", re.IGNORECASE)
 _SOURCE_FILE = re.compile(r"\.(?:py|pyx|cc?|cpp|cu|cuh|h|hpp|rs|go|jl|f90)$")
 _LEVEL = re.compile(r"^(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|NOTICE|TRACE)\b ?[-:]? ?")
 _NAME_ENDS = " \t'\"-:;,|>*#"
@@ -117,6 +120,11 @@ def tidy_name(raw: str) -> str:
 def is_known(name: str) -> bool:
     """Whether a name is one of those that trainings give their metrics."""
     return _KNOWN.search(name) is not None
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric of that name should fall."""
+    return _LOSS.search(name) is not None and _LOSS_SCALE.search(name) is None
 
 
 def step_rank(name: str) -> int | None:

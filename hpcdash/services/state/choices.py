@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 
 _LARGEST_BYTES = 1 << 20
 
@@ -55,5 +55,5 @@ def write_choices(folder: Path, choices: Choices) -> None:
     if choices == read_choices(folder):
         return
     with contextlib.suppress(OSError, UnicodeError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         atomic_write(choices_file(folder), msgspec.json.encode(choices))

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError
-from hpcdash.private_files import close_to_others
+from hpcdash.private_files import close_to_others, make_folder
 
 if TYPE_CHECKING:
     import sqlite3
@@ -171,7 +171,7 @@ class StateDatabase:
             if self.path.exists():
                 close_to_others(self.path)
                 return
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(os.path.realpath(self.path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError, without_env
-from hpcdash.private_files import close_to_others
+from hpcdash.private_files import close_to_others, make_folder
 
 JOURNAL_SCHEMA = 1
 # An action without an end is taken for running no longer than this: its writer may be unable to note the end.
@@ -249,7 +249,7 @@ def append_line(path: Path, line: bytes) -> None:
     a crash cut off stays a line of its own. Where other programs hold the lock for long, or the file system has no
     locks, it is written all the same.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent)
     for one in (path, older_file(path)):
         close_to_others(one)
     with _opened(path) as (file, is_new):

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 
 # Of one cluster: past what a server's history holds, and no more than a few MB.
 MOST_KEPT = 1000
@@ -87,7 +87,7 @@ class KeptScripts:
 
     def _make(self, folder: Path) -> None:
         """Ours alone, however loose the umask is; raises OSError where it cannot be."""
-        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder.parent)
         for one in (self.folder, folder):
             one.mkdir(mode=0o700, exist_ok=True)
             if one.is_symlink():

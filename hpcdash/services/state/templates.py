@@ -9,7 +9,7 @@ from pathlib import Path
 from hpcdash.domain.demand import nearest
 from hpcdash.domain.scripts import unified
 from hpcdash.errors import UsageError
-from hpcdash.private_files import atomic_write
+from hpcdash.private_files import atomic_write, make_folder
 from hpcdash.services.state.records import Recent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
@@ -36,7 +36,7 @@ class Templates:
                 "Letters, digits and ._@+- with a letter or digit first, 80 at most, without an ending.",
             )
         path = self._path(name, SCRIPT_END if is_script(text) else REQUEST_END)
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         # One that is a link to a file elsewhere stays a link.
         atomic_write(Path(os.path.realpath(path)), text.encode("utf-8", "surrogateescape"))
         other = self._path(name, REQUEST_END if is_script(text) else SCRIPT_END)

@@ -30,7 +30,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.submit.code_files import PackedCode, code_command
 from hpcdash.services.submit.launch_records import LaunchRecords, is_allocation
-from hpcdash.services.submit.staging import Staged
+from hpcdash.services.submit.staging import REFUSE_REPLACEABLE, Staged
 
 _LIMIT_SECONDS = 120.0
 _NO_ALLOCATION, _NOT_OWN = 17, 18
@@ -44,7 +44,10 @@ _ENTER = (
     'test -z "$(find . -prune "(" -perm -020 -o -perm -002 ")")" || '
     '{ echo "others can write to $1/runs" >&2; exit 18; }; '
 )
-_OPEN = f'{_ENTER}test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
+_OPEN = (
+    f'{REFUSE_REPLACEABLE}refuse_replaceable "$1"; {_ENTER}'
+    f'test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
+)
 # What was begun a day ago or more and never handed over goes.
 _PREPARE = (
     f'{_OPEN}find . -mindepth 1 -maxdepth 1 -name ".[0-9]*" -type d -mtime +0 -exec rm -rf -- "{{}}" +; '

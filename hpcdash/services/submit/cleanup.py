@@ -44,7 +44,9 @@ async def tidied(
     Raises what keeps the cluster from answering, and StateUnusable.
     """
     waiting = await asyncio.to_thread(records.unsettled)
-    alive = _known_alive(store.snapshots[Kind.MINE].table) if _is_live(store) else frozenset()
+    mine = store.snapshots.get(Kind.MINE)
+    ids = [record.job_id for record in waiting]
+    alive = frozenset() if mine is None or mine.cached else unfinished_ids(mine.table, ids)
     stay = alive | await asyncio.to_thread(records.unread_checks)
     may_have_ended = [record for record in waiting if record.job_id not in stay][:_IDS_A_COMMAND]
     if not may_have_ended or not await asyncio.to_thread(records.looks_now, every_seconds):
@@ -84,15 +86,12 @@ def has_failed(rows: Sequence[Row], tasks: int) -> bool:
     )
 
 
-def _is_live(store: ClusterStore) -> bool:
-    return Kind.MINE in store.snapshots and not store.snapshots[Kind.MINE].cached
-
-
-def _known_alive(table: pa.Table) -> frozenset[str]:
-    """The jobs and arrays of which something has not ended."""
-    ended = pc.is_in(table["state"].cast(pa.string()), pa.array(sorted(ENDED), pa.string()))
-    left = table.filter(pc.invert(pc.fill_null(ended, False))).select(["id", "array_id"])
-    return frozenset(row["array_id"] or row["id"] for row in left.to_pylist())
+def unfinished_ids(table: pa.Table, job_ids: Sequence[str]) -> frozenset[str]:
+    """Return those of the IDs of jobs and arrays of which a row of domain.schema.JOBS has not ended."""
+    number = pc.coalesce(table["array_id"], table["id"])
+    rows = table.select(["state"]).append_column("number", number)
+    rows = rows.filter(pc.is_in(number, value_set=pa.array(job_ids, pa.string())))
+    return frozenset(row["number"] for row in rows.to_pylist() if row["state"] not in ENDED)
 
 
 async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:

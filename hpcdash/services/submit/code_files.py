@@ -19,16 +19,16 @@ from msgspec import Struct
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER
+from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
+from hpcdash.services.submit.git import GIT_SECONDS, GitOutput, git_environment, run_git
 from hpcdash.services.submit.staging import SAY_ROOM, UNPACKED_NAME, failure_words
 
 # Of all files together.
 MOST_FILES = 50_000
-GIT_SECONDS = 60
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
 # What is packed has one date, 2000-01-01, so that equal files make equal archives.
 _DATE = 946_684_800
 # A slow line: 50 kB a second.
@@ -49,14 +49,16 @@ _LOOK = (
 )
 # How a line begins that says how many bytes are there, while they come.
 _ARRIVED = "arrived "
-# root, launch, digest, size, first byte that comes on stdin; '' where none does. What is unpacked was whole.
+# root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where each node unpacks it.
+# What is unpacked was whole.
 _UNPACK = (
     'umask 077; fail() { status=$1; shift; printf \'%s\\n\' "$*" >&2; exit "$status"; }; '
     # $1 the status, $2 what did not fit.
     f'no_room() {{ {SAY_ROOM}; rm -rf -- "$2"; exit "$1"; }}; '
     f'count() {{ every=3; while sleep $every >/dev/null 2>&1; do echo "{_ARRIVED}$(wc -c < "$own")" >&2; '
     "test $every -gt 14 || every=$((every + 1)); done; }; "
-    'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; cache=$root/.code-$(id -u); '
+    'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; '
+    "copied=${6-} cache=$root/.code-$(id -u); "
     'mkdir -m 700 -- "$cache" 2>/dev/null; cd -P -- "$cache" || exit 17; '
     'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this account\'s"; chmod 700 . || '
     'exit 18; whole=./$sum.tar.gz; if test ! -f "$whole"; then test -n "$first" || '
@@ -75,6 +77,8 @@ _UNPACK = (
     'touch -- "$whole"; ls -t ./*.tar.gz | sed 1,4d | while read -r old; do find "$old" -mmin +60 -exec rm -f -- "{}" '
     '";"; done; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f -- "{}" ";"; '
     'cd -P -- "$root/$name" && test "$(pwd -P)" = "$root/$name" && test -O . || exit 24; '
+    f'if test -n "$copied"; then ln -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} 2>/dev/null || '
+    f'cp -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} || no_room 24 ./{CODE_ARCHIVE}; touch ./{UNPACKED_NAME}; exit; fi; '
     f"mkdir -m 700 ./{CODE_FOLDER} || exit 24; "
     f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || no_room 24 ./{CODE_FOLDER}'
 )
@@ -153,7 +157,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             total += 0 if known else one.size
             found[one.name] = one
             if len(found) > MOST_FILES:
-                raise UsageError(f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore.")
+                raise _too_many_files()
     if not found:
         raise UsageError(f"files: there is nothing to send in {', '.join(map(visible, names))}", "Name other files.")
     code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
@@ -302,14 +306,14 @@ def _git_files(folder: Path) -> list[bytes]:
     """What git would take of a folder; outside a repository its rules hold all the same."""
     environment = git_environment()
     try:
-        is_in_repository = git(folder, environment, "rev-parse", "--is-inside-work-tree").returncode == 0
+        is_in_repository = run_git(folder, environment, "rev-parse", "--is-inside-work-tree").status == 0
         if is_in_repository:
-            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
         with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as empty:
-            made = git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
+            made = run_git(Path(empty), environment, "init", "--quiet", "--bare", "--template=", ".")
             _names(made, folder)
             environment |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(folder)}
-            return _names(git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
+            return _names(run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder)
     except FileNotFoundError:
         return _walked(folder)
     except subprocess.TimeoutExpired:
@@ -320,27 +324,18 @@ def _git_files(folder: Path) -> list[bytes]:
         raise UsageError(f"files: git cannot list {visible(str(folder))}: {error}", "Fix that first.") from error
 
 
-def git_environment() -> dict[str, str]:
-    """For a git that finds the repository by its folder alone, and changes nothing in it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return environment | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-
-
-def git(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
-    """One command of git's in a folder, without the programs that a repository may name. Raises OSError and
-    TimeoutExpired."""
-    argv = (*_GIT, "-C", os.fspath(folder), *words)
-    return subprocess.run(
-        argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=GIT_SECONDS
-    )
-
-
-def _names(ended: subprocess.CompletedProcess[bytes], folder: Path) -> list[bytes]:
-    if ended.returncode != 0:
+def _names(ended: GitOutput, folder: Path) -> list[bytes]:
+    if ended.is_cut:
+        raise _too_many_files()
+    if ended.status != 0:
         raise UsageError(
             f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}", "Fix that first."
         )
     return [name for name in ended.stdout.split(b"\0") if name]
+
+
+def _too_many_files() -> UsageError:
+    return UsageError(f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore.")
 
 
 def _walked(folder: Path) -> list[bytes]:
@@ -375,8 +370,12 @@ def look_query(root: str, digest: str) -> Query[int | None]:
     return Query(("sh", "-c", _LOOK, "sh", root, digest), read)
 
 
-def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: int | None) -> ActionCommand:
+def code_command(
+    packed: PackedCode, root: str, folder: str, job: str, arrived: int | None, *, is_copied: bool = False
+) -> ActionCommand:
     """Sends what is not there (`arrived` as look_query() has it), and unpacks all of it into a folder below `root`.
+
+    With `is_copied` the archive is put there, which each node checks and unpacks for itself.
 
     Where it fails, `job` was not submitted, and nothing of a part of an archive was unpacked.
     """
@@ -400,7 +399,7 @@ def code_command(packed: PackedCode, root: str, folder: str, job: str, arrived: 
     sent = "already on the cluster" if arrived is None else f"{format_memory(len(content))} packed"
     files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
     shown = ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}")
-    argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first)
+    argv = ("sh", "-c", _UNPACK, "sh", root or "/", name, packed.digest, str(size), first, *("copied",) * is_copied)
     return ActionCommand(
         argv, (job,), read, content, 120.0 + len(content) / _LEAST_BYTES_A_SECOND, shown=shown, explain=explain
     )

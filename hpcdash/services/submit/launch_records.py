@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hpcdash.backends.script.allocation import KIND
 from hpcdash.backends.script.resume import folder_of
@@ -146,8 +147,10 @@ class LaunchedCheckpoints:
         """The ids of those of the jobs that were launched from here to wait for runs."""
         self._read_again()
         waiting = {record.job_id: record.name for record in self._by_number.values() if is_allocation(record)}
-        names = zip(jobs["id"].to_pylist(), jobs["name"].to_pylist(), strict=True) if waiting else ()
-        return tuple(job_id for job_id, name in names if waiting.get(job_id, name) == name and job_id in waiting)
+        if not waiting:
+            return ()
+        rows = jobs.filter(pc.is_in(jobs["id"], value_set=pa.array(list(waiting), pa.string()))).select(["id", "name"])
+        return tuple(row["id"] for row in rows.to_pylist() if waiting[row["id"]] == row["name"])
 
     def _read_again(self) -> None:
         stamp = self._records.stamp()

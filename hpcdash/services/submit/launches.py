@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import posixpath
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +24,9 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, SchedulerRefused, UsageError, excerpt
+from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
@@ -49,16 +53,18 @@ LOGIN_NAME = "login"
 _ROOT = (
     "sh",
     "-c",
-    f'root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
+    f'{TERSE_WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" "$root"; '
     'test ! -e "$root" || test -O "$root" || echo shared; '
     # Others may put files into a shared root.
     f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; then '
     f"echo {LOGIN_NAME}; fi; "
+    'why=$(weak_spot "$root"); [ -z "$why" ] || printf "%s%s\\n" "weak " "$why"; '
     '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
     "sh",
 )
 _ROOT_LIMIT_SECONDS = 15.0
 _UID_BYTES = 4
+_WEAK = "weak "
 
 
 class LaunchPlan(SubmissionPlan, frozen=True):
@@ -181,11 +187,17 @@ class Launches:
             )
         from hpcdash.services.submit.checks import kill_switch_of
 
-        root = await self._root(asked.site.storage_root or self.settings.site.storage_root, kill_switch_of(asked))
+        where = asked.site.storage_root or self.settings.site.storage_root
+        root = await self._root(where, kill_switch_of(asked))
         if asked.site.run_as:
             await self._trust(root.rstrip("/"))
         request = replace(asked, after=await after_in_full(self.store, asked.after))
         request, aside = self._in_its_queue(request)
+        if request.site.storage_root not in ("", where):
+            # Its queue says where.
+            root = await self._root(where := request.site.storage_root)
+        is_given = asked.site.storage_root in ("", self.settings.site.storage_root)
+        weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)
         name = asked.script.rpartition("/")[2]
         # A call that is to be found again has it from its content.
         uid = (asked.call.cache_key if asked.call else "")[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
@@ -195,6 +207,12 @@ class Launches:
             request = replace(request, work_dir=place.folder)
         if waiting is not None:
             place = replace(place, waiting=waiting)
+        packed = None
+        if weak_spot:
+            if request.files:
+                packed = await self._packed(request, base or Path.cwd(), posixpath.dirname(place.folder))
+            request, place = _with_copies(request, place, files, packed and packed[0].digest)
+            aside = "; ".join(filter(None, (aside, f"{weak_spot}: each node runs a checked copy of what is sent")))
         script = _with_script_warning(self._script(request, place, aside), files.get(name))
         if request.is_task:
             from hpcdash.services.share.submission import require_turn
@@ -218,8 +236,26 @@ class Launches:
             files=files,
             launch_program=self.settings.launch_program,
             code_state=code_state,
+            is_copied=bool(weak_spot),
         )
-        return planned if not request.files else await self._with_code(planned, base or Path.cwd())
+        if not request.files:
+            return planned
+        packed = packed or await self._packed(request, base or Path.cwd(), planned.staged.root)
+        return self._with_code(planned, *packed)
+
+    def _weak_spot(self, storage_root: str, *, is_sites: bool) -> str:
+        """Who else could put another folder in the place of the one that launches are in; '' for nobody.
+
+        Raises UsageError unless the site chose it.
+        """
+        known = self._roots.get(storage_root)
+        if known is None or not known.weak_spot or is_sites:
+            return "" if known is None else known.weak_spot
+        raise UsageError(
+            f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
+            f"Set storage_root to a folder below your home there, or leave it out to use ~/{LAUNCHES_BELOW_HOME}. "
+            "What is yours on the way is closed to others by: chmod go-w",
+        )
 
     async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
         """Of the repository that a request and its files are in."""
@@ -228,13 +264,12 @@ class Launches:
         folder = base or (Path.cwd() if request.files else None)
         return None if folder is None else await asyncio.to_thread(find_code_state, folder)
 
-    async def _with_code(self, planned: LaunchPlan, base: Path) -> LaunchPlan:
+    def _with_code(self, planned: LaunchPlan, packed: PackedCode, arrived: int | None) -> LaunchPlan:
         """With what sends the request's files, between what makes the folder and what submits."""
         from hpcdash.services.submit.code_files import code_command
 
-        root, folder = planned.staged.root, planned.staged.folder
-        packed, arrived = await self._packed(planned.request, base, root)
-        command = code_command(packed, root, folder, planned.plan.request.job_ids[0], arrived)
+        root, folder, name = planned.staged.root, planned.staged.folder, planned.plan.request.job_ids[0]
+        command = code_command(packed, root, folder, name, arrived, is_copied=planned.staged.is_copied)
         first, *others = planned.plan.commands
         notes = (*packed.code.notes, *planned.notes)
         return replace(planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes)
@@ -512,13 +547,15 @@ class Launches:
 
 class _Root(Struct, frozen=True):
     """A folder of launches there, whose number asked, whether a registry's login is in it, and of the kill switch that
-    was asked for whether it is there; `is_shared`: the folder is somebody else's."""
+    was asked for whether it is there; `is_shared`: the folder is somebody else's. `weak_spot` tells who else could put
+    another in its place, '' where nobody could."""
 
     user_number: int
     folder: str
     has_login: bool
     is_switch_dropped: bool = False
     is_shared: bool = False
+    weak_spot: str = ""
 
 
 def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
@@ -536,8 +573,9 @@ def _read_root(answer: Answer) -> _Root:
             status=answer.status,
             words=excerpt(answer.stderr),
         )
-    words = told.split()
-    return _Root(int(number), folder, LOGIN_NAME in words, "dropped" in words, "shared" in words)
+    lines = told.splitlines()
+    weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
+    return _Root(int(number), folder, LOGIN_NAME in lines, "dropped" in lines, "shared" in lines, visible(weak))
 
 
 def _with_script_warning(made: BatchScript, content: bytes | None) -> BatchScript:
@@ -558,8 +596,11 @@ def build_launch_plan(
     files: Mapping[str, bytes],
     launch_program: str,
     code_state: CodeState | None = None,
+    is_copied: bool = False,
 ) -> LaunchPlan:
     """The plan of a request whose script is made. With run_as, root's `launch_program` there writes the files.
+
+    `is_copied`: others could replace them, and the job runs checked copies; so the scheduler is handed the script.
 
     Raises UsageError for what cannot be staged or submitted.
     """
@@ -579,13 +620,14 @@ def build_launch_plan(
         launch_program=launch_program,
         at=store.clock.now(),
     )
+    staged = replace(staged, is_copied=is_copied)
     submission = Submission(
         script=content,
         name=script.job_name,
         # In the script too, but only the command line is told of a job that has begun.
         after=request.after,
         mark=f"{MARK_START}{secrets.token_hex(5)}",
-        file=f"{place.folder}/{SCRIPT_NAME}",
+        file="" if is_copied else f"{place.folder}/{SCRIPT_NAME}",
         run_as=run_as,
         program=submitting_program(store) if run_as else "",
     )
@@ -610,16 +652,7 @@ def launch_files(
 ) -> Staged:
     """What a launch's folder is to hold: its script, its request, what its command imports, and a person's `files`."""
     from hpcdash.backends.script.allocation import MARKER_NAME
-    from hpcdash.backends.script.body import (
-        LIBRARY_NAME,
-        REQUEST_NAME,
-        SCRIPT_NAME,
-        SECRETS_NAME,
-        has_library,
-        secret_variables,
-        secrets_file,
-    )
-    from hpcdash.backends.script.call import call_files
+    from hpcdash.backends.script.body import REQUEST_NAME, SCRIPT_NAME
     from hpcdash.services.submit.staging import MOST_CALL_BYTES, MOST_STAGED_BYTES, staged_files
 
     own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
@@ -627,14 +660,9 @@ def launch_files(
         own[REQUEST_NAME] = text.encode("utf-8", "surrogateescape")
     if place.waiting is not None:
         own[MARKER_NAME] = b"waits for runs\n"
-    elif has_library(request, place):
-        own[LIBRARY_NAME] = _library()
     if request.is_task:
         own[SUSPEND_NAME] = b""
-    if request.call is not None:
-        own |= call_files(request.call)
-    if secret_variables(request):
-        own[SECRETS_NAME] = secrets_file(request)
+    own |= _run_files(request, place)
     staged = staged_files(
         place.folder,
         own,
@@ -645,6 +673,46 @@ def launch_files(
         most_bytes=MOST_CALL_BYTES if request.kind == TASK_KIND else MOST_STAGED_BYTES,
     )
     return replace(staged, owns_root=request.kind == TASK_KIND)
+
+
+def _run_files(request: Request, place: Place) -> dict[str, bytes]:
+    """What a launch's command reads or imports, by its name in the folder."""
+    from hpcdash.backends.script.body import LIBRARY_NAME, SECRETS_NAME, has_library, secret_variables, secrets_file
+    from hpcdash.backends.script.call import call_files
+
+    found = {LIBRARY_NAME: _library()} if place.waiting is None and has_library(request, place) else {}
+    if request.call is not None:
+        found |= call_files(request.call)
+    if secret_variables(request):
+        found[SECRETS_NAME] = secrets_file(request)
+    return found
+
+
+def _with_copies(
+    request: Request, place: Place, files: Mapping[str, bytes], code_digest: str | None
+) -> tuple[Request, Place]:
+    """A request and its place where each node runs checked copies of what is staged, as others could replace it.
+
+    `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which runs what comes.
+    """
+    from hpcdash.backends.script.body import CODE_FOLDER, staged_name
+    from hpcdash.backends.script.copies import CODE_ARCHIVE
+
+    if place.waiting is not None:
+        raise UsageError(
+            "an allocation runs what comes into its folder, which others could replace",
+            f"Set storage_root in [site] of the request to a folder below your home, such as ~/{LAUNCHES_BELOW_HOME}.",
+        )
+    given = {staged_name(name, ""): content for name, content in files.items()}
+    contents = {**_run_files(request, place), **given}
+    copies = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    code_folder = ""
+    if code_digest is not None and not request.work_dir.startswith("/"):
+        copies[CODE_ARCHIVE] = code_digest
+        code_folder = f"{CODE_FOLDER}/{request.work_dir}".rstrip("/")
+        request = replace(request, work_dir="")
+    # The login of a registry is read from the folder too.
+    return request, replace(place, copies=copies, code_folder=code_folder, login="")
 
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.script.node_checks import CheckResult, parse_results
-from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError, UsageError
@@ -21,6 +20,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.logs.locate import files_of
 from hpcdash.services.state.database import StateDatabase, StateUnusable
+from hpcdash.services.submit.cleanup import unfinished_ids
 
 _SHOWN_LETTERS = 160
 _MOST_TOLD = 3
@@ -47,7 +47,7 @@ async def find_ended(store: ClusterStore, checks: Collection[SubmittedCheck]) ->
         table = (await store.ask(store.backend.queue.jobs(JobScope(job_ids=tuple(one.job_id for one in checks))))).table
     except NoSuchJob:
         return tuple(checks)
-    living = {row["id"] for row in table.select(["id", "state"]).to_pylist() if row["state"] not in ENDED}
+    living = unfinished_ids(table, [one.job_id for one in checks])
     return tuple(one for one in checks if one.job_id not in living)
 
 
@@ -94,8 +94,7 @@ async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> t
     waiting = await asyncio.to_thread(records.unread)
     mine = store.snapshots.get(Kind.MINE)
     if waiting and mine is not None and not mine.cached:
-        rows = mine.table.select(["id", "state"]).to_pylist()
-        living = {row["id"] for row in rows if row["state"] not in ENDED}
+        living = unfinished_ids(mine.table, [one.job_id for one in waiting])
         waiting = tuple(one for one in waiting if one.job_id not in living)
     told = []
     for check in await find_ended(store, waiting):

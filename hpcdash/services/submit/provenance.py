@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from hpcdash.domain.text import clip, visible
-from hpcdash.services.submit.code_files import git, git_environment
+from hpcdash.services.submit.git import GitOutput, git_environment, run_git
 
 _MOST_DIFF_BYTES = 1 << 20
+_MOST_INDEX_BYTES = 256 << 20
 _SHOWN_LETTERS = 100
+_SHA256_LETTERS = 64
+# Settings by which git compares the files of a repository; no value of these names a program.
+_COMPARISON = r"^core\.(autocrlf|eol|filemode|symlinks|ignorecase|trustctime|checkstat)$"
+_PLAIN_VALUE = re.compile(r"[A-Za-z0-9]{0,20}")
+_SUBMODULE_MODE = b"160000"
+_PATCH = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
+# What submodules hold is not compared: they have filters and hooks of their own.
+_SHALLOW = "--ignore-submodules=dirty"
+
+_Git = Callable[..., GitOutput]
 
 
 class CodeState(Struct, frozen=True):
-    """`commit` is '' in a repository without one; `diff` is what is changed since, cut off at 1 MiB.
+    """`commit` is '' in a repository without one; `diff` is what is changed since, cut off at 1 MiB, None if unknown.
 
-    `untracked` are how many files git neither knows nor ignores.
+    `untracked` is the number of files git neither knows nor ignores; `not_compared` are changed files with a filter,
+    and submodules: comparing them would run programs that the repository names.
     """
 
     commit: str
     branch: str
-    diff: bytes
+    diff: bytes | None
     untracked: int = 0
+    not_compared: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """`main 1a2b3c4d5e6f, changed since (diff 5f3a9c12), 2 untracked files`."""
         branch = clip(visible(self.branch), _SHOWN_LETTERS) or "detached"
         parts = [f"{branch} {self.commit[:12] or 'without a commit'}"]
-        if self.diff:
+        if self.diff is None:
+            parts.append("changes unknown")
+        elif self.diff:
             parts.append(f"changed since (diff {hashlib.sha256(self.diff).hexdigest()[:8]})")
+        if self.not_compared:
+            parts.append(f"{len(self.not_compared)} not compared (filters, submodules)")
         if self.untracked:
             parts.append(f"{self.untracked} untracked " + ("file" if self.untracked == 1 else "files"))
         return ", ".join(parts)
@@ -41,27 +64,116 @@ class CodeState(Struct, frozen=True):
     def text(self) -> bytes:
         """What is kept in the launch's folder: it can be given to `git apply`."""
         branch = self.branch.encode("utf-8", "surrogateescape")
-        head = b"commit %s\nbranch %s\nuntracked files %d\n\n" % (self.commit.encode(), branch, self.untracked)
+        head = b"commit %s\nbranch %s\nuntracked files %d\n" % (self.commit.encode(), branch, self.untracked)
+        head += b"".join(b"not compared: %s\n" % visible(name).encode() for name in self.not_compared)
+        if self.diff is None:
+            return head + b"changes unknown\n"
         end = b"\n(cut off here)\n" if len(self.diff) >= _MOST_DIFF_BYTES else b""
-        return head + self.diff + end
+        return head + b"\n" + self.diff + end
 
 
 def find_code_state(folder: Path) -> CodeState | None:
     """Of the repository that a folder is in; None where it is in none, git is not there, or does not answer."""
     environment = git_environment()
 
-    def ask(*words: str) -> bytes | None:
-        ended = git(folder, environment, *words)
-        return ended.stdout if ended.returncode == 0 else None
+    def git(*words: str) -> GitOutput:
+        return run_git(folder, environment, *words)
 
     try:
-        if ask("rev-parse", "--is-inside-work-tree") is None:
+        if git("rev-parse", "--is-inside-work-tree").status != 0:
             return None
-        commit = (ask("rev-parse", "--verify", "--quiet", "HEAD") or b"").decode("ascii", "replace").strip()
-        branch = (ask("symbolic-ref", "--quiet", "--short", "HEAD") or b"").decode("utf-8", "surrogateescape").strip()
-        # Programs that a repository names are not run.
-        diff = ask("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color") if commit else b""
-        others = ask("ls-files", "--others", "--exclude-standard", "-z") or b""
+        commit = _line(git("rev-parse", "--verify", "--quiet", "HEAD"))
+        branch = _line(git("symbolic-ref", "--quiet", "--short", "HEAD"))
+        diff, not_compared = _find_changes(folder, git, commit) if commit else (b"", ())
+        others = git("ls-files", "--others", "--exclude-standard", "-z")
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return CodeState(commit, branch, (diff or b"")[:_MOST_DIFF_BYTES], others.count(b"\0"))
+    return CodeState(commit, branch, diff, others.stdout.count(b"\0"), not_compared)
+
+
+def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, tuple[str, ...]]:
+    """What is changed since a commit, None if unknown; and the paths that are not compared."""
+    with _own_repository(folder, git, commit) as (top, own):
+        raw = own("diff", "--raw", "-z", "--no-renames", _SHALLOW, commit)
+        if raw.status != 0 or raw.is_cut:
+            return None, ()
+        # `:100644 160000 OLD NEW STATUS`, then a path.
+        fields = raw.stdout.split(b"\0")
+        changed = dict(zip(fields[1::2], fields[::2], strict=False))
+        modules = {name for name, entry in changed.items() if _SUBMODULE_MODE in entry[1:].split()[:2]}
+        modules |= _checked_out_submodules(top, own)
+        attributes = own("check-attr", "-z", "--stdin", "filter", stdin=b"".join(b"%s\0" % name for name in changed))
+        if attributes.status != 0 or attributes.is_cut:
+            return None, ()
+        triples = attributes.stdout.split(b"\0")
+        filters = zip(triples[::3], triples[2::3], strict=False)
+        filtered = {name for name, value in filters if value not in (b"unspecified", b"unset")}
+        # They count as unchanged in this copy of the index.
+        passed_over = b"".join(b"%s\0" % name for name in filtered)
+        if filtered and own("update-index", "--assume-unchanged", "-z", "--stdin", stdin=passed_over).status != 0:
+            return None, ()
+        patch = own(*_PATCH, _SHALLOW, commit, most_bytes=_MOST_DIFF_BYTES)
+    not_compared = tuple(os.fsdecode(name) for name in sorted(filtered | modules))
+    return patch.stdout if patch.status == 0 or patch.is_cut else None, not_compared
+
+
+def _checked_out_submodules(top: str, git: _Git) -> set[bytes]:
+    listed = git("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+    paths = {entry.partition(b"\n")[2] for entry in listed.stdout.split(b"\0") if b"\n" in entry}
+    return {path for path in paths if os.path.lexists(os.path.join(os.fsencode(top), path, b".git"))}
+
+
+@contextmanager
+def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str, _Git]]:
+    """The top folder of a repository, and git for its files and objects under a configuration of our own.
+
+    It has neither the repository's filters, hooks and remotes nor the person's: whatever attributes name, there is no
+    program to run. Raises OSError where the index cannot be copied.
+    """
+    top = os.path.join(folder, _line(git("rev-parse", "--show-toplevel")))
+    index, objects, attributes = (
+        os.path.join(folder, _line(git("rev-parse", "--git-path", name)))
+        for name in ("index", "objects", "info/attributes")
+    )
+    with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as own:
+        hash_format = ["--object-format=sha256"] if len(commit) == _SHA256_LETTERS else []
+        run_git(Path(own), git_environment(), "init", "--quiet", "--bare", "--template=", *hash_format, ".")
+        with suppress(FileNotFoundError):
+            if os.stat(index).st_size > _MOST_INDEX_BYTES:
+                raise OSError(f"{index} is too large")
+            # With its time: git reads a file again that changed in the second in which the index was written.
+            shutil.copy2(index, os.path.join(own, "index"))
+        for shared in Path(index).parent.glob("sharedindex.*"):
+            os.symlink(shared, os.path.join(own, shared.name))
+        os.mkdir(os.path.join(own, "info"))
+        os.symlink(attributes, os.path.join(own, "info", "attributes"))
+        environment = git_environment() | {
+            "GIT_DIR": own,
+            "GIT_WORK_TREE": top,
+            "GIT_INDEX_FILE": os.path.join(own, "index"),
+            "GIT_OBJECT_DIRECTORY": objects,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            # Git below 2.32 does not know GIT_CONFIG_GLOBAL.
+            "HOME": own,
+            "XDG_CONFIG_HOME": own,
+        }
+        settings = list(_comparison_settings(git))
+
+        def own_git(*words: str, stdin: bytes = b"", most_bytes: int = _MOST_INDEX_BYTES) -> GitOutput:
+            return run_git(Path(top), environment, *settings, *words, stdin=stdin, most_bytes=most_bytes)
+
+        yield top, own_git
+
+
+def _comparison_settings(git: _Git) -> Iterator[str]:
+    for entry in git("config", "-z", "--get-regexp", _COMPARISON).stdout.decode("utf-8", "replace").split("\0"):
+        name, _, value = entry.partition("\n")
+        if name and _PLAIN_VALUE.fullmatch(value):
+            yield from ("-c", f"{name}={value}" if "\n" in entry else name)
+    attributes = _line(git("config", "--type=path", "--get", "core.attributesFile"))
+    configured = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    yield from ("-c", f"core.attributesFile={attributes or os.path.join(configured, 'git', 'attributes')}")
+
+
+def _line(output: GitOutput) -> str:
+    return output.stdout.decode("utf-8", "surrogateescape").removesuffix("\n") if output.status == 0 else ""

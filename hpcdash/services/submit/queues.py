@@ -15,7 +15,7 @@ from hpcdash.backends.queries import ParsedOffers, Query
 from hpcdash.config.queue_defaults import Pool
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.offers import Offers, QueueOffer
-from hpcdash.domain.states import NodeState, QueueStanding
+from hpcdash.domain.states import UNLISTED, NodeState, QueueStanding
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
@@ -34,11 +34,12 @@ _Row = Mapping[str, Any]
 
 
 class KnownQueue(Struct, frozen=True):
-    """A queue as it was told; `has_gpus` None: not told."""
+    """A queue as it was told; `has_gpus` None: not told. One that is not `is_listed` is not chosen for anybody."""
 
     name: str
     is_default: bool
     has_gpus: bool | None
+    is_listed: bool
 
 
 class LaunchQueues:
@@ -71,13 +72,18 @@ class LaunchQueues:
         if table is None:
             return []
         return [
-            KnownQueue(row["name"], bool(row["default"]), None if row["gpus"] is None else row["gpus"] > 0)
-            for row in table.select(["name", "default", "gpus"]).to_pylist()
+            KnownQueue(
+                row["name"],
+                bool(row["default"]),
+                None if row["gpus"] is None else row["gpus"] > 0,
+                row["_standing"] not in UNLISTED,
+            )
+            for row in table.select(["name", "default", "gpus", "_standing"]).to_pylist()
         ]
 
     def pools(self) -> list[Pool]:
         """The queues as far as the choice of one goes."""
-        return [Pool(one.name, one.is_default, self._has_gpus(one)) for one in self.known()]
+        return [Pool(one.name, one.is_default, self._has_gpus(one)) for one in self.known() if one.is_listed]
 
     async def offers(self) -> Offers:
         """What the queues and nodes that are known offer; thousands of nodes take a thread some milliseconds."""
@@ -254,6 +260,7 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
         server_note=row["_server_note"] or "",
         # Whether an access list keeps somebody out the server knows better.
         refuses=row["_standing"] == QueueStanding.DISABLED,
+        is_listed=row["_standing"] not in UNLISTED,
     )
 
 

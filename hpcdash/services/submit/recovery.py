@@ -182,7 +182,7 @@ class _Looking:
         for user, searches in self._by_user():
             scope = JobScope(user=user, ended=True)
             table = (await self._patiently(self._store.backend.queue.jobs(scope))).table
-            self._queued.update(map(array_of, table["id"].to_pylist()))
+            self._queued |= await asyncio.to_thread(_array_numbers, table)
             for job_id, search in searches:
                 self._take(job_id, search, _numbers_of(table, search))
 
@@ -273,6 +273,10 @@ def _now() -> float:
 
 def _is_still_there(answer: Answer) -> bool:
     return b"still there" in answer.stdout
+
+
+def _array_numbers(table: pa.Table) -> set[str]:
+    return set(map(array_of, table["id"].to_pylist()))
 
 
 def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None) -> list[tuple[str, bool]]:

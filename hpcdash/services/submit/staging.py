@@ -6,16 +6,18 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER, PACKAGES_NAME, STAGED_FOLDER, staged_name
+from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.submit.sudoers import (
     NOTHING_THERE,
     PLAIN_NAME,
@@ -27,6 +29,16 @@ from hpcdash.services.submit.sudoers import (
 )
 
 SUMS_NAME = "SHA256SUMS"
+IS_REPLACEABLE = 18
+# refuse_replaceable PATH: ends the shell where others could put something else in its place.
+REFUSE_REPLACEABLE = f"""umask 077
+{TERSE_WEAK_SPOT}refuse_replaceable() {{
+  why=$(weak_spot "$1")
+  [ -z "$why" ] && return
+  echo "$why, and so others could replace what jobs run from $1" >&2
+  exit {IS_REPLACEABLE}
+}}
+"""
 MOST_STAGED_BYTES = 64 << 20
 # Of a call from Python, with its arguments.
 MOST_CALL_BYTES = 1 << 30
@@ -35,26 +47,27 @@ _LEAST_BYTES_A_SECOND = 50_000
 # Of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
 
-# root, name, and 'own' where the root has to be this account's. Where anybody may put another folder in the place of
-# ours, nothing is staged. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has to
-# be ours and where it was made.
+# root, name, 'own' where the root has to be this account's, and 'copied' where jobs run checked copies of what is
+# staged: nothing else is staged where others may put another folder in the place of ours. What is there, a link too, is
+# not entered: mkdir makes it or fails. Once entered, it has to be ours and where it was made.
 _STAGE = (
-    'umask 077; mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
+    f'{REFUSE_REPLACEABLE}test -n "$4" || refuse_replaceable "$1"; '
+    'mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
     'test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }; '
-    'test -z "$(find . -prune -perm -2 ! "(" -perm -1000 "(" -user 0 -o -user "$(id -u)" ")" ")")" || '
-    '{ echo "anybody may swap what is in $1" >&2; exit 18; }; mkdir -m 700 -- "./$2" || exit 17; '
+    'test -n "$4" || refuse_replaceable "$1"; mkdir -m 700 -- "./$2" || exit 17; '
     'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }; '
     "tar -xof - && sha256sum -c SHA256SUMS && exit 0; "
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
 )
 # Says when the files of a request were unpacked: what changed later is the job's.
 UNPACKED_NAME = ".unpacked"
+_UNPACKED = tuple(f"./{name}" for name in (UNPACKED_NAME, f"{PACKAGES_NAME}*", f"{CODE_FOLDER}/*", CODE_ARCHIVE))
 # In a launch's folder, prints a file that a job made or changed.
 _ADDED_FILE = (
     f"if test -f ./{UNPACKED_NAME}; then "
     f'found=$(find ./{CODE_FOLDER} ! -type d ! -path "*/__pycache__/*" -cnewer ./{UNPACKED_NAME} | head -n 1); '
     f'if test -n "$found"; then printf "%s\\n" "$found"; else '
-    f"{unstaged_file(f'./{UNPACKED_NAME}', f'./{PACKAGES_NAME}*', f'./{CODE_FOLDER}/*')}; fi; else {UNSTAGED_FILE}; fi"
+    f"{unstaged_file(*_UNPACKED)}; fi; else {UNSTAGED_FILE}; fi"
 )
 # root, name, digest of the sums, and 'staged' to leave it where it holds more than that and logs. Removes the folder
 # that holds what was staged, and nothing a link leads to.
@@ -97,6 +110,8 @@ class Staged(Struct, frozen=True):
     at: float = 0.0
     # Its root is a folder that launches of one function share, and has to be this account's.
     owns_root: bool = False
+    # Others may put another folder in its place: jobs run checked copies.
+    is_copied: bool = False
 
     @property
     def root(self) -> str:
@@ -197,7 +212,8 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
     total = sum(map(len, staged.contents.values())) - len(staged.contents[SUMS_NAME])
     files = "1 file" if count == 1 else f"{count} files"
     shown: tuple[str, ...] = ("stage", files, f"({format_memory(total)})", "in", staged.folder)
-    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *(["own"] if staged.owns_root else []))
+    options = ("own" if staged.owns_root else "", "copied") if staged.is_copied else ("own",) * staged.owns_root
+    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *options)
     content = b""
     if staged.run_as:
         shown += ("as", staged.run_as)
@@ -210,6 +226,11 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         content = staged.archive
     limit_seconds = _LIMIT_SECONDS + len(content) / _LEAST_BYTES_A_SECOND
     return ActionCommand(argv, (job,), read, content, limit_seconds, shown=shown)
+
+
+def staged_folder(argv: Sequence[str]) -> str:
+    """Return the folder that a staging command makes; '' for any other command."""
+    return f"{argv[4]}/{argv[5]}" if tuple(argv[:4]) == ("sh", "-c", _STAGE, "sh") else ""
 
 
 def failure_words(stderr: bytes, root: str) -> str:

@@ -7,6 +7,7 @@ import re
 from hpcdash.config.settings import PLAIN_PATH
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import UsageError
+from hpcdash.private_files import WEAK_SPOT
 
 # Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell acts on.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]{0,199}")
@@ -29,33 +30,13 @@ def unstaged_file(*passed_over: str) -> str:
 
 
 UNSTAGED_FILE = unstaged_file()
-# Sticky keeps what root owns in a folder where it is, whoever else may write there (/tmp).
-_WEAK_SPOT = """\
-# weak_spot PATH [sticky]: prints who besides root could put something else at PATH; nothing where nobody could. With
-# `sticky`, a folder that others may write to has to be sticky; else they may write to none.
-weak_spot() {
-  part=$1
-  while :; do
-    found=$(stat -c '%u %a' -- "${part:-/}" 2>/dev/null) || { echo "${part:-/} is not there"; return; }
-    mode=0${found#* }
-    if [ -L "$part" ]; then echo "$part is a link"; return; fi
-    if [ "${found% *}" != 0 ]; then echo "${part:-/} is not root's"; return; fi
-    if [ $((mode & 022)) -ne 0 ] && { [ -z "${2-}" ] || [ $((mode & 01000)) -eq 0 ]; }; then
-      echo "others may write to ${part:-/}"
-      return
-    fi
-    [ "$part" ] || return 0
-    part=${part%/*}
-  done
-}
-"""
 # $1 the launch program, $2 the storage root: prints why they are not to be trusted.
 TRUST_SCRIPT = f"""\
 LC_ALL=C; export LC_ALL
-{_WEAK_SPOT}
-why=$(weak_spot "$1")
+{WEAK_SPOT}
+why=$(weak_spot "$1" root)
 [ "$why" ] || {{ [ -f "$1" ] && [ -x "$1" ]; }} || why="$1 is not a program"
-[ "$why" ] || why=$(weak_spot "$2" sticky)
+[ "$why" ] || why=$(weak_spot "$2" root sticky)
 [ "$why" ] || [ -d "$2" ] || why="$2 is not a folder"
 printf '%s\\n' "$why"
 """
@@ -147,7 +128,7 @@ fi
 { [ "$user" -ge "$least" ] && [ "$user" -ne 0 ]; } || \
   fail "uid $user is a system account, below UID_MIN ($least) of /etc/login.defs: it launches nothing"
 
-why=$(weak_spot "$root" sticky)
+why=$(weak_spot "$root" root sticky)
 [ -z "$why" ] || fail "$why"
 { cd -P -- "$root" 2>/dev/null && [ "$(pwd -P)" = "$root" ]; } || fail "$root cannot be entered"
 
@@ -276,7 +257,7 @@ def sudoers_text(
 def program_text(storage_root: str) -> str:
     """The launch program, in POSIX sh, with the storage root fixed in it. Raises UsageError for a path that is none."""
     _check_path("--storage-root", "the storage root", storage_root)
-    filled = _PROGRAM.replace("@WEAK_SPOT@", _WEAK_SPOT).replace("@UNSTAGED_FILE@", UNSTAGED_FILE)
+    filled = _PROGRAM.replace("@WEAK_SPOT@", WEAK_SPOT).replace("@UNSTAGED_FILE@", UNSTAGED_FILE)
     return filled.replace("@ROOT@", storage_root)
 
 

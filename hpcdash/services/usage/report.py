@@ -166,6 +166,8 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
     more = {name: None if median.empty else round(float(median.quantile(part))) for name, part in _WAITS}
     unknown = int(np.isnan(column_floats(used["cpus"])[held.seconds > 0]).sum())
     said = [f"{unknown} runs have no CPU count: their hours are missing"] if unknown else []
+    if no_gpus := int(np.isnan(column_floats(used["gpus"])[held.seconds > 0]).sum()):
+        said.append(f"the GPUs of {counted(no_gpus, 'run')} are unknown: their GPU hours are missing")
     return UsageReport(
         span,
         zone,

@@ -14,18 +14,23 @@ from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.script.cron import CronJob, cron_script, job_name, label_in
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.errors import CommandError, HpcdashError, excerpt
+from hpcdash.errors import CommandError, HpcdashError, UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.submit.plan import plan_submission
+from hpcdash.services.submit.staging import IS_REPLACEABLE, REFUSE_REPLACEABLE
 
 _LIMIT_SECONDS = 30.0
 FOLDER_BELOW_HOME = "hpcdash/cron"
 # $1 the script's path, whose folder is made; stdin is its content, put there in one step.
-_WRITE = """
-umask 077; folder=$(dirname -- "$1") && mkdir -p -- "$folder" || exit 73
-new=$(mktemp "$folder/.new.XXXXXX") || exit 73
-cat > "$new" && chmod 700 -- "$new" && mv -f -- "$new" "$1" || { rm -f -- "$new"; exit 73; }
+_WRITE = f"""{REFUSE_REPLACEABLE}
+refuse_replaceable "$1"; folder=$(dirname -- "$1") && mkdir -p -- "$folder" || exit 73
+refuse_replaceable "$folder"; new=$(mktemp "$folder/.new.XXXXXX") || exit 73
+cat > "$new" && chmod 700 -- "$new" && mv -f -- "$new" "$1" || {{ rm -f -- "$new"; exit 73; }}
+"""
+_MAKE_FOLDERS = f"""{REFUSE_REPLACEABLE}
+for folder do refuse_replaceable "$folder"; done; mkdir -p -- "$@" || exit
+for folder do refuse_replaceable "$folder"; done
 """
 _MOVE_AWAY = """
 umask 077; mkdir -p -- "$2" && mv -f -- "$1" "$2/"
@@ -97,7 +102,7 @@ async def install(store: ClusterStore, actions: Actions, job: CronJob, stand: Cr
     it submits itself again. Raises HpcdashError for what could not be done."""
     script = cron_script(job, store.backend.scripts.cron_parts(job))
     folders = (job.scripts_folder, job.output_folder)
-    argv = ("sh", "-c", 'umask 077; mkdir -p -- "$@"', "sh", *folders)
+    argv = ("sh", "-c", _MAKE_FOLDERS, "sh", *folders)
     await _act(store, argv, f"{' and '.join(folders)} could not be created")
     await write_script(store, job.script_path, script)
     said = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
@@ -160,5 +165,10 @@ async def _act(store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes
         return ()
 
     answer = await store.act(ActionCommand(tuple(argv), (), read, stdin, _LIMIT_SECONDS))
+    if answer.status == IS_REPLACEABLE:
+        raise UsageError(
+            f"{what}: {excerpt(answer.stderr)}",
+            f"Leave --folder out to use ~/{FOLDER_BELOW_HOME}, or name another folder below your home.",
+        )
     if answer.status != 0:
         raise CommandError(what, "Check free space and permissions.", argv=("sh",), words=excerpt(answer.stderr))

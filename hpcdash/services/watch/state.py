@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpcdash.errors import HpcdashError
+from hpcdash.private_files import make_folder
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.watch.alerts import Alerts
 
@@ -79,8 +80,8 @@ class LogTail(msgspec.Struct):
 
     looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
     usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
-    last_step: the final step that it names. is_done: nothing of what was read is held back. stands: (epoch, step) of
-    earlier rounds, oldest first.
+    last_step: the final step that it names. is_done: nothing of what was read is held back. metrics: its losses,
+    others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
     """
 
     identity: str = ""
@@ -97,6 +98,7 @@ class LogTail(msgspec.Struct):
     last_step: int | None = None
     csv_header: list[str] = []
     metrics: dict[str, KeptMetric] = {}
+    others: dict[str, KeptMetric] = {}
     moments: list[Moment] = []
     stands: list[tuple[float, float]] = []
 
@@ -171,7 +173,7 @@ class WatchFiles:
     def alone(self) -> Iterator[None]:
         """As the only one that looks after this cluster from here; raises HpcdashError where another does."""
         try:
-            self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._lock.parent)
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _unusable(self._lock, error) from None

@@ -11,12 +11,21 @@ from numpy.typing import NDArray
 
 from hpcdash.services.files import Chunk
 from hpcdash.services.metrics.batch import Floats, MetricBatch
-from hpcdash.services.metrics.findings import MetricFinding, find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.findings import (
+    MetricFinding,
+    find_lost_numbers,
+    find_not_finite,
+    find_plateau,
+    find_stall,
+    find_vanished,
+    find_zero,
+)
 from hpcdash.services.metrics.joined import joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.spikes import find_spikes
 from hpcdash.services.metrics.throughput import paces_of_run, seconds_per_step
+from hpcdash.services.metrics.vocabulary import is_known, is_loss
 from hpcdash.services.watch.rules.hanging import grown_at
 from hpcdash.services.watch.state import KeptMetric, LogTail, Moment
 
@@ -24,6 +33,8 @@ MOST_POINTS = 2048
 # Levels that spikes are measured from are of blocks of so many points.
 BLOCK = 64
 MOST_METRICS = 4
+# Of the metrics beside the losses: whether they are numbers, and that they are still logged.
+MOST_OTHER_METRICS, MOST_OTHER_POINTS = 12, 256
 MOST_MOMENTS = 100
 MOST_STANDS = 12
 # How much before what is new is read again: a block of several lines, or a line, that was not whole then.
@@ -33,7 +44,6 @@ QUIET_SECONDS = 5.0
 # A claimed pace that differs from the observed one by this factor, over this long, is not trusted.
 _CLEARLY = 1.5
 _SEEN_SECONDS = 60.0
-_LOSSES = ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy")
 _JUDGED = ("val", "eval", "test")
 
 
@@ -78,23 +88,20 @@ def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[s
     tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, age, seen_at)
     names = sorted((name for name in batch.metrics if is_loss(name)), key=_rank)
     kept = [*tail.metrics, *(name for name in names if name not in tail.metrics)][:MOST_METRICS]
-    for name in names:
+    others = sorted((name for name in batch.metrics if not is_loss(name)), key=lambda name: not is_known(name))
+    others = [*tail.others, *(name for name in others if name not in tail.others)][:MOST_OTHER_METRICS]
+    for name, points in batch.metrics.items():
+        new = is_new[points.samples]
         if name in kept:
-            points = batch.metrics[name]
-            new = is_new[points.samples]
-            _append(tail, name, x[points.samples][new], points.values[new])
+            _append(tail, tail.metrics, name, x[points.samples][new], points.values[new], MOST_POINTS)
+        elif name in others:
+            _append(tail, tail.others, name, x[points.samples][new], points.values[new], MOST_OTHER_POINTS)
     steps = batch.steps[np.isfinite(batch.steps)]
     if steps.size:
         # Between these only the difference counts, so both are by the server's clock.
         _note_stand(tail, float(steps[-1]), written)
     _note_pace(tail, batch, names)
     return tail
-
-
-def is_loss(name: str) -> bool:
-    """Whether a metric of that name should fall."""
-    plain = name.lower()
-    return any(word in plain for word in _LOSSES)
 
 
 def noticed(tail: LogTail, now: float) -> list[Noticed]:
@@ -112,6 +119,9 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
         passed = [one for one in find_not_finite(x, values) if one.step_to is not None]
         spikes = find_spikes(x, values).findings
         lasting += [one for one in spikes if one.kind == "divergence"]
+        lasting += filter(None, [find_zero(x, values)])
+        if name == next(iter(tail.metrics)) and not lasting:
+            lasting += filter(None, [find_vanished(x, [_array(other.x) for other in tail.others.values()])])
         for one in lasting:
             _know(tail, name, one, is_told=False)
         for one in (*passed, *(one for one in spikes if one.kind == "spike")):
@@ -126,6 +136,11 @@ def noticed(tail: LogTail, now: float) -> list[Noticed]:
         plateau = find_plateau(x, values)
         if plateau is not None:
             found.append(Noticed(name, "plateau", plateau.words, plateau.step_from))
+    for name, kept in tail.others.items():
+        found += [
+            Noticed(name, one.kind, one.words, one.step_from, is_of_steps=has_steps)
+            for one in find_lost_numbers(name, _array(kept.x), _array(kept.values))
+        ]
     stall = _stall(tail, now)
     if stall is not None:
         found.append(Noticed(next(iter(tail.metrics), "log"), "stall", stall.words, stall.step_from))
@@ -166,13 +181,15 @@ def _places(batch: MetricBatch, is_new: NDArray[np.bool_], tail: LogTail) -> Flo
     return before + np.cumsum(is_new, dtype=np.float64)
 
 
-def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
+def _append(
+    tail: LogTail, metrics: dict[str, KeptMetric], name: str, x: Floats, values: Floats, most_points: int
+) -> None:
     """The newest wins: what an attempt repeats is not kept of the one before."""
     known = np.isfinite(x)
     x, values = x[known], values[known]
     if not x.size:
         return
-    kept = tail.metrics.setdefault(name, KeptMetric())
+    kept = metrics.setdefault(name, KeptMetric())
     before = _array(kept.x)
     if before.size and x[0] < before[-1]:
         tail.moments = [one for one in tail.moments if one.metric != name or one.begin < x[0]]
@@ -180,7 +197,7 @@ def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
     stays = x <= np.minimum.accumulate(x[::-1])[::-1]
     x, values = x[stays], values[stays]
     # Whole blocks go, so that the levels spikes are measured from stay the same.
-    over = max(0, x.size - MOST_POINTS) // BLOCK * BLOCK
+    over = max(0, x.size - most_points) // BLOCK * BLOCK
     kept.x, kept.values = x[over:].astype("<f8").tobytes(), values[over:].astype("<f8").tobytes()
 
 

@@ -20,6 +20,7 @@ from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.chains.view import ChainView
@@ -63,7 +64,7 @@ class ChainActions:
             if wish.count > MOST_LINKS:
                 return f"at most {MOST_LINKS} one by one; use an array instead: 1-{wish.count}%1"
             self._is_appending = True
-            self.screen.run_worker(self._append(view, session, end, wish), group="acting")
+            start_worker(self.screen, self._append, view, session, end, wish, group="acting")
             return ""
 
         sign = f"append after {visible(end.job_id)}: "
@@ -111,7 +112,7 @@ class ChainActions:
                 "nothing in the chain is pending; running jobs keep the script they read", severity="warning", timeout=5
             )
         else:
-            self.screen.run_worker(self._edit(session, job_id), group="edit")
+            start_worker(self.screen, self._edit, session, job_id, group="edit")
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
         # Asked for by few, and not needed for a first sight of a chain.

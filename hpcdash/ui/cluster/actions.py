@@ -17,6 +17,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.launches import Launches
@@ -39,7 +40,7 @@ class ClusterActions:
             self.screen.notify("nothing is submitted here", severity="warning", timeout=3)
         elif isinstance(view, TableView) and not self._is_preparing:
             self._is_preparing = True
-            self.screen.run_worker(self._check_nodes(view, self.screen.session, launches), group="acting")
+            start_worker(self.screen, self._check_nodes, view, self.screen.session, launches, group="acting")
 
     async def _check_nodes(self, view: TableView, session: ClusterSession, launches: Launches) -> None:
         """Plans a job, or a few where nodes differ; asks, submits. `Launches.follow` tells what they find."""

@@ -28,6 +28,7 @@ from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
 # Lines of what a host said, while it is waited for.
@@ -127,7 +128,7 @@ class FirstStartApp(TerminalApp):
             self.chosen, self.trial = choice, trial
             self.exit()
         else:
-            self.run_worker(trial.close(), exit_on_error=False)
+            start_worker(self, trial.close, exit_on_error=False)
             self.push_screen(PlaceDialog(self._hosts, self._why, choice.host), self._choose)
 
 
@@ -262,7 +263,7 @@ class TrialDialog(Dialog[bool]):
         self._works = None
         self._began = time.monotonic()
         self._checks.clear()
-        self.run_worker(self._run(), exclusive=True)
+        start_worker(self, self._run, exclusive=True)
         self._show()
 
     async def _run(self) -> None:

@@ -20,6 +20,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.inside.dialog import EndLeftoversDialog
 from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.script_page import ScriptPage
+from hpcdash.ui.workers import start_worker
 
 # Terminals take no more over OSC 52.
 _MOST_COPIED_BYTES = 70_000
@@ -58,7 +59,7 @@ class InsideView(View):
     def start(self) -> None:
         """Run it; what it answered before stays until it answers again."""
         self._began, self._seconds, self._error = time.monotonic(), None, None
-        self.run_worker(self._run(), exclusive=True, group="inside")
+        start_worker(self, self._run, exclusive=True, group="inside")
 
     async def _run(self) -> None:
         store = self.session.store

@@ -22,10 +22,10 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
-from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.plan import SubmissionPlan
@@ -121,7 +121,7 @@ class ActionRunner:
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
-                self.screen.run_worker(self.run_plan(plan, view, session), group="acting")
+                start_worker(self.screen, self.run_plan, plan, view, session, group="acting")
 
         if dialog is not None:
             dialog.answer.add_done_callback(answered)
@@ -174,7 +174,8 @@ class ActionRunner:
         return [f"data is {format_age(age)} old"] if age > oldest else []
 
     async def run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
-        """Do what was agreed to, and tell how it went."""
+        """Do what was agreed to, and tell how it went; the marks of the view end as it begins."""
+        view.clear_marks()
         ids = plan.request.job_ids
         underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
         self._underway.append(underway)
@@ -197,7 +198,6 @@ class ActionRunner:
             if line.is_attached:
                 await line.remove()
         self._ask_again(session, report)
-        _unmark(view, report)
         forced = _forced(report)
         if forced is None or any(outcome.done is not True and not outcome.can_force for outcome in report.outcomes):
             self._tell(report)
@@ -270,23 +270,3 @@ def _numbers(job_ids: Iterable[str]) -> frozenset[str]:
     """The numbers of jobs and arrays: 12_3 and 12_[4-9] are both of 12."""
     found = ((_NUMBER.match(job_id), job_id) for job_id in job_ids)
     return frozenset(number[0] if number else job_id for number, job_id in found)
-
-
-def _unmark(view: View, report: Report) -> None:
-    """Marks are for what is still to be done."""
-    if not isinstance(view, TableView) or not view.is_live:
-        return
-    done = {outcome.job_id for outcome in report.outcomes if outcome.done}
-    arrays_done: dict[str, bool] = {}
-    for row in report.plan.rows:
-        array_id = row["array_id"]
-        if array_id in done:
-            done.add(row["id"])
-        if array_id:
-            arrays_done[array_id] = arrays_done.get(array_id, True) and row["id"] in done
-    # A whole array is marked as 12[].
-    done.update(f"{array_id}[]" for array_id, is_done in arrays_done.items() if is_done)
-    left = view.rows.marked - done
-    if left != view.rows.marked:
-        view.rows.clear_marks()
-        view.rows.mark_all(left)

@@ -36,6 +36,7 @@ from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.view import Targets, View
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardApp
@@ -73,12 +74,13 @@ class JobActions:
 
     async def do_chart(self) -> None:
         """The metrics of the job one points at; of several marked ones each other's over the first's."""
-        targets = self.screen.view.targets()
-        job_ids = targets.job_ids if self.screen.view.marks() else ()
-        first = next(iter(job_ids), None) or self.screen.view.pointed_job()
+        view = self.screen.view
+        job_ids = view.targets().job_ids if view.marks() else ()
+        first = next(iter(job_ids), None) or view.pointed_job()
         if first is None:
             self.screen.notify("no job is pointed at", severity="warning", timeout=3)
         else:
+            view.clear_marks()
             await self.screen.push("chart", job_id=first, others=tuple(job_ids[1:]))
 
     async def do_script(self) -> None:
@@ -105,7 +107,7 @@ class JobActions:
     def do_submit_again(self) -> None:
         if not self._is_preparing:
             self._is_preparing = True
-            self.screen.run_worker(self._submit_again(self.screen.view, self.screen.session), group="acting")
+            start_worker(self.screen, self._submit_again, self.screen.view, self.screen.session, group="acting")
 
     async def _submit_again(self, view: View, session: ClusterSession) -> None:
         """Gathers what is needed, asks, submits; and finds out what became of it where the answer was lost."""
@@ -132,8 +134,6 @@ class JobActions:
         report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.notes])
         if report is None:
             return
-        if isinstance(view, TriageView) and view.is_live and all(outcome.done for outcome in report.outcomes):
-            view.rows.clear_marks()
         await self.runner.look_for(again, report, session)
         session.poller.ask_now()
 
@@ -228,7 +228,7 @@ class JobActions:
                 self.screen.notify(words, severity="warning", timeout=12, markup=False)
             session.poller.ask_now()
 
-        self.screen.run_worker(run(), group="shell", exclusive=True)
+        start_worker(self.screen, run, group="shell", exclusive=True)
 
     async def _open_shell(self, view: View, session: ClusterSession) -> str:
         """A shell in the folder of the job one points at, on the login node."""
@@ -276,7 +276,7 @@ class JobActions:
         choice = self._chosen(Verb.REQUEUE)
         if choice is not None:
             self._is_preparing = True
-            self.screen.run_worker(self._requeue(choice, self.screen.view, self.screen.session), group="acting")
+            start_worker(self.screen, self._requeue, choice, self.screen.view, self.screen.session, group="acting")
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
         """Looks for what would refuse it, and for kill switches that would end them as they start; asks, requeues."""
@@ -423,7 +423,10 @@ class JobActions:
             choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice
-        self.screen.notify(f"nothing to {verb}: {_reasons(choice.left_out)}", severity="warning", markup=False)
+        words = f"nothing to {verb}: {_reasons(choice.left_out)}"
+        if marked := self.screen.view.marks():
+            words = f"{marked} marked; {words}; {self.screen.key_sign_of('unmark')} clears the marks"
+        self.screen.notify(words, severity="warning", markup=False)
         return None
 
 

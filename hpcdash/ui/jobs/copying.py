@@ -11,6 +11,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.dialogs import Choice, ChoiceDialog
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CELLS = 60
 _OF_ROWS = (("name", "name"), ("work_dir", "work dir"), ("node_list", "nodes"))
+_MARKED = "marked ids"
 _STREAMS = (("stdout_path", "stdout"), ("stderr_path", "stderr"))
 
 
@@ -32,7 +34,7 @@ def offer_copies(screen: DashboardScreen) -> None:
     row = row or known_row(session.store, job_id) or {}
     texts = {"id": job_id}
     if view.marks() > 1:
-        texts["marked ids"] = " ".join(view.targets().job_ids)
+        texts[_MARKED] = " ".join(view.targets().job_ids)
     texts |= {label: str(row[column]) for column, label in (*_OF_ROWS, *_STREAMS) if row.get(column)}
     has = session.store.backend.capabilities
     asked = [label for _, label in _STREAMS if label not in texts] if Capability.LOGS in has else []
@@ -41,8 +43,10 @@ def offer_copies(screen: DashboardScreen) -> None:
     def take(label: str) -> None:
         if label in texts:
             copy(screen, texts[label])
+            if label == _MARKED:
+                view.clear_marks()
         else:
-            screen.run_worker(_ask(screen, session, job_id, label), group="copy")
+            start_worker(screen, _ask, screen, session, job_id, label, group="copy")
 
     choices = [Choice(label, clip(visible(text), _SHOWN_CELLS)) for label, text in texts.items()]
     choices += [Choice(label, "asks the scheduler") for label in asked]

@@ -31,6 +31,7 @@ from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.notes import with_notes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
@@ -177,7 +178,7 @@ class HistoryView(JobsView):
         if self._span == ("", "") and changed.kind in (None, self.kind):
             self.reload()
             if changed.kind is Kind.HISTORY_EVERYONE and self._hides_others is None:
-                self.run_worker(self._look_what_is_hidden(), group="hidden", exclusive=True)
+                start_worker(self, self._look_what_is_hidden, group="hidden", exclusive=True)
 
     async def _look_what_is_hidden(self) -> None:
         self._show_hidden(await self.session.store.archive.fetch_hides_others())
@@ -271,7 +272,7 @@ class HistoryView(JobsView):
     def _ask_for_span(self) -> None:
         self._stop.set()
         self._stop = asyncio.Event()
-        self.run_worker(self._fetch_span(self._parse(*self._span), self._stop), group="span", exclusive=True)
+        start_worker(self, self._fetch_span, self._parse(*self._span), self._stop, group="span", exclusive=True)
 
     async def _fetch_span(self, span: Span, stop: asyncio.Event) -> None:
         from hpcdash.services.usage.archive import ArchiveProgress, RunSelection

@@ -32,6 +32,7 @@ from hpcdash.ui.notes import notes_of
 from hpcdash.ui.themes import STATE_STYLES, style_name
 from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.workers import start_worker
 
 # A terminal of 130, without what is around the page.
 _TWO_COLUMNS = 126
@@ -111,20 +112,20 @@ class JobView(View):
         self._fetch()
 
     def _fetch(self) -> None:
-        self.run_worker(self.picture.fetch(), exclusive=True, group="picture")
+        start_worker(self, self.picture.fetch, exclusive=True, group="picture")
 
     def store_changed(self, changed: Changed) -> None:
         """Take what came; ask for more only where the job is in another state: its details are their own questions."""
         if changed.kind in _JOB_KINDS:
-            self.run_worker(self._update(), exclusive=True, group="look")
+            start_worker(self, self._update, exclusive=True, group="look")
 
     async def _update(self) -> None:
         if await self.picture.look():
             self._fetch()
         else:
-            self.run_worker(self.picture.keep_usage_fresh(), group="usage")
-            self.run_worker(self.picture.keep_containers_fresh(), group="containers")
-            self.run_worker(self.picture.keep_activity_fresh(), group="activity")
+            start_worker(self, self.picture.keep_usage_fresh, group="usage")
+            start_worker(self, self.picture.keep_containers_fresh, group="containers")
+            start_worker(self, self.picture.keep_activity_fresh, group="activity")
 
     def do_detail(self) -> None:
         """To the scheduler's own words, and back to the top."""
@@ -133,7 +134,7 @@ class JobView(View):
 
     def do_sooner(self) -> None:
         self.notify("asking when it would start …", timeout=3)
-        self.run_worker(self._show_sooner(), group="sooner", exclusive=True)
+        start_worker(self, self._show_sooner, group="sooner", exclusive=True)
 
     async def _show_sooner(self) -> None:
         from hpcdash.services.usage.sooner import fetch_start_options

@@ -23,6 +23,7 @@ from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
+from hpcdash.ui.workers import start_worker
 
 # What a filter knows of an entry; words without a key are looked for in `name`, `id` and `user`.
 ENTRIES = pa.schema(
@@ -148,7 +149,7 @@ class JournalView(TableView):
 
     def reread(self) -> None:
         """Read the file again, beside the event loop."""
-        self.run_worker(self._read(), exclusive=True, group="journal")
+        start_worker(self, self._read, exclusive=True, group="journal")
 
     async def _read(self) -> None:
         try:

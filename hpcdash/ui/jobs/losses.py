@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import visible
 from hpcdash.services.cluster.snapshots import Kind
-from hpcdash.services.metrics.charts.state import is_loss, main_metric
+from hpcdash.services.metrics.charts.state import main_metric
 from hpcdash.services.metrics.loss_tails import LossTail, LossTails
+from hpcdash.services.metrics.vocabulary import is_loss
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.screen import unexpected
 from hpcdash.ui.widgets import cells

@@ -30,6 +30,7 @@ from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_instant, signs, usage_bar
+from hpcdash.ui.workers import start_worker
 
 # What reads logs is imported when one is read.
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class JobOverview(Vertical):
 
     def _look_at_failures(self) -> None:
         if self._row is not None and _is_whole_array(self._row):
-            self.run_worker(self._group_failures(self._row), group="failures", exclusive=True)
+            start_worker(self, self._group_failures, self._row, group="failures", exclusive=True)
 
     async def _group_failures(self, row: Row) -> None:
         """Group them anew where more is known of them than before. Asks nothing."""
@@ -264,7 +265,7 @@ class JobOverview(Vertical):
     def _rested(self) -> None:
         self._resting = None
         if self._row is not None and _is_whole_array(self._row):
-            self.run_worker(self._rested_on_array(self._row), group="failures", exclusive=True)
+            start_worker(self, self._rested_on_array, self._row, group="failures", exclusive=True)
         else:
             self._look()
 
@@ -279,7 +280,7 @@ class JobOverview(Vertical):
         if logged is not None and logged["state"] not in WAITING and self._tail is None:
             self._ask()
         if self._row is not None and self._row["state"] in WAITING and self._waits_of[0] != self._row["id"]:
-            self.run_worker(self._recall_waits(self._row), group="waits", exclusive=True)
+            start_worker(self, self._recall_waits, self._row, group="waits", exclusive=True)
 
     async def _recall_waits(self, row: Row) -> None:
         """Uses only what is stored on this machine."""
@@ -298,9 +299,9 @@ class JobOverview(Vertical):
         _, asked_at = self._usages.get(str(row["id"]), (None, float("-inf")))
         is_read = self._tail is not None and row["state"] == JobState.RUNNING and row is self._row
         if is_read and self._read_at - asked_at >= _USAGE_EVERY_SECONDS:
-            self.run_worker(self._ask_usage(row), group="overview", exclusive=True)
+            start_worker(self, self._ask_usage, row, group="overview", exclusive=True)
         else:
-            self.run_worker(self._read_log(row), group="overview", exclusive=True)
+            start_worker(self, self._read_log, row, group="overview", exclusive=True)
 
     async def _read_log(self, row: Row) -> None:
         if not (row["stdout_path"] or self._tails.is_located(str(row["id"]))):
@@ -554,7 +555,7 @@ def _resources(row: Row) -> Content:
 
 def _reason(session: ClusterSession, row: Row) -> Content:
     """Why it waits, or what the scheduler's reason means."""
-    explained = session.store.backend.reasons.hint(str(row["state"]), row["reason"])
+    explained = session.store.backend.reasons.explain(row)
     if row["state"] not in WAITING:
         return Content(visible(explained)) if explained else Content()
     parts = [explained or str(row["reason"] or "")]

@@ -26,6 +26,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, language_of
+from hpcdash.ui.workers import start_worker
 
 # Terminals take no more over OSC 52.
 _MOST_COPIED_BYTES = 70_000
@@ -60,7 +61,7 @@ class ScriptView(View):
         return self.query_one(ScriptPage)
 
     def on_mount(self) -> None:
-        self.run_worker(self._fetch(), exclusive=True, group="script")
+        start_worker(self, self._fetch, exclusive=True, group="script")
 
     def take_focus(self) -> None:
         self.screen.set_focus(self.page)
@@ -71,7 +72,7 @@ class ScriptView(View):
     # -- the script
 
     def do_ask_now(self) -> None:
-        self.run_worker(self._fetch(), exclusive=True, group="script")
+        start_worker(self, self._fetch, exclusive=True, group="script")
 
     async def _fetch(self) -> None:
         store = self.session.store
@@ -124,7 +125,7 @@ class ScriptView(View):
         other_id = typed.strip()
         if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
             return f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for a task"
-        self.run_worker(self._compare(other_id), exclusive=True, group="diff")
+        start_worker(self, self._compare, other_id, exclusive=True, group="diff")
         return ""
 
     async def _compare(self, other_id: str) -> None:

@@ -31,6 +31,7 @@ from hpcdash.ui.view import Targets, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, fitted
+from hpcdash.ui.workers import start_worker
 
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
@@ -329,7 +330,7 @@ class JobsView(TableView):
     def _refresh_losses(self) -> None:
         is_seen = self.is_live and self.display and "loss" in self.column_names
         if is_seen and self._losses.is_due(self.kind):
-            self.run_worker(self._losses.refresh(self.rows), group="losses")
+            start_worker(self, self._losses.refresh, self.rows, group="losses")
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
         if column.key != "id":
@@ -451,6 +452,13 @@ class JobsView(TableView):
         missing = sorted(row_id.removesuffix("[]") for row_id in wanted - found)
         return Targets(tuple(dict.fromkeys(ids)), tuple(rows), tuple(missing))
 
+    def reload(self) -> None:
+        super().reload()
+        # A job that left the list cannot be acted on: its mark would take the next key all the same.
+        if self.is_live and self.rows.marked and self.source() is not None:
+            gone = self.targets().missing
+            self.rows.unmark(mark for job_id in gone for mark in (job_id, f"{job_id}[]"))
+
     def store_changed(self, changed: Changed) -> None:
         if changed.kind in (None, self.kind, Kind.MINE):
             self.reload()
@@ -476,7 +484,7 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, 
         opens = "shows" if row["_fold"] == FOLDED else "hides"
         return f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter {opens} its tasks"
     parts = [f"{row['id']} {row['name'] or ''}".strip()]
-    words = backend.reasons.hint(state, reason)
+    words = backend.reasons.explain(row)
     if state in WAITING:
         parts.append(words or reason or "waiting")
         if row["_expected_start_at"] is not None:

@@ -30,6 +30,7 @@ from hpcdash.ui.logs.lines import LogLines
 from hpcdash.ui.logs.viewport import Viewport
 from hpcdash.ui.widgets.cells import short_instant
 from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.workers import start_worker
 
 _SIDEWAYS_CELLS = 16
 # Up to here lines are read within a frame, whatever is in them.
@@ -113,7 +114,7 @@ class LogReading(Vertical):
     def on_mount(self) -> None:
         self.lines.words = ["opening …"] if self.path else []
         if self.path:
-            self.run_worker(self._watch(), group="watch")
+            start_worker(self, self._watch, group="watch")
         self.say()
 
     # -- following
@@ -274,7 +275,7 @@ class LogReading(Vertical):
             self.lines.redraw()
         elif not self._drawing:
             self._drawing = True
-            self.run_worker(self._draw(unread), group="draw")
+            start_worker(self, self._draw, unread, group="draw")
 
     async def _draw(self, unread: list[LogRow]) -> None:
         while unread:
@@ -290,7 +291,7 @@ class LogReading(Vertical):
         """Hold what one will want next, before it is wanted."""
         if not self._paging and wanted_side(self.window, self.viewport) and self.path:
             self._paging = True
-            self.run_worker(self._read_more(), group="page")
+            start_worker(self, self._read_more, group="page")
 
     async def _read_more(self) -> None:
         try:
@@ -319,7 +320,7 @@ class LogReading(Vertical):
         """Do one thing that takes a while, in place of another; it answers what to say of it."""
         self._doing = words
         self._found = ""
-        self.run_worker(self._do(work), group="work", exclusive=True)
+        start_worker(self, self._do, work, group="work", exclusive=True)
         self.say()
 
     async def _do(self, work: Coroutine[Any, Any, str]) -> None:
@@ -344,8 +345,7 @@ class LogReading(Vertical):
         if not self.is_attached or not self.children:
             return
         store = self.session.store
-        reason = "" if self.row is None else self.row["reason"]
-        hint = "" if self.row is None else store.backend.reasons.hint(str(self.row["state"]), reason)
+        hint = "" if self.row is None else store.backend.reasons.explain(self.row)
         notes = [self.note] if self.note else []
         notes += file_notes(self.window, self.row, hint, self.session.zone)
         if ended := job_note(self.row, self._now(), self.session.zone):

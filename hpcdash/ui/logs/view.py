@@ -30,6 +30,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.allocations import Run
@@ -100,7 +101,7 @@ class LogView(View):
             self._ask()
 
     def _ask(self) -> None:
-        self.run_worker(self._locate(), exclusive=True, group="locate")
+        start_worker(self, self._locate, exclusive=True, group="locate")
 
     async def _locate(self) -> None:
         try:
@@ -358,7 +359,7 @@ class LogView(View):
         return await fetch_runs(self.session.store, allocation_of(place.detail.job.to_pylist()[0]))
 
     def do_other_logs(self) -> None:
-        self.run_worker(self._choose_other(), exclusive=True, group="others")
+        start_worker(self, self._choose_other, exclusive=True, group="others")
 
     async def _choose_other(self) -> None:
         """A list of the logs of the job's parts, its own first."""
@@ -427,7 +428,7 @@ class LogView(View):
         array_id = row["array_id"] if row is not None else None
         if row is None or array_id is None:
             if Capability.OTHER_LOGS in self.session.store.backend.capabilities:
-                self.run_worker(self._step_other(step), exclusive=True, group="others")
+                start_worker(self, self._step_other, step, exclusive=True, group="others")
             else:
                 await self._go_run(step)
             return

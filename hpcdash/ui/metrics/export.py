@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from hpcdash.domain.columns import without_formulas
+from hpcdash.private_files import write_output
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.charts.curves import ChartRequest
 from hpcdash.services.metrics.charts.svg import svg_of
@@ -48,8 +50,10 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
             }
             tables.append(pa.table(columns))
     csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
-    svg_file.write_text(svg_of(request, title), encoding="utf-8")
-    pyarrow.csv.write_csv(without_formulas(pa.concat_tables(tables)), csv_file)
+    rows = io.BytesIO()
+    pyarrow.csv.write_csv(without_formulas(pa.concat_tables(tables)), rows)
+    write_output(svg_file, svg_of(request, title).encode())
+    write_output(csv_file, rows.getvalue())
     return csv_file, svg_file
 
 

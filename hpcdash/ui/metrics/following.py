@@ -20,6 +20,7 @@ from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.screen import unexpected
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesKept
@@ -109,7 +110,7 @@ class ChartFollowing(View):
     def start(self) -> None:
         if self.is_live and self.display:
             self.workers.cancel_group(self, "watch")
-            self.run_worker(self._begin(), group="watch")
+            start_worker(self, self._begin, group="watch")
 
     async def _begin(self) -> None:
         # One thread for all: each that runs beside the event loop keeps it waiting for the interpreter.
@@ -117,9 +118,9 @@ class ChartFollowing(View):
         if not self.is_live:
             return
         for run in self.runs:
-            self.run_worker(self._watch(run), group="watch")
-        self.run_worker(self._keep_drawn(), group="watch")
-        self.run_worker(self._keep_read(), group="watch")
+            start_worker(self, self._watch, run, group="watch")
+        start_worker(self, self._keep_drawn, group="watch")
+        start_worker(self, self._keep_read, group="watch")
         self._dirty.set()
 
     async def _watch(self, run: ShownRun) -> None:

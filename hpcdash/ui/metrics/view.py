@@ -43,6 +43,7 @@ from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.view import FRAMED_LINES, Targets, View
 from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.metrics.charts.curves import ChartRequest
@@ -497,7 +498,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self.app.push_screen(ChecklistDialog("Metrics", [(name, name) for name in names], shown), take)
 
     def do_overlay(self) -> None:
-        self.run_worker(self._overlay(), exclusive=True, group="overlay")
+        start_worker(self, self._overlay, exclusive=True, group="overlay")
 
     async def _overlay(self) -> None:
         """Ask which other runs; what has ended is in the history, which is asked for first."""
@@ -558,7 +559,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_write_chart(self) -> None:
         if self._has_panels():
-            self.run_worker(self._write(), exclusive=True, group="write")
+            start_worker(self, self._write, exclusive=True, group="write")
 
     async def _write(self) -> None:
         from hpcdash.ui.metrics.export import file_stem, write_chart

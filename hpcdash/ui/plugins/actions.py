@@ -28,6 +28,7 @@ from hpcdash.services.plugins import (
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardApp
@@ -123,7 +124,7 @@ class PluginActions:
         if output == "terminal":
             cast("DashboardApp", self.screen.app).leave_screen(partial(run_in_terminal, command, self.withheld))
         elif output == "background":
-            self.screen.run_worker(self._run_beside(command), group="plugin")
+            start_worker(self.screen, self._run_beside, command, group="plugin")
         else:
             self.screen.call_later(partial(self.screen.push, "output", command=command, withheld=self.withheld))
 

@@ -13,6 +13,7 @@ from hpcdash.services.plugins import OutputLines, PluginCommand, run_plugin
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.script_page import ScriptPage
+from hpcdash.ui.workers import start_worker
 
 _DRAWN_EVERY_SECONDS = 0.25
 # Terminals take no more over OSC 52.
@@ -63,7 +64,7 @@ class OutputView(View):
         self._began, self._ended = time.monotonic(), None
         self._has_more = False
         self.page.show(())
-        self.run_worker(self._run(), exclusive=True, group="watch")
+        start_worker(self, self._run, exclusive=True, group="watch")
 
     async def _run(self) -> None:
         output = self._output

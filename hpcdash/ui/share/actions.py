@@ -11,6 +11,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.share.wishes import Wish
@@ -45,7 +46,7 @@ class ShareActions:
     def _begin(self, name: str) -> None:
         from hpcdash.services.share.wishes import Wish
 
-        self.screen.run_worker(self._carry_out(Wish(name)), group="acting")
+        start_worker(self.screen, self._carry_out, Wish(name), group="acting")
 
     async def _carry_out(self, wish: Wish) -> None:
         from hpcdash.services.share.text import format_interrupted

@@ -158,9 +158,6 @@ class ShareView(ReadTableView):
         self.reload()
         self._show_about()
 
-    def do_ask_now(self) -> None:
-        self.read()
-
     def do_next_pool(self) -> None:
         """The next pool of the configuration."""
         if len(self._readers) < 2:

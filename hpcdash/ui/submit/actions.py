@@ -22,6 +22,7 @@ from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
@@ -55,7 +56,7 @@ class SubmitActions:
                 self.screen.call_later(begin)
 
         def begin() -> None:
-            self.screen.run_worker(self._reconcile_earlier(session), group="settle")
+            start_worker(self.screen, self._reconcile_earlier, session, group="settle")
 
         stop = session.store.listen(heard)
 
@@ -84,7 +85,7 @@ class SubmitActions:
         view = self.screen.view
         if isinstance(view, SubmitView) and not view.is_being_submitted:
             view.is_being_submitted = True
-            self.screen.run_worker(self._submit_once(view, self.screen.session), group="acting")
+            start_worker(self.screen, self._submit_once, view, self.screen.session, group="acting")
 
     async def _submit_once(self, view: SubmitView, session: ClusterSession) -> None:
         """One submission of a form at a time, however often its key is pressed."""

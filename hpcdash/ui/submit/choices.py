@@ -85,7 +85,7 @@ def choices_of(
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
     match name:
         case "queue":
-            return [Choice(one.name, format_queue(one)) for one in offers.queues]
+            return [Choice(one.name, format_queue(one)) for one in offers.listed]
         case "gpu_type":
             types = queue.gpu_types if queue and queue.gpu_types else offers.gpu_types
             return [Choice(one, _queues_with(one, offers)) for one in types]
@@ -152,5 +152,5 @@ def _qos(account: str, offers: Offers) -> list[Choice]:
 
 
 def _queues_with(gpu_type: str, offers: Offers) -> str:
-    names = [queue.name for queue in offers.queues if gpu_type in queue.gpu_types]
+    names = [queue.name for queue in offers.listed if gpu_type in queue.gpu_types]
     return f"in {', '.join(names)}" if names else ""

@@ -26,6 +26,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.script_page import ScriptPage
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.state.recents import Recents
@@ -215,9 +216,9 @@ class SubmitPage(View):
     def shown(self) -> None:
         self.form.resume()
         if time.monotonic() - self._learned_at > _OFFERED_SECONDS:
-            self.run_worker(self._learn(), exclusive=True, group="learn")
+            start_worker(self, self._learn, exclusive=True, group="learn")
         if self.answer.may_have_changed(self.seen):
-            self.run_worker(self._ask_for_paths(), exclusive=True, group="ask for paths")
+            start_worker(self, self._ask_for_paths, exclusive=True, group="ask for paths")
 
     def on_form_page_changed(self, event: FormPage.Changed) -> None:
         event.stop()
@@ -260,7 +261,7 @@ class SubmitPage(View):
 
     def _start_preview(self) -> None:
         self._looking = None
-        self.run_worker(self.preview_now(), exclusive=True, group="look")
+        start_worker(self, self.preview_now, exclusive=True, group="look")
 
     async def preview_now(self) -> FormPreview:
         """What stands there now, looked at; it is on the screen too."""
@@ -312,7 +313,7 @@ class SubmitPage(View):
     def _begin_to_ask(self) -> None:
         # Nobody reads the answer while something else is on the screen.
         if self.display and self.app.screen is self.screen and self.session.poller.focused:
-            self.run_worker(self._ask(), exclusive=True, group="ask")
+            start_worker(self, self._ask, exclusive=True, group="ask")
         else:
             self._resting = self.set_timer(_REST_SECONDS, self._begin_to_ask)
 
@@ -333,7 +334,7 @@ class SubmitPage(View):
         """What is offered, and when it would start, asked again."""
         self.answer.forget()
         self.batch_file.forget()
-        self.run_worker(self._learn(), exclusive=True, group="learn")
+        start_worker(self, self._learn, exclusive=True, group="learn")
         self.session.poller.ask_now()
 
     @property

@@ -31,6 +31,7 @@ from hpcdash.services.submit.form_fields import HERE, THERE
 from hpcdash.ui.dialogs import Choice
 from hpcdash.ui.submit.page import DIFFERENCE, FORM, SCRIPT, SubmitPage
 from hpcdash.ui.widgets.script_page import ScriptPage
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.state.templates import Templates
@@ -97,7 +98,7 @@ class SubmitView(SubmitPage):
         yield Static("", id="verdict", markup=False)
 
     def on_mount(self) -> None:
-        self.run_worker(self._learn(), exclusive=True, group="learn")
+        start_worker(self, self._learn, exclusive=True, group="learn")
         self.preview_soon()
         self.call_after_refresh(self._restore_draft)
 

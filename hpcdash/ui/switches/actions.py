@@ -46,6 +46,7 @@ class SwitchActions:
             self.screen.notify(words, severity="warning", timeout=6, markup=False)
             return
         job_id = units.pop() if len(job_ids) > 1 or holds_many(job_ids[0]) else job_ids[0]
+        self.screen.view.clear_marks()
         session = self.screen.session
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         against = self.screen.view.against_save() if kind is SwitchKind.SAVE else ""

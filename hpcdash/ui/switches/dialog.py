@@ -41,6 +41,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import JobSwitches, Switch
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.switches.tracker import LOOK_SECONDS, SwitchTracker
+from hpcdash.ui.workers import start_worker
 
 _MOST_LISTED = 8
 Line = tuple[str, str, str]
@@ -196,7 +197,7 @@ class SwitchDialog(Dialog[None]):
         self._show()
         self._stop_listening = self.session.store.listen(self.on_poll)
         self.set_interval(LOOK_SECONDS, self._refresh_if_due)
-        self.run_worker(self._find(), group="switch", exclusive=True)
+        start_worker(self, self._find, group="switch", exclusive=True)
 
     def on_unmount(self) -> None:
         self._stop_listening()
@@ -221,7 +222,7 @@ class SwitchDialog(Dialog[None]):
         await self.tracker.fetch_namesakes()
 
     def _refresh(self) -> None:
-        self.run_worker(self.tracker.refresh(), group="switch-look", exclusive=True)
+        start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
 
     def on_poll(self, changed: Changed) -> None:
         if self.tracker.is_news(changed):
@@ -371,9 +372,9 @@ class SwitchDialog(Dialog[None]):
     def _typed(self, event: Input.Submitted) -> None:
         event.stop()
         if event.value.strip():
-            self.run_worker(self._find(event.value.strip()), group="switch", exclusive=True)
+            start_worker(self, self._find, event.value.strip(), group="switch", exclusive=True)
         elif self._asks_path:
-            self.run_worker(self._forget_path(), group="switch", exclusive=True)
+            start_worker(self, self._forget_path, group="switch", exclusive=True)
 
     @property
     def can_name_another(self) -> bool:
@@ -422,7 +423,7 @@ class SwitchDialog(Dialog[None]):
         self._asks_again = False
         self._clear_asked_of = None
         self._show()
-        self.run_worker(self._carry_out(plan), group="switch")
+        start_worker(self, self._carry_out, plan, group="switch")
 
     async def _carry_out(self, plan: Plan) -> None:
         """Carry out the plan, and poll the queue early for its effect."""
@@ -433,7 +434,7 @@ class SwitchDialog(Dialog[None]):
         self.session.poller.ask_now()
 
     def action_refresh(self) -> None:
-        self.run_worker(self._refresh_all(), group="switch-look", exclusive=True)
+        start_worker(self, self._refresh_all, group="switch-look", exclusive=True)
 
     async def _refresh_all(self) -> None:
         await self.tracker.refresh(is_asked=True)
@@ -447,7 +448,7 @@ class SwitchDialog(Dialog[None]):
     def action_again(self) -> None:
         """Ask whether to drop it once more: only where somebody is left to see it, as is asked for now."""
         if self.can_ask_again:
-            self.run_worker(self._ask_again(), group="switch-look", exclusive=True)
+            start_worker(self, self._ask_again, group="switch-look", exclusive=True)
 
     async def _ask_again(self) -> None:
         await self.tracker.refresh(is_asked=True)

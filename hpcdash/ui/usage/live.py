@@ -20,6 +20,7 @@ from hpcdash.services.usage.sample import EVERY_SECONDS
 from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 from hpcdash.ui.widgets.script_page import ScriptPage
+from hpcdash.ui.workers import start_worker
 
 _KINDS = {"title": LineKind.FILE, "warning": LineKind.REMOVED}
 _GROUP = "use"
@@ -61,7 +62,7 @@ class LiveUseView(View):
     def start(self) -> None:
         """Begin to sample; what was sampled before stays."""
         self._is_sampling, self._has_ended, self._error = True, False, None
-        self.run_worker(self._follow(), exclusive=True, group=_GROUP)
+        start_worker(self, self._follow, exclusive=True, group=_GROUP)
 
     def _pause_where_hidden(self) -> None:
         if self._is_sampling and not self.display:

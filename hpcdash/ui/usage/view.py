@@ -26,6 +26,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.jobs.history import SpanDialog
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets import cells
+from hpcdash.ui.workers import start_worker
 
 # pandas and plotext come with them, when the first report is made.
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class UsageView(View):
         self._stop.set()
         self._stop = asyncio.Event()
         self.post_message(self.CrumbsChanged())
-        self.run_worker(self._fetch(self._parse(*self._span), self._stop), group="span", exclusive=True)
+        start_worker(self, self._fetch, self._parse(*self._span), self._stop, group="span", exclusive=True)
 
     async def _fetch(self, span: Span, stop: asyncio.Event) -> None:
         from hpcdash.services.usage.archive import ArchiveProgress, RunSelection
@@ -244,7 +245,7 @@ class UsageView(View):
             return
         page = self.query_one("#report", Static)
         if self.report is not None:
-            self.run_worker(self._draw(self.report, page), group="draw", exclusive=True)
+            start_worker(self, self._draw, self.report, page, group="draw", exclusive=True)
         elif self._problem is not None:
             page.update("Nothing known of this span. ! shows the error, ctrl+r asks again")
 

@@ -10,6 +10,7 @@ from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.screen import DashboardScreen
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.watch.alerts import AlertEvent
@@ -32,7 +33,9 @@ class AlertAnnouncer:
         """Have the rules look at a table that is new; where nothing is to be watched only the view does so."""
         if session.watching is not None and changed.kind is not None:
             group = f"alerts of {session.name}: {changed.kind}"
-            self.screen.run_worker(self._judged(session, session.watching, changed.kind), exclusive=True, group=group)
+            start_worker(
+                self.screen, self._judged, session, session.watching, changed.kind, exclusive=True, group=group
+            )
 
     async def _judged(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
         await board.read_again()
@@ -59,7 +62,7 @@ class AlertAnnouncer:
         if len(shown) < len(told):
             self.screen.notify(f"{len(told) - len(shown)} more alerts{where}", severity="warning", timeout=_SECONDS)
         if session.watching.settings.terminal is not None:
-            self.screen.run_worker(self._ring(session, events), group="ringing")
+            start_worker(self.screen, self._ring, session, events, group="ringing")
 
     async def _ring(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
         from hpcdash.services.watch.message import message_of

@@ -25,6 +25,7 @@ from hpcdash.ui.view import CHART_RANK
 from hpcdash.ui.watch.announcer import UNWATCHED
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table_rows import Column
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.watch.alerts import AlertState
@@ -174,7 +175,7 @@ class AlertsView(TableView):
     def check(self) -> None:
         """Look at all that is watched, beside the event loop."""
         self._look_began = self.now().timestamp()
-        self._looking = self.run_worker(self._check(), exclusive=True, group="alerts")
+        self._looking = start_worker(self, self._check, exclusive=True, group="alerts")
 
     async def _check(self) -> None:
         if self.board is None:
@@ -185,7 +186,7 @@ class AlertsView(TableView):
         self._tell(events)
 
     def _judge(self) -> None:
-        self.run_worker(self._judged(), exclusive=True, group="judged alerts")
+        start_worker(self, self._judged, exclusive=True, group="judged alerts")
 
     async def _judged(self) -> None:
         board = self.board

@@ -182,6 +182,10 @@ class RowsTable(DrawnRows, can_focus=True):
     def clear_marks(self) -> None:
         self._set_marks(set())
 
+    def unmark(self, ids: Iterable[str]) -> None:
+        """End the marks of these rows."""
+        self._set_marks(self._marks.difference(ids))
+
     def toggle_mark(self, row_id: str) -> None:
         self._set_marks(self._marks ^ {row_id})
 

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -42,10 +42,9 @@ MOST_CONNECTIONS = 512
 CONNECTION_SECONDS = 30.0
 # Files that a request brings are base64, a third longer than they are.
 MOST_BODY_BYTES = 8 << 20
-# Bodies held at once.
-_MOST_BODIES = 8
-# Results that are read at once.
-_MOST_RESULTS = 4
+# Of one client, so that none is in the way of another: bodies held at once, results read at once, logs followed.
+_MOST_BODIES = 2
+_MOST_RESULTS = 2
 MOST_FOLLOWERS = 64
 _SHUTDOWN_SECONDS = 4.0
 _RESOURCES_SECONDS = 60.0
@@ -90,9 +89,9 @@ class ApiServer:
         self._launches = LaunchService(session)
         self._jobs = AccountJobs(session)
         self._nodes: SharedAnswers[str, Snapshot] = SharedAnswers(_RESOURCES_SECONDS)
-        self._bodies = asyncio.Semaphore(_MOST_BODIES)
-        self._results = asyncio.Semaphore(_MOST_RESULTS)
-        self._followers: set[asyncio.Task[Any]] = set()
+        self._bodies = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_BODIES))
+        self._results = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_RESULTS))
+        self._followers = defaultdict[str, set[asyncio.Task[Any]]](set)
         self._answered: Counter[tuple[str, str, int]] = Counter()
         self._tokens_problem = ""
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY_BYTES)
@@ -133,7 +132,7 @@ class ApiServer:
         await self._launches.stop()
 
     async def _end_followers(self, _: web.Application) -> None:
-        for task in tuple(self._followers):
+        for task in [task for tasks in self._followers.values() for task in tasks]:
             task.cancel()
 
     # -- who is let in, and what goes wrong
@@ -179,7 +178,7 @@ class ApiServer:
         request[_CLIENT] = client
         if request.method == "POST":
             # Read before it counts as busy: a slow one is closed in time. A few at once are kept in memory.
-            async with self._bodies:
+            async with self._bodies[client.name]:
                 await request.read()
         with self._server.busy(request):
             return await handler(request)
@@ -286,7 +285,7 @@ class ApiServer:
         task = _query(request, task=_offset).get("task")
         launch = await self._launch(request)
         files = await self._launches.call_files(launch, task)
-        async with self._results:
+        async with self._results[request[_CLIENT].name]:
             left = await read_result(files, self._session.name)
             failure = left if isinstance(left, answers.CallFailure) else None
             answer = answers.ResultAnswer(
@@ -322,15 +321,16 @@ class ApiServer:
     async def _follow(
         self, request: web.Request, reader: LogReader, lines: int, offset: int | None
     ) -> web.StreamResponse:
-        if len(self._followers) >= MOST_FOLLOWERS:
-            return _plain_error(503, f"{MOST_FOLLOWERS} logs are followed already")
+        followers = self._followers[request[_CLIENT].name]
+        if len(followers) >= MOST_FOLLOWERS:
+            return _plain_error(503, f"you follow {MOST_FOLLOWERS} logs already")
         task = asyncio.current_task()
         assert task is not None
-        self._followers.add(task)
+        followers.add(task)
         try:
             return await self._send_events(request, reader, lines, offset)
         finally:
-            self._followers.discard(task)
+            followers.discard(task)
 
     async def _send_events(
         self, request: web.Request, reader: LogReader, lines: int, offset: int | None

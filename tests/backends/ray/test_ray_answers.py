@@ -481,3 +481,11 @@ def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() ->
     assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
     answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
     assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == ["n1"]
+
+
+def test_a_dashboard_whose_version_never_ends_is_an_error_that_names_the_request() -> None:
+    query = BACKEND.probe.query()
+    assert query.cap_bytes == 64 << 10
+    with pytest.raises(UnreadableOutput) as caught:
+        query.parse(Told(stdout=b"200 99999999 -\n" + b"x" * 100, argv=query.argv, truncated=True))
+    assert "GET /api/version" in str(caught.value)

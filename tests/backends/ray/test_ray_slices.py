@@ -446,7 +446,7 @@ def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(t
     def start(shell: str) -> subprocess.Popen[str]:
         program = f"import sys; sys.path.insert(0, {command.__file__.rpartition('/')[0]!r}); import command; "
         program += f"sys.exit(command.run(['bash', '-c', {shell!r}], {{}}, node='n'))"
-        environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
 
     with start("trap 'sleep 1; echo saved; exit' TERM; echo begun; sleep 60 & wait") as first:
@@ -459,6 +459,15 @@ def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(t
             assert second.stdout.readline() == "next\n"
             assert second.wait(30) == 7
         assert first.stdout.read() == "saved\n"
+
+
+def test_the_lock_of_a_node_is_where_nobody_else_can_hold_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    lock = Path(command.lock_path("n"))
+    assert lock.parent == tmp_path / ".cache" / "hpcdash"
+    assert lock.parent.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    assert Path(command.lock_path("n")).parent == Path(command.__file__).parent
 
 
 @dataclass(frozen=True)

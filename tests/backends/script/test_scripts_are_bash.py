@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -32,6 +33,9 @@ pytestmark = pytest.mark.system
 SIGNALS = {None: "", EarlySignal("USR1", 600): "signal", EarlySignal("USR1", 600, batch_only=True): "batch-signal"}
 SHAPES = {(1, None): "one", (8, 4): "nodes", (8, None): "spread"}
 PLACE = Place("1a2b", "/home/ann/launches/x-1a2b", login="/home/ann/.login")
+COPIES = dict.fromkeys(
+    ("hpcdash-job.zip", "secrets.sh", "files/train.py", "code.tar.gz", "call-args.b64"), hashlib.sha256().hexdigest()
+)
 CALLS: dict[str, dict[str, Any]] = {
     "wheel": {
         "call": Call("lab.train", "main", items=(1, 2), sys_path=("/home/ann/it's",), wheel="/home/ann/my dist/x.whl"),
@@ -76,6 +80,16 @@ def scripts(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
         yield f"call-{launcher}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
     for name, fields in CALLS.items():
         yield f"call-{name}", batch_script(scheduler, Request(limit_seconds=7200, **fields), PLACE).text
+    for container in (None, Container(Runtime.APPTAINER, "lab/net:1"), Container(Runtime.ENROOT, "/i.sqsh")):
+        fields = {"container": container, "slots": 8, "slots_per_node": 4, "environment": {"API_TOKEN": "it's"}}
+        fields |= {"files": (".",), "startup_hook": "module load a", "limit_seconds": 7200, "work_dir": "/work"}
+        for name, work in (("script", {"script": "train.py"}), ("call", {"call": Call("m", "f", args=(1,))})):
+            request = Request(**fields, **work, signal=EarlySignal("USR1", 600))
+            copied = replace(PLACE, script=f"{PLACE.folder}/files/train.py", copies=COPIES, code_folder="code")
+            text = batch_script(scheduler, request, copied).text
+            # Nothing that others could replace is run.
+            assert not [copy for copy in COPIES if f"{PLACE.folder}/{copy}" in text]
+            yield f"copied-{name}-{container.runtime if container else 'none'}", text
     allocation = Request(kind=KIND, command=":", slots=8, work_dir="/home/ann/my work", job_library=False)
     for name, seconds in (("kept", None), ("idle", 1800)):
         waits = replace(PLACE, waiting=Waiting(seconds))

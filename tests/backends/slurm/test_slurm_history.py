@@ -40,10 +40,22 @@ def test_a_signal_is_no_exit_code() -> None:
     assert (row["exit_code"], row["exit_signal"]) == (0, 11)
 
 
-def test_sacct_s_word_for_an_exit_code_is_taken_as_it_is() -> None:
-    # sacct writes 9:0 for a script that ended with exit 137.
-    row = read(state="FAILED", exitcode="9:0")
-    assert (row["exit_code"], row["exit_signal"]) == (9, 0)
+@pytest.mark.parametrize(
+    ("told", "code", "number"),
+    [
+        ("9:0", 137, 0),
+        ("15:0", 143, 0),
+        ("11:0", 139, 0),
+        ("6:0", 134, 0),
+        ("3:0", 3, 0),
+        ("0:15", 0, 15),
+        ("1:0", 1, 0),
+    ],
+)
+def test_a_job_has_the_exit_code_in_accounting_that_its_controller_told(told: str, code: int, number: int) -> None:
+    # sacct keeps seven bits: it writes 9:0 for a script that ended with exit 137.
+    row = read(state="FAILED", exitcode=told)
+    assert (row["exit_code"], row["exit_signal"]) == (code, number)
 
 
 def test_the_reason_an_ended_job_once_waited_for_is_null() -> None:

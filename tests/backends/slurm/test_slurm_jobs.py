@@ -246,8 +246,8 @@ def test_a_failure_is_no_empty_queue() -> None:
 def test_whose_jobs_are_asked_for(scope: JobScope, words: tuple[str, ...]) -> None:
     argv = jobs_query(scope).argv
     program = argv.index("squeue")
-    assert argv[program + 1] == "-h"
-    assert argv[program + 2 : -2] == words
+    assert argv[program + 1 : program + 3] == ("-a", "-h")
+    assert argv[program + 3 : -2] == words
     assert argv[-2] == "-O"
 
 

@@ -231,8 +231,8 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
     ("status", "stdout", "stderr", "done", "words"),
     [
         (0, b"Submitted batch job 93\n", b"", True, "job 93"),
-        (0, b"Submitted batch job 93 on cluster far\n", b"", True, "job 93 on far"),
-        (0, b"93;far\n", b"", True, "job 93 on far"),
+        (0, b"Submitted batch job 93 on cluster far\n", b"", True, "job 93@far"),
+        (0, b"93;far\n", b"", True, "job 93@far"),
         (0, b"a site's greeting\nSubmitted batch job 93\n", b"", True, "job 93"),
         (0, b"", b"", True, "submitted, but sbatch returned no job ID"),
         (

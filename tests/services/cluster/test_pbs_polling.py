@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.services.cluster.queries import CommandBudget
@@ -27,12 +28,20 @@ class Site:
         transport = LocalTransport(path=str(self.stand_ins.path))
         self.store = ClusterStore("lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600))
 
+    def take_out(self, job_id: str) -> bytes:
+        """Remove a job from the queue; returns its record."""
+        jobs = (self.stand_ins.folder / "scene" / "jobs.dsv").read_bytes().splitlines(keepends=True)
+        (line,) = [one for one in jobs if one.startswith(f"Job Id: {job_id}@@".encode())]
+        (self.stand_ins.folder / "scene" / "jobs.dsv").write_bytes(b"".join(one for one in jobs if one != line))
+        return line
+
     def end(self, job_id: str) -> None:
         """Let a job have ended, well, a moment ago."""
+        self.note_end(self.take_out(job_id))
+
+    def note_end(self, line: bytes) -> None:
+        """Let the history have a record, of a job that ended well a moment ago."""
         scene = self.stand_ins.folder / "scene"
-        jobs = (scene / "jobs.dsv").read_bytes().splitlines(keepends=True)
-        (line,) = [one for one in jobs if one.startswith(f"Job Id: {job_id}@@".encode())]
-        (scene / "jobs.dsv").write_bytes(b"".join(one for one in jobs if one != line))
         values = dict(field.partition(b"=")[::2] for field in line.rstrip(b"\n").split(b"@@"))
         clock = str(self.stand_ins.settings["clock"]).encode()
         values |= {b"job_state": b"F", b"substate": b"92", b"Exit_status": b"0", b"history_timestamp": clock}
@@ -64,6 +73,38 @@ async def test_how_a_job_ended_is_asked_by_its_id_and_of_no_other_job(site: Site
     await site.store.fetch(Kind.MINE)
     assert [(event.job_id, event.after) for event in site.store.events] == [("2.pbs01", "completed")]
     assert site.calls()[len(polled) :] == [["qstat", "-f", "-E", "-x", "-t", "2[].pbs01", "2.pbs01"]]
+    await site.store.fetch(Kind.MINE)
+    assert len(site.calls()) == len(polled)
+
+
+async def test_jobs_that_began_and_ended_between_two_polls_are_asked_for_once_a_minute_by_their_ids(site: Site) -> None:
+    record = site.take_out("2.pbs01")
+    await site.store.fetch(Kind.MINE)
+    polled = site.calls()
+    site.note_end(record)
+    site.clock.seconds += 15
+    await site.store.fetch(Kind.MINE)
+    assert (list(site.store.events), len(site.calls())) == ([], len(polled))
+    site.clock.seconds += 45
+    await site.store.fetch(Kind.MINE)
+    assert [(event.job_id, event.after) for event in site.store.events] == [("2.pbs01", "completed")]
+    # 60 s and 10 s before 04:06:35.
+    assert site.calls()[len(polled) :] == [
+        ["qselect", "-x", "-T", "-s", "FX", "-u", "alice", "-tm.ge.202611210405.25"],
+        ["qstat", "-f", "-E", "-x", "-t", "2[].pbs01", "2.pbs01"],
+    ]
+    site.clock.seconds += 60
+    await site.store.fetch(Kind.MINE)
+    assert [words[0] for words in site.calls()[len(polled) :]] == ["qselect"]
+    assert len(site.store.events) == 1
+
+
+async def test_without_a_history_nothing_that_ended_is_asked_for(site: Site) -> None:
+    assert site.store.probe is not None
+    site.store.probe = replace(site.store.probe, has_accounting=False)
+    await site.store.fetch(Kind.MINE)
+    polled = site.calls()
+    site.clock.seconds += 60
     await site.store.fetch(Kind.MINE)
     assert len(site.calls()) == len(polled)
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.errors import (
     AuthenticationFailed,
@@ -15,6 +17,7 @@ from hpcdash.errors import (
     HostKeyRefused,
     HpcdashError,
     NotRecorded,
+    NotSent,
     UnreadableOutput,
     UsageError,
     without_env,
@@ -159,6 +162,53 @@ async def test_a_command_that_was_given_up_on_is_asked_again_within_minutes_at_m
         await cluster.poller.poll([Kind.MINE])
         waits.append(cluster.poller.next_in_seconds(Kind.MINE))
     assert waits == pytest.approx([60, 120, 200, 200])
+
+
+async def test_a_slow_line_is_not_charged_to_the_controller(cluster: Cluster) -> None:
+    run = cluster.transport.run
+
+    async def over_a_slow_line(argv: tuple[str, ...], **options: Any) -> CommandResult:
+        answer = await run(argv, **options)
+        cluster.clock.seconds += 12
+        return replace(answer, seconds=12.0, answer_seconds=0.1)
+
+    cluster.transport.run = over_a_slow_line  # type: ignore[method-assign]
+    await cluster.poller.poll([Kind.MINE])
+    assert cluster.poller.interval_seconds(Kind.MINE) == 15
+    assert not cluster.poller.is_spared(Kind.MINE)
+
+
+async def test_an_answer_that_was_still_coming_at_its_time_limit_is_the_lines_fault(cluster: Cluster) -> None:
+    def hang(word: str) -> None:
+        cluster.clock.seconds += 60 if word == MINE else 0
+
+    cluster.transport.on_run = hang
+    cut = CommandTimedOut("no answer")
+    cut.answer_seconds = 0.2
+    cluster.transport.fails[MINE] = cut
+    await cluster.poller.poll([Kind.MINE])
+    assert cluster.poller.next_in_seconds(Kind.MINE) <= 15
+
+
+async def test_a_line_that_was_lost_is_tried_at_once_then_as_its_transport_says(cluster: Cluster) -> None:
+    await cluster.poller.poll([Kind.MINE])
+    cluster.transport.fails[MINE] = ConnectionFailed("lost")
+    await cluster.poller.poll([Kind.MINE])
+    assert cluster.poller.next_in_seconds(Kind.MINE) == 0
+    cluster.transport.health.retry_at = time.time() + 5
+    await cluster.poller.poll([Kind.MINE])
+    assert 4 < cluster.poller.next_in_seconds(Kind.MINE) <= 5
+
+
+async def test_a_command_that_never_left_is_not_counted(cluster: Cluster) -> None:
+    await cluster.poller.poll([Kind.MINE])
+    sent = cluster.budget.per_minute
+    cluster.transport.fails[MINE] = NotSent("no line")
+    await failed_polls(cluster, 3)
+    assert cluster.budget.per_minute == sent
+    cluster.transport.fails[MINE] = ConnectionFailed("the line broke")
+    await failed_polls(cluster, 1)
+    assert cluster.budget.per_minute == sent + 1
 
 
 async def test_what_was_given_up_on_has_longer_the_next_time(cluster: Cluster) -> None:

@@ -53,3 +53,8 @@ def test_a_queue_without_slots_is_left_out() -> None:
 def test_own_jobs_are_counted_by_state_with_the_tasks_of_arrays() -> None:
     jobs = mine(("a", "pending", 15), ("a", "running", 1), ("b", "running", 1), ("b", "failed", 1), ("b", "held", 1))
     assert own_jobs(jobs) == (("running", 2), ("pending", 15), ("held", 1))
+
+
+def test_a_job_whose_tasks_are_unknown_counts_as_one() -> None:
+    jobs = table(schema.JOBS, *({"queue": "a", "state": "running", "_tasks": tasks} for tasks in (None, 3, None)))
+    assert own_jobs(jobs) == (("running", 5),)

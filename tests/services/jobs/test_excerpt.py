@@ -406,3 +406,28 @@ def test_what_a_script_made_here_says_before_it_ends_is_why(script: str, why: st
     noise = ["warning: something is deprecated", *ended.stderr.splitlines(), "srun: error: n1: task 0: Exited with 1"]
     found = failure_excerpt(noise)
     assert (found.words, found.says_why) == (why, True)
+
+
+@pytest.mark.parametrize(
+    "remark",
+    [
+        "srun: launch/slurm: _step_signal: Terminating StepId=12.0",
+        "srun: got SIGCONT",
+        "srun: forcing job termination",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        "srun: error: gpu-01: task 0: Terminated",
+        "slurmstepd-gpu-01.cluster: error: *** STEP 12.0 ON gpu-01 CANCELLED AT 2026-11-28T11:43:17 ***",
+        "slurmstepd: error:  mpi/pmix_v4: _errhandler: gpu-01 [0]: pmixp_client_v2.c:211: Error handler invoked",
+        "[gpu-01:4711] PMIX ERROR: PMIX_ERR_UNREACH in file ptl_tcp_component.c at line 1849",
+        "prterun noticed that process rank 0 with PID 4711 on node gpu-01 exited on signal 11 (Segmentation fault).",
+        "mpirun noticed that process rank 1 with PID 4712 on node gpu-01 exited on signal 9 (Killed).",
+        "Primary job  terminated normally, but 1 process returned",
+    ],
+)
+def test_a_launchers_remark_is_never_the_cause(remark: str) -> None:
+    cause = root_cause(["epoch 3 begins", remark, "-" * 70])
+    assert cause is not None
+    assert cause.line == "epoch 3 begins"
+    own = root_cause(["ValueError: bad shape", remark])
+    assert own is not None
+    assert own.line == "ValueError: bad shape"

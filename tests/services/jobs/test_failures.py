@@ -77,7 +77,7 @@ class Watched:
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
 
-async def test_the_line_that_says_why_stands_under_how_it_ended(tmp_path: Path) -> None:
+async def test_the_line_that_says_why_stands_before_how_it_ended(tmp_path: Path) -> None:
     transport = one_job(tmp_path, FAILED_JOB)
     (tmp_path / "88.err").write_text(f"{TRACEBACK}srun: error: g1: task 0: Exited with exit code 1\n")
     watched = Watched(transport)
@@ -85,7 +85,8 @@ async def test_the_line_that_says_why_stands_under_how_it_ended(tmp_path: Path) 
     assert watched.says("stderr says") == "ValueError: nan in the loss"
     [job] = [group for group in job_groups(watched.picture, watched.clock_time, signs={}) if group.title == "Job"]
     labels = [entry.label for entry in job.entries]
-    assert labels[labels.index("ended with") + 1] == "stderr says"
+    assert labels[labels.index("state") + 1] == "stderr says"
+    assert labels.index("ended with") > labels.index("stderr says")
 
 
 async def test_it_is_read_once_with_one_command_and_anew_once_the_job_failed_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.errors import AccountingUnavailable, ControllerDown
 from hpcdash.services.cluster.snapshots import Kind
@@ -76,14 +77,14 @@ async def test_a_waiting_job_that_is_held_is_no_event(cluster: Cluster, queue: S
     assert await cluster.mine() == []
 
 
-async def test_a_vanished_job_is_looked_for_in_the_queue_first(cluster: Cluster, queue: ScriptedTransport) -> None:
+async def test_a_job_that_ended_is_in_the_same_list(cluster: Cluster, queue: ScriptedTransport) -> None:
     queue.mine = [job("1"), job("2")]
     await cluster.mine()
     queue.mine = [job("2")]
     queue.recent = [job("2"), job("1", "TIMEOUT", reason="TimeLimit", exit_code="15")]
     assert words(await cluster.mine()) == [("1", "running", "timeout")]
     assert cluster.states() == {"2": "running", "1": "timeout"}
-    assert (queue.count(RECENT), queue.count(HISTORY)) == (1, 0)
+    assert (queue.count("squeue"), queue.count(HISTORY)) == (2, 0)
 
 
 async def test_a_vanished_job_is_then_looked_for_in_history(cluster: Cluster, queue: ScriptedTransport) -> None:
@@ -93,19 +94,19 @@ async def test_a_vanished_job_is_then_looked_for_in_history(cluster: Cluster, qu
     assert words(await cluster.mine()) == [("1", "running", "failed")]
     assert shown(cluster, "1", "exit_code") == 3
     await cluster.mine()
-    assert (queue.count(RECENT), queue.count(HISTORY)) == (1, 1)
+    assert (queue.count("squeue"), queue.count(HISTORY)) == (3, 1)
 
 
 async def test_the_list_is_shown_before_the_vanished_are_looked_up(cluster: Cluster, queue: ScriptedTransport) -> None:
     queue.mine = [job("1"), job("2")]
     await cluster.mine()
     queue.mine = [job("2")]
-    queue.hangs[RECENT] = asyncio.Event()
+    queue.hangs[HISTORY] = asyncio.Event()
     looking = asyncio.create_task(cluster.store.fetch(Kind.MINE))
     await until(lambda: cluster.states() == {"2": "running", "1": "unknown"})
     assert shown(cluster, "1", "reason") == LOOKING_UP
-    queue.recent = [job("1", "COMPLETED")]
-    queue.hangs.pop(RECENT).set()
+    queue.history = [past("1")]
+    queue.hangs.pop(HISTORY).set()
     await looking
     assert cluster.states() == {"2": "running", "1": "completed"}
 
@@ -184,6 +185,9 @@ async def test_without_sacct_a_vanished_job_is_gone_after_some_polls(
 async def test_while_the_looking_up_fails_nothing_is_said_and_it_is_asked_more_and_more_seldom(
     cluster: Cluster, queue: ScriptedTransport, asked: str, error: ControllerDown
 ) -> None:
+    # Where what ended is a list of its own, it is asked for that first.
+    backend = cluster.store.backend
+    cluster.store.backend = replace(backend, queue=replace(backend.queue, lists_ended=asked is HISTORY))
     queue.mine = [job("1")]
     await cluster.mine()
     queue.mine = []
@@ -248,8 +252,8 @@ async def test_a_task_that_started_meanwhile_settles_its_record_in_silence(
     queue.mine = [record("7", "1-2")]
     await cluster.mine()
     queue.mine, queue.recent = [], [task("7", 1), task("7", 2, "COMPLETED")]
-    assert words(await cluster.mine()) == [("7_2", "pending", "completed")]
-    assert cluster.states() == {"7_2": "completed"}
+    assert words(await cluster.mine()) == [("7_1", "pending", "running"), ("7_2", "pending", "completed")]
+    assert cluster.states() == {"7_1": "running", "7_2": "completed"}
 
 
 @pytest.mark.parametrize(
@@ -317,15 +321,74 @@ async def test_many_vanished_jobs_are_asked_for_in_several_commands_and_a_thousa
 
 
 async def test_the_ceiling_on_commands_is_no_failure_of_the_looking_up(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, ceiling=4)
+    cluster = Cluster(tmp_path, ceiling=3)
     cluster.transport.mine = [job("1")]
     await cluster.store.open()
     await cluster.mine()
     cluster.transport.mine, cluster.transport.history = [], [past("1")]
     assert await cluster.mine() == []
-    assert (cluster.transport.count(RECENT), cluster.transport.count(HISTORY)) == (1, 0)
+    assert cluster.transport.count(HISTORY) == 0
     cluster.clock.seconds += 60
     assert words(await cluster.mine()) == [("1", "running", "completed")]
+
+
+async def test_a_job_that_began_and_ended_between_two_polls_is_told(cluster: Cluster, queue: ScriptedTransport) -> None:
+    queue.recent = [job("1", "COMPLETED")]
+    assert await cluster.mine() == []
+    assert cluster.states() == {"1": "completed"}
+    queue.recent = [*queue.recent, job("2", "FAILED", name="short", exit_code="768")]
+    assert await cluster.mine() == [JobEvent(cluster.clock.now(), "2", "short", "", "failed")]
+    assert cluster.states() == {"1": "completed", "2": "failed"}
+    assert shown(cluster, "2", "exit_code") == 3
+    assert await cluster.mine() == []
+    assert (queue.count("squeue"), queue.count(HISTORY)) == (3, 0)
+
+
+async def test_tasks_that_began_and_ended_between_two_polls_are_counted(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    queue.mine = [task("7", 1), task("7", 2), record("7", "3-6%2")]
+    await cluster.mine()
+    queue.mine = [record("7", "5-6%2")]
+    queue.recent = [task("7", number, "FAILED" if number % 2 else "COMPLETED") for number in (1, 2, 3, 4)]
+    assert sorted(words(await cluster.mine())) == [
+        ("7_1", "running", "failed"),
+        ("7_2", "running", "completed"),
+        ("7_3", "pending", "failed"),
+        ("7_4", "pending", "completed"),
+    ]
+    queue.mine, queue.recent = [], [*queue.recent, task("7", 5, "FAILED"), task("7", 6, "COMPLETED")]
+    await cluster.mine()
+    assert sorted(cluster.states().values()) == ["completed"] * 3 + ["failed"] * 3
+
+
+async def test_tasks_that_the_controller_forgot_at_once_are_looked_for_in_history(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    queue.mine = [record("7", "3-6%2")]
+    await cluster.mine()
+    queue.mine = [task("7", 5), record("7", "6%2")]
+    queue.history = [past("7_3", "FAILED", exitcode="1:0"), past("7_4")]
+    assert sorted(words(await cluster.mine())) == [
+        ("7_3", "pending", "failed"),
+        ("7_4", "pending", "completed"),
+        ("7_5", "pending", "running"),
+    ]
+
+
+async def test_a_job_is_missed_where_the_controller_forgets_it_before_the_next_poll(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    assert cluster.store.probe is not None
+    cluster.store.probe = replace(cluster.store.probe, ended_kept_seconds=10)
+    await cluster.mine()
+    assert not cluster.store.misses_short_jobs
+    cluster.clock.seconds += 15
+    await cluster.mine()
+    assert cluster.store.misses_short_jobs
+    cluster.clock.seconds += 5
+    await cluster.mine()
+    assert not cluster.store.misses_short_jobs
 
 
 async def test_what_left_since_the_last_run_is_looked_up(tmp_path: Path) -> None:

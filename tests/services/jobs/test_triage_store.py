@@ -93,13 +93,13 @@ async def test_past_a_number_of_logs_the_rest_is_told(tmp_path: Path, monkeypatc
 
 
 async def test_what_the_queue_says_of_a_task_counts_before_accounting(tmp_path: Path) -> None:
-    transport = failed_array(tmp_path, {1: ("FAILED", "35072", "g1", "")})
+    transport = failed_array(tmp_path, {1: ("FAILED", "2304", "g1", "")})
     transport.history = [
         {"jobid": "88_1", "state": "FAILED", "exitcode": "9:0"},
         {"jobid": "88_2", "state": "FAILED", "exitcode": "9:0"},
     ]
     tasks = await fetch_tasks(store_of(transport), "88")
-    assert {row["id"]: row["exit_code"] for row in tasks.ended} == {"88_1": 137, "88_2": 9}
+    assert {row["id"]: row["exit_code"] for row in tasks.ended} == {"88_1": 9, "88_2": 137}
 
 
 async def test_a_job_that_is_no_array_is_refused_and_so_is_one_nobody_knows(tmp_path: Path) -> None:

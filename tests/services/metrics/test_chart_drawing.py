@@ -421,7 +421,13 @@ def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
     assert run.names == (hostile, "@acc")
     assert as_csv(run, run.names).splitlines() == [b'"step","\'=HYPERLINK(1) loss","\'@acc"', b"1,-2,1", b"2,-2,1"]
     assert wide_table(run, run.names).column_names == ["step", hostile, "@acc"]
+    exact = as_csv(run, run.names, is_exact=True).splitlines()
+    assert exact == [b'"step","=HYPERLINK(1) loss","@acc"', b"1,-2,1", b"2,-2,1"]
+    (tmp_path / "aliases").write_text("precious")
+    for name in ("chart.csv", "chart.svg"):
+        (tmp_path / name).symlink_to("aliases")
     csv_file, _ = write_chart(tmp_path, "chart", request(run, state=ChartState((hostile,))), "a run")
     lines = csv_file.read_text().splitlines()
     assert lines[1].startswith('"job A","\'=HYPERLINK(1) loss",1,-2,')
     assert len(lines) == 3
+    assert (tmp_path / "aliases").read_text() == "precious"

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcdash.services.metrics.findings import find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.findings import (
+    find_lost_numbers,
+    find_not_finite,
+    find_plateau,
+    find_stall,
+    find_vanished,
+    find_zero,
+)
 from tests.services.metrics.metric_batches import clean_loss
 
 
@@ -29,6 +36,49 @@ def test_an_inf_that_became_nan_has_not_ended() -> None:
 
 def test_numbers_alone_are_nothing_to_tell() -> None:
     assert find_not_finite(np.arange(3.0), np.ones(3)) == ()
+
+
+def test_a_metric_that_became_nan_stands_out_and_one_that_never_was_a_number_does_not() -> None:
+    x = np.arange(6.0)
+    (finding,) = find_lost_numbers("reward", x, np.array([1, 1, 1, np.nan, np.nan, np.nan]))
+    assert finding.words == "nan first at 3 (3 times, last at 5); no number since"
+    assert find_lost_numbers("val_acc", x, np.full(6, np.nan)) == ()
+    assert find_lost_numbers("reward", x, np.array([1, np.nan, 1, 1, 1, 1])) == ()
+    # A gradient that is nan from the first step on is broken, too.
+    assert len(find_lost_numbers("grad_norm", x, np.full(6, np.nan))) == 1
+
+
+def test_a_loss_that_falls_to_exactly_0_stands_out() -> None:
+    x = np.arange(10.0)
+    finding = find_zero(x, np.array([2.1, 2.05, 2.08, 2.01, 1.99, 2, 0, 0, 0, 0]))
+    assert finding is not None
+    assert finding.words == "exactly 0 since 6 (4 points)"
+    assert find_zero(x, np.zeros(10)) is not None
+    assert find_zero(x, np.array([2.1, 2.05, 2.08, 2.01, 1.99, 2, 0, 0, 1.9, 0])) is None
+
+
+def test_a_loss_that_comes_down_to_0_in_small_steps_was_rounded() -> None:
+    values = np.round(np.exp(-np.arange(0.0, 20, 0.1)), 4)
+    assert values[-1] == 0
+    assert find_zero(np.arange(200.0), values) is None
+
+
+def test_a_loss_that_is_no_longer_logged_while_steps_go_on_stands_out() -> None:
+    steps = np.arange(1.0, 101)
+    finding = find_vanished(steps[:90], [steps, steps[::10]])
+    assert finding is not None
+    assert (finding.kind, finding.step_from, finding.step_to) == ("nan", 91, None)
+    assert finding.words.startswith("not logged since 91, in 10 records")
+    assert find_vanished(steps[:97], [steps]) is None
+
+
+def test_a_loss_that_is_logged_rarely_or_paused_for_an_evaluation_has_not_vanished() -> None:
+    steps = np.arange(1.0, 101)
+    # Each tenth step; then an evaluation whose metrics never stood beside the loss.
+    assert find_vanished(steps[9:90:10], [steps]) is None
+    assert find_vanished(steps[:50], [np.arange(51.0, 90)]) is None
+    # A restart repeats steps: only those beyond the last loss count.
+    assert find_vanished(steps[:90], [np.concatenate([steps[:90], steps[40:93]])]) is None
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -182,6 +182,7 @@ def forgetful(file: str | None = None) -> Backend:
     return replace(
         BACKEND,
         title="PBS",
+        probe=replace(BACKEND.probe, of_dialect=None),
         capabilities=BACKEND.capabilities - {Capability.KEEPS_SCRIPTS},
         scripts=ScriptsPart(
             writer=BACKEND.scripts.writer,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
@@ -15,12 +16,13 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
+from hpcdash.domain.schema import JOBS
 from hpcdash.errors import CommandTimedOut, UsageError, without_env
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
-from hpcdash.services.submit.cleanup import has_completed, has_failed
+from hpcdash.services.submit.cleanup import has_completed, has_failed, unfinished_ids
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from tests.support.job_rows import job_row
@@ -44,7 +46,8 @@ def home(number: int = 1000, *, has_login: bool = False) -> Callable[[Command], 
 
 
 def shell(words: tuple[str, ...]) -> bool:
-    return words[0] == "sh" and words != without_env(SLURM.probe.query().argv)
+    asks_slurm = words == without_env(SLURM.probe.query().argv) or "sinfo" in " ".join(words)
+    return words[0] == "sh" and not asks_slurm
 
 
 @pytest.fixture
@@ -97,6 +100,18 @@ async def test_for_root_a_storage_root_has_to_be_set(launches: Launches, transpo
         await launches.root()
     launches.settings = LaunchSettings(Site(storage_root="/scratch/jobs"))
     assert await launches.root() == "/scratch/jobs"
+
+
+@pytest.mark.parametrize("root", ["", "/proj/amal/launches"])
+async def test_where_others_could_replace_the_folder_nothing_is_launched(
+    launches: Launches, transport: ScriptedTransport, root: str
+) -> None:
+    answer = home()
+    transport.answers[asks_for_root] = lambda command: f"{answer(command)}weak members of group x may write to /proj\n"
+    launches.settings = LaunchSettings(Site(storage_root=root))
+    with pytest.raises(UsageError, match="members of group x may write to /proj, and so others could") as refused:
+        await launches.plan(Request(command="true", name="one"))
+    assert "Set storage_root to a folder below your home there" in refused.value.next_step
 
 
 async def test_without_a_queue_gpus_are_asked_for_where_there_are_some(launches: Launches) -> None:
@@ -361,3 +376,15 @@ def test_the_folder_is_that_of_the_newest_launch_of_the_number_and_name_as_the_j
     )
     assert [folder(job_id) for job_id in ("10", "11", "12", "13")] == [""] * 4
     assert folder("7", "another") == ""
+
+
+def test_an_array_has_not_ended_while_one_of_its_tasks_has_not() -> None:
+    rows = [
+        {"id": "7_1", "array_id": "7", "state": "completed"},
+        {"id": "7_2", "array_id": "7", "state": "running"},
+        {"id": "8", "array_id": None, "state": "failed"},
+        {"id": "9", "array_id": None, "state": None},
+        {"id": "10", "array_id": None, "state": "running"},
+    ]
+    table = pa.Table.from_pylist([{**dict.fromkeys(JOBS.names), **row} for row in rows], JOBS)
+    assert unfinished_ids(table, ["7", "8", "9", "11"]) == {"7", "9"}

@@ -11,7 +11,14 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
-from hpcdash.services.submit.staging import MOST_STAGED_BYTES, Staged, discard_argv, staged_files, staging_command
+from hpcdash.services.submit.staging import (
+    MOST_STAGED_BYTES,
+    Staged,
+    discard_argv,
+    staged_files,
+    staged_folder,
+    staging_command,
+)
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import CommandResult
 
@@ -45,6 +52,7 @@ def test_files_arrive_byte_by_byte_under_their_names(tmp_path: Path) -> None:
     outcome = stage(staged)
     assert (outcome.job_id, outcome.done) == ("job", True), outcome
     folder = tmp_path / "jobs" / "one-1"
+    assert staged_folder(staging_command(staged, "job").argv) == str(folder)
     assert {file.name: file.read_bytes() for file in (folder / "files").iterdir()} == given
     assert {name: (folder / name).read_bytes() for name in OWN} == OWN
     assert hashlib.sha256((folder / "SHA256SUMS").read_bytes()).hexdigest() == staged.sums_digest
@@ -174,7 +182,7 @@ def test_nothing_is_staged_where_anybody_may_swap_it(tmp_path: Path, mode_there:
     assert outcome.done is is_staged
     assert (root / "one-1").exists() is is_staged
     if not is_staged:
-        assert f"anybody may swap what is in {root}" in outcome.words
+        assert f"others may write to {root}, and so others could replace what jobs run from {root}" in outcome.words
 
 
 def test_a_folder_of_another_s_that_all_may_write_to_is_one_that_they_may_swap_things_in(tmp_path: Path) -> None:

@@ -76,6 +76,33 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
     assert log.round(lines(range(300, 330))) == []
 
 
+def test_a_loss_that_megatron_leaves_out_once_it_is_nan_is_grave() -> None:
+    log = Log()
+    record = (
+        " iteration {}/ 5000 | lm loss: {:.6E} | loss scale: 1.0 | grad norm: 0.731 | number of nan iterations: 0 |\n"
+    )
+    broken = " iteration {}/ 5000 | loss scale: 1.0 | grad norm: nan | number of nan iterations: 1 |\n"
+    assert log.round("".join(record.format(step, 2 + NOISE.gauss(0, 0.02)) for step in range(1, 200)).encode()) == []
+    found = log.round("".join(broken.format(step) for step in range(200, 214)).encode())
+    assert {one.severity for one in found} == {Severity.CRITICAL}
+    assert [one.words.partition(" (")[0] for one in found] == [
+        "job 7: lm loss: not logged since 200, in 14 records: some trainers leave out a loss that is nan",
+        "job 7: grad norm: nan first at 200",
+    ]
+    assert log.round("".join(record.format(step, 2.0) for step in range(214, 230)).encode()) == []
+
+
+def test_a_loss_of_exactly_0_beside_a_gradient_that_is_nan_is_grave() -> None:
+    log = Log()
+    record = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-4, 'epoch': {}}}\n"
+    log.round("".join(record.format(2 - step / 50, 1.2, step / 10) for step in range(1, 20)).encode())
+    found = log.round("".join(record.format(0.0, "nan", step / 10) for step in range(20, 24)).encode())
+    assert [one.words.partition(" (")[0] for one in found] == [
+        "job 7: loss: exactly 0 since 2",
+        "job 7: grad_norm: nan first at 2",
+    ]
+
+
 def test_where_a_log_tells_epochs_alone_no_step_is_named_to_resume_from() -> None:
     log = Log()
     log.round("".join(f"{{'loss': 2.{epoch % 10}, 'epoch': {epoch / 100}}}\n" for epoch in range(1, 200)).encode())

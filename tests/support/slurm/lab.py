@@ -17,6 +17,8 @@ from .daemons import Daemons, LabError, kill_leftovers, log_tail, wait_until
 from .layout import (
     DEAD_NODE,
     LIVE_NODES,
+    OTHER_CLUSTER,
+    OTHER_NODE,
     Settings,
     busy_ports,
     make_munge_key,
@@ -25,6 +27,7 @@ from .layout import (
     read_record,
     short_name,
     write_configuration,
+    write_other_configuration,
     write_record,
 )
 from .programs import (
@@ -51,6 +54,7 @@ class SlurmLab:
     Nodes n1-n3 (8 CPUs), g1-g2 (8 CPUs, 4 GPUs a100) and x1 (down: it has no slurmd). Partitions main (default), debug,
     gpu, long, closed (down), staff (root only). QoS normal, low, high, scavenger, limited, tiny. Licenses matlab:2 and
     ansys:10. `accounting=False`: no slurmdbd, history or QoS. `empty=True`: no nodes, and a partition main without any.
+    `shards`: how many parts the GPUs of each of g1 and g2 are divided into.
     Failures raise LabError, with the daemon's log or the command's words.
     """
 
@@ -65,9 +69,10 @@ class SlurmLab:
         max_jobs: int = 200_000,
         accounting: bool = True,
         empty: bool = False,
+        shards: int = 0,
     ) -> None:
         self.run_dir = Path(run_dir).resolve()
-        self.settings = Settings(base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty)
+        self.settings = Settings(base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty, shards)
         self.conf = self.run_dir / "etc" / "slurm.conf"
         self._daemons = Daemons(self.run_dir)
 
@@ -157,8 +162,10 @@ class SlurmLab:
         """End the daemons, by recorded pid, and the processes of the lab's jobs; `wipe` also deletes the folder."""
         # A controller with very many jobs takes long to save what would be deleted anyway.
         seconds = 3 if wipe else 30
-        self._daemons.stop((*_SLURMDS, "slurmctld", "sshd"), seconds)
-        kill_leftovers(self.run_dir, self.conf)
+        others = (f"slurmd.{OTHER_NODE}", f"slurmctld.{OTHER_CLUSTER}")
+        self._daemons.stop((*_SLURMDS, "slurmctld", "sshd", *others), seconds)
+        for conf in (self.conf, self.other_conf):
+            kill_leftovers(self.run_dir, conf)
         self._daemons.stop(("slurmdbd",), seconds)
         self._daemons.stop(("mariadb", "munged"), seconds)
         if wipe:
@@ -191,6 +198,37 @@ class SlurmLab:
                 # Refused when the node came back by itself in between.
                 self.admin("scontrol", "update", f"nodename={name}", "state=resume", check=False)
         self._wait_nodes()
+
+    @property
+    def other_conf(self) -> Path:
+        """The configuration of the cluster lab2, once start_other_cluster has made it."""
+        return self.run_dir / "etc" / OTHER_CLUSTER / "slurm.conf"
+
+    def start_other_cluster(self) -> None:
+        """Bring up the cluster lab2 beside this one, in its slurmdbd: one node m1, a partition main, the same users.
+
+        Its jobs have the numbers that this one's have, too.
+        """
+        write_other_configuration(self.run_dir, self.settings, self.other_conf)
+        if OTHER_CLUSTER not in self._lines("sacctmgr", "-n", "-P", "show", "cluster", "format=cluster"):
+            self.admin("sacctmgr", "-i", "-Q", "add", "cluster", OTHER_CLUSTER)
+            users = ",".join((*self.users, "root"))
+            where = (f"cluster={OTHER_CLUSTER}", "account=physics", "defaultaccount=physics")
+            self.admin("sacctmgr", "-i", "-Q", "add", "account", "physics", f"cluster={OTHER_CLUSTER}")
+            self.admin("sacctmgr", "-i", "-Q", "add", "user", users, *where)
+        env = {**self._daemon_env, "SLURM_CONF": str(self.other_conf)}
+        argv = program("slurmctld", "-D", "-f", str(self.other_conf))
+        self._daemons.start(f"slurmctld.{OTHER_CLUSTER}", argv, env)
+        argv = program("slurmd", "-D", "-N", OTHER_NODE, "-f", str(self.other_conf))
+        self._daemons.start(f"slurmd.{OTHER_NODE}", argv, env)
+        known = ("sinfo", "-h", "-M", OTHER_CLUSTER, "-o", "%T")
+        logs = (self.run_dir / "log" / f"slurmctld.{OTHER_CLUSTER}.log",)
+        wait_until(
+            "the other cluster's node to take jobs",
+            lambda: self.admin(*known, check=False).stdout.decode().split()[-1:] == ["idle"],
+            _START_SECONDS,
+            lambda: log_tail(*logs),
+        )
 
     # Trouble on demand.
 

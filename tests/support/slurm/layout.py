@@ -19,6 +19,7 @@ PORTS = 40
 CPU_NODES = ("n1", "n2", "n3")
 GPU_NODES = ("g1", "g2")
 LIVE_NODES = CPU_NODES + GPU_NODES
+OTHER_CLUSTER, OTHER_NODE = "lab2", "m1"
 DEAD_NODE = "x1"
 _TEMPLATES = Path(__file__).parent / "templates"
 _NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
@@ -42,6 +43,7 @@ class Settings:
     max_jobs: int
     accounting: bool
     empty: bool
+    shards: int = 0
 
     @property
     def database_port(self) -> int:
@@ -166,6 +168,9 @@ def write_configuration(run_dir: Path, settings: Settings) -> None:
         "min_job_age": settings.min_job_age,
         "max_jobs": settings.max_jobs,
         "extra": settings.extra_conf,
+        "shards": f",shard:{settings.shards}" if settings.shards else "",
+        "shard_type": ",shard" if settings.shards else "",
+        "shard_line": f"NodeName=g[1-2] Name=shard Count={settings.shards}" if settings.shards else "",
         "hosts": "\n".join(f"Host lab-{short_name(user)}\n  User {user}" for user in settings.users),
     }
     words["accounting"] = _rendered("accounting.conf", words) if settings.accounting else _NO_ACCOUNTING
@@ -179,6 +184,33 @@ def write_configuration(run_dir: Path, settings: Settings) -> None:
         (etc / "slurmdbd.conf").touch(0o600)
         (etc / "slurmdbd.conf").write_text(_rendered("slurmdbd.conf", words))
     (run_dir / "ssh" / "config").write_text(_rendered("ssh_config", words))
+
+
+def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> None:
+    """Write the configuration of a second cluster of the lab's, which has a node and a controller of its own."""
+    port = settings.base_port + 20
+    changed = {
+        "ClusterName": OTHER_CLUSTER,
+        "SlurmctldPort": str(port),
+        "SlurmdPort": str(port + 1),
+        "StateSaveLocation": str(run_dir / f"state.{OTHER_CLUSTER}"),
+        "SlurmctldPidFile": str(run_dir / "pid" / f"slurmctld.{OTHER_CLUSTER}.pidfile"),
+        "SlurmctldLogFile": str(run_dir / "log" / f"slurmctld.{OTHER_CLUSTER}.log"),
+        "FirstJobId": "1",
+    }
+    kept = [
+        line
+        for line in (run_dir / "etc" / "slurm.conf").read_text().splitlines()
+        if not line.startswith(("NodeName", "PartitionName", *(f"{name}=" for name in changed)))
+    ]
+    node = f"NodeName={OTHER_NODE} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port + 1} CPUs=8 RealMemory=8000"
+    lines = [*kept, *(f"{name}={value}" for name, value in changed.items()), f"{node} State=UNKNOWN"]
+    lines.append(f"PartitionName=main Nodes={OTHER_NODE} Default=YES MaxTime=1-00:00:00 State=UP")
+    conf.parent.mkdir(exist_ok=True)
+    conf.write_text("\n".join(lines) + "\n")
+    (conf.parent / "gres.conf").write_text("AutoDetect=off\n")
+    for folder in (f"state.{OTHER_CLUSTER}", f"spool/{OTHER_NODE}"):
+        (run_dir / folder).mkdir(exist_ok=True)
 
 
 def make_ssh_keys(run_dir: Path, settings: Settings) -> None:

@@ -203,7 +203,7 @@ async def test_what_is_not_ones_own_is_said_and_enter_leaves_it_alone(tmp_path: 
     assert transport.acted == []
 
 
-async def test_what_is_refused_is_told_job_by_job_first_and_stays_marked(tmp_path: Path) -> None:
+async def test_what_is_refused_is_reported_job_by_job_first_and_no_mark_outlives_the_action(tmp_path: Path) -> None:
     transport = ScriptedTransport(*EVERYDAY)
     transport.refused = {"302": "Access/permission denied"}
     app = acting_app(transport, tmp_path)
@@ -218,7 +218,32 @@ async def test_what_is_refused_is_told_job_by_job_first_and_stays_marked(tmp_pat
         assert "Cancel: 2 done, 1 refused" in lines
         assert lines.index("Access/permission denied") < lines.index("done    101")
         await press(pilot, "escape")
-        assert app.main.view.rows.marked == {"302"}
+        assert app.main.view.rows.marked == frozenset()
+
+
+async def test_marks_end_as_their_action_begins(tmp_path: Path) -> None:
+    transport = ScriptedTransport(*EVERYDAY)
+    answered = transport.hangs[ACT] = asyncio.Event()
+    app = acting_app(transport, tmp_path)
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await mark(pilot, "101", "102")
+        await asked(pilot, "x")
+        await pilot.press("y")
+        await until(pilot, lambda: bool(transport.acted))
+        assert app.main.view.marks() == 0
+        assert app.main.view.targets().job_ids == (app.main.view.pointed_job(),)
+        answered.set()
+
+
+async def test_a_key_that_was_not_agreed_to_leaves_the_marks(tmp_path: Path) -> None:
+    app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
+    async with app.run_test(size=USUAL) as pilot:
+        await settled(pilot)
+        await mark(pilot, "101", "102")
+        await asked(pilot, "x")
+        await press(pilot, "escape")
+        assert app.main.view.marks() == 2
 
 
 async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None:
@@ -366,7 +391,7 @@ async def test_of_a_filtered_array_the_tasks_that_match_are_meant(tmp_path: Path
         assert app.main.view.targets().job_ids == ("200",)
 
 
-async def test_marks_that_a_filter_hides_are_meant_and_those_that_are_gone_are_missing(tmp_path: Path) -> None:
+async def test_marks_that_a_filter_hides_are_meant_and_those_of_jobs_that_are_gone_end(tmp_path: Path) -> None:
     app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path)
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
@@ -376,7 +401,8 @@ async def test_marks_that_a_filter_hides_are_meant_and_those_that_are_gone_are_m
         targets = app.main.view.targets()
         assert targets.job_ids == ("101", "200")
         assert [row["id"] for row in targets.rows] == ["101", "200_1", "200_[2-5%2]"]
-        assert targets.missing == ("7", "8")
+        assert targets.missing == ()
+        assert app.main.view.rows.marked == {"101", "200[]"}
 
 
 async def test_a_signal_is_chosen_with_its_recipient_then_asked(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import os
 import pwd
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,16 @@ def test_what_is_refused(api: Api) -> None:
     assert (unread.status, unread.message) == (503, "the server cannot read its tokens")
     assert "tokens.toml" not in unread.text
     assert api("GET", "/launches").status == 200
+
+
+def test_one_client_that_sends_slowly_does_not_hold_up_another(api: Api) -> None:
+    head = f"POST /launches HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+    head += "Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    with ExitStack() as slow:
+        for _ in range(40):
+            connection = slow.enter_context(socket.create_connection(("127.0.0.1", api.port), 30))
+            connection.sendall(head.encode())
+        assert api("POST", "/launches", b"{", OTHER).status == 400
 
 
 def test_the_document_has_every_operation_and_says_nothing_of_the_cluster(api: Api) -> None:

@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -78,13 +77,30 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, node: str, conta
 
     `node` tells the nodes of a machine apart; `container` is the name of the one that the command starts, '' for none.
     """
-    lock = os.path.join(tempfile.gettempdir(), f"hpcdash-{os.getuid()}-{node}.lock")
+    lock = lock_path(node)
     # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is no child.
     words = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, os.path.abspath(__file__)]
     words += [str(_GRACE_SECONDS), lock, container, *argv]
     with subprocess.Popen(words, env={**os.environ, **environment}, stdin=subprocess.PIPE) as started:
         code = started.wait()
     return code if code >= 0 else 128 - code
+
+
+def lock_path(node: str) -> str:
+    """Return the path of a node's lock: below one's home, since anybody may put a file into /tmp and hold its lock.
+
+    Where there is no home to write to, beside this file, which Ray keeps for one's own jobs.
+    """
+    folder = os.path.join(os.path.expanduser("~"), ".cache", "hpcdash")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        is_own = os.stat(folder).st_uid == os.getuid() and os.access(folder, os.W_OK)
+    except OSError:
+        is_own = False
+    if not is_own:
+        folder = os.path.dirname(os.path.abspath(__file__))
+    # Homes are shared between nodes.
+    return os.path.join(folder, f"ray-{os.uname().nodename}-{node}.lock")
 
 
 def _end_with_stdin() -> None:

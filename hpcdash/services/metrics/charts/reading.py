@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import isfinite, nan
 
 import numpy as np
@@ -12,12 +12,21 @@ from hpcdash.domain.text import visible
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.cells import AXES
 from hpcdash.services.metrics.charts.curves import SeriesKept, value_at
-from hpcdash.services.metrics.charts.state import FINDINGS, Mark, is_loss, main_metric
+from hpcdash.services.metrics.charts.state import FINDINGS, Mark, main_metric
 from hpcdash.services.metrics.eta import eta_of, format_lost_time, gap_seconds, repeated_seconds
-from hpcdash.services.metrics.findings import MetricFinding, find_not_finite, find_plateau, find_stall
+from hpcdash.services.metrics.findings import (
+    MetricFinding,
+    find_lost_numbers,
+    find_not_finite,
+    find_plateau,
+    find_stall,
+    find_vanished,
+    find_zero,
+)
 from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
 from hpcdash.services.metrics.spikes import FEWEST_POINTS, NOTHING_ANALYSED, SpikeAnalysis, find_spikes
 from hpcdash.services.metrics.throughput import PaceGrowth, TrainingPace, pace_of_age, paces_of_run, seconds_per_step
+from hpcdash.services.metrics.vocabulary import is_loss
 
 # Those that call for a person come first.
 _GRAVE = ("divergence", "nan", "inf", "stall")
@@ -75,6 +84,14 @@ class RunReader:
                 is_open = finding.step_to is None and finding.kind in _GRAVE
                 ranked.append((is_open, finding.step_from, mark))
             marks[name] = tuple(sorted(made, key=lambda mark: mark.x))
+        for name, finding in find_broken(run, names):
+            [x] = _along(run, name, home, axis, np.array([finding.step_from])).tolist()
+            sign, plain, style, _ = FINDINGS[finding.kind]
+            words = f"{visible(name)}: {finding.words}"
+            mark = Mark(x, nan, plain if self._is_ascii else sign, style, words, finding.kind, lasts=True)
+            if name in marks:
+                marks[name] = tuple(sorted((*marks[name], mark), key=lambda mark: mark.x))
+            ranked.append((True, finding.step_from, mark))
         ranked.sort(key=lambda one: one[:2], reverse=True)
         return ChartReading(
             self._meaning(run, facts), marks, tuple(mark for _, _, mark in ranked), axis, points < FEWEST_POINTS
@@ -119,6 +136,29 @@ class RunReader:
         said = words_of_course(run, paces_of_run(run, name, growth, age), steps, facts)
         restarts = format_lost_time(run.lost_time())
         return (*said, restarts) if restarts else said
+
+
+def find_broken(run: JoinedRun, shown: Collection[str]) -> list[tuple[str, MetricFinding]]:
+    """Find what shows that a training is broken beside nan in the metrics `shown`: metrics that became nan or inf, and
+    a main loss that is exactly 0 or no longer logged; each by its metric's name."""
+    home = next((one for one in ("step", "tokens", "epoch") if one in run.axes()), "")
+    main = main_metric(run.names)
+    written = {}
+    for name in run.names:
+        axes, values = run.written(name)
+        written[name] = axes[AXES.index(home)] if home else np.arange(values.size, dtype=float), values
+    found = [
+        (name, finding)
+        for name, (x, values) in written.items()
+        if name not in shown
+        for finding in find_lost_numbers(name, x, values)
+    ]
+    if main is not None and is_loss(main):
+        x, values = written[main]
+        beside = [places for name, (places, _) in written.items() if name != main]
+        finding = find_zero(x, values) or (find_vanished(x, beside) if home else None)
+        found += [(main, finding)] if finding is not None else []
+    return found
 
 
 def words_of_course(run: JoinedRun, paces: tuple[TrainingPace, ...], steps: Floats, facts: JobFacts) -> tuple[str, ...]:

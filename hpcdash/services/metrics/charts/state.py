@@ -8,6 +8,8 @@ from math import isfinite, nan
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpcdash.services.metrics.vocabulary import is_loss
+
 # Text and the name of its style.
 Piece = tuple[str, str]
 Line = tuple[Piece, ...]
@@ -150,12 +152,6 @@ def main_metric(names: tuple[str, ...]) -> str | None:
     return min(names, key=_rank) if names else None
 
 
-def is_loss(name: str) -> bool:
-    """Whether a metric of that name should fall."""
-    plain = name.lower()
-    return any(word in plain for word in ("loss", "perplexity", "ppl", "nll", "cross_entropy", "cross entropy"))
-
-
 def _rank(name: str) -> tuple[int, int, str]:
     plain = name.lower().replace("_", " ").replace("/", " ").replace("-", " ")
     words = plain.split()
@@ -163,7 +159,7 @@ def _rank(name: str) -> tuple[int, int, str]:
     usual = ("loss", "lm loss", "train loss", "training loss", "train lm loss", "global avg loss")
     if plain in usual:
         rank = usual.index(plain)
-    elif "loss" in words and not judged:
+    elif "loss" in words and not judged and is_loss(name):
         rank = 10
     elif is_loss(name):
         rank = 12 + judged

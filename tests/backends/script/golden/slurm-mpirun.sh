@@ -26,7 +26,7 @@ END_OF_COMMAND
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
 # When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --noheader --format=%e \
+HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
   --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
 case $HPCDASH_END_TIME in
   '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;

@@ -1,0 +1,228 @@
+"""Jobs of clusters beside the one that Slurm asks by default: their ids are 15@NAME, and commands have -M NAME."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome
+from hpcdash.backends.job_detail import JobDetail
+from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.slurm.commands import LAST_SETTING
+from hpcdash.backends.slurm.rows import Columns
+from hpcdash.domain.job_ids import plain_id, with_cluster
+from hpcdash.domain.states import ENDED
+from hpcdash.errors import UsageError
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_PROGRAMS = ("squeue", "sinfo", "sacct", "scontrol", "scancel", "sbatch", "sprio", "sshare", "srun", "salloc")
+# A call in a script of ours, not a name in a list of programs.
+_CALL = re.compile(rf"(?<![\w./-])({'|'.join(_PROGRAMS)})(?= +(?:-|show |write ))")
+
+
+class Clusters(Struct, frozen=True):
+    """`named` are those of SLURM_CLUSTERS, which no command sees; `own` is the default one, '' where it is unknown."""
+
+    named: tuple[str, ...] = ()
+    own: str = ""
+
+    @property
+    def default(self) -> str:
+        """The cluster to name where a job does not; '' for Slurm's own choice."""
+        return self.named[0] if len(self.named) == 1 and self.named != ("all",) else ""
+
+    @property
+    def several(self) -> str:
+        """The clusters that reads ask, as -M takes them; '' where there is only one."""
+        return "" if self.default else ",".join(self.named)
+
+    def of_job(self, job_id: str) -> tuple[str, str]:
+        """(the id there, its cluster or ''); raises UsageError for an id that several clusters may have."""
+        plain, cluster = plain_id(job_id)
+        if cluster and not NAME.fullmatch(cluster):
+            raise UsageError(f"{cluster!r} is not the name of a cluster", "Write 12@CLUSTER.")
+        if not cluster and self.several:
+            raise UsageError(
+                f"job {job_id} is ambiguous: SLURM_CLUSTERS names several clusters: {self.several}",
+                f"Write {job_id}@CLUSTER.",
+            )
+        if cluster == self.own and not self.named:
+            return plain, ""
+        return plain, cluster or self.default
+
+    def require_one(self, what: str) -> str:
+        """The cluster for what no job names; raises UsageError where there are several."""
+        if self.several:
+            raise UsageError(
+                f"{what} needs one cluster, and SLURM_CLUSTERS names several: {self.several}",
+                "Set SLURM_CLUSTERS to one of them, or unset it.",
+            )
+        return self.default
+
+
+NO_OTHERS = Clusters()
+
+
+def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
+    """A command of Slurm's, or a script that runs some, for a cluster; as it is for ''."""
+    if not cluster:
+        return tuple(argv)
+    # What follows the environment that every command of ours has; a person's own words come behind it.
+    start = argv.index(LAST_SETTING) + 1
+    if argv[start] == "sh":
+        script = _CALL.sub(rf"\1 -M {cluster}", argv[start + 2])
+        return (*argv[: start + 2], script, *argv[start + 3 :])
+    at = next(place for place, word in enumerate(argv) if place >= start and word in _PROGRAMS) + 1
+    return (*argv[:at], "-M", cluster, *argv[at:])
+
+
+def asked_on(query: Query[T], cluster: str) -> Query[T]:
+    return replace(query, argv=on_cluster(query.argv, cluster)) if cluster else query
+
+
+def with_clusters(parsed: ParsedTable, cluster: str | pa.Array) -> ParsedTable:
+    """Rows whose ids name a cluster: one for all, or one a row."""
+    if isinstance(cluster, str) and not cluster:
+        return parsed
+    table = parsed.table
+    for name in ("id", "array_id"):
+        if name in table.column_names:
+            ids = pc.binary_join_element_wise(table[name].combine_chunks(), cluster, "@")
+            table = table.set_column(table.column_names.index(name), name, ids)
+    return replace(parsed, table=table.combine_chunks())
+
+
+def named_on_clusters(columns: Columns, *names: str) -> Columns:
+    """Rows of several clusters, each with its cluster's name behind those columns."""
+    table = columns.table
+    for name in names:
+        text = pc.replace_substring_regex(table[name].combine_chunks(), r"\*$", "")
+        told = pc.binary_join_element_wise(text, table["cluster"].combine_chunks(), "@")
+        table = table.set_column(table.column_names.index(name), name, told)
+    return Columns(table, columns.rejected)
+
+
+def named_rows(query: Query[ParsedTable], cluster: str) -> Query[ParsedTable]:
+    """A list of jobs of a cluster, whose ids name it."""
+    if not cluster:
+        return query
+    parse = query.parse
+    return replace(asked_on(query, cluster), parse=lambda answer: with_clusters(parse(answer), cluster))
+
+
+class _Partly(Struct, frozen=True):
+    """An answer of which some clusters know nothing: what the others printed counts."""
+
+    argv: tuple[str, ...]
+    stdout: bytes
+    stderr: bytes
+    truncated: bool
+    status: int = 0
+    answer_seconds: float | None = None
+
+
+def known_in_part(answer: Answer) -> Answer:
+    if answer.status == 0 or not answer.stdout:
+        return answer
+    return _Partly(answer.argv, answer.stdout, answer.stderr, answer.truncated)
+
+
+def for_job(clusters: Clusters, build: Callable[..., Query[T]]) -> Callable[..., Query[T]]:
+    """`build`, whose first argument is a job's id, for the cluster that the id names."""
+
+    def query(job_id: str, *more: Any) -> Query[T]:
+        plain, cluster = clusters.of_job(job_id)
+        return asked_on(build(plain, *more), cluster)
+
+    return query
+
+
+def for_row(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
+    """`build`, whose first argument is a job's row and whose result has an argv or is None."""
+
+    def made(row: Row, *more: Any) -> Any:
+        plain, cluster = clusters.of_job(str(row["id"]))
+        found = build({**row, "id": plain}, *more)
+        return found if found is None else replace(found, argv=on_cluster(found.argv, cluster))
+
+    return made
+
+
+def without_sstat(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
+    """As `for_row`; None for a job of another cluster that lives: sstat asks its own cluster alone."""
+    made = for_row(clusters, build)
+
+    def query(row: Row) -> Any:
+        is_elsewhere = clusters.of_job(str(row["id"]))[1]
+        return None if is_elsewhere and row["state"] not in ENDED else made(row)
+
+    return query
+
+
+def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
+    """The detail with the ids that the job has on its cluster."""
+    row = detail.job.to_pylist()[0]
+    plain, _ = clusters.of_job(str(row["id"]))
+    array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
+    return replace(detail, job=_with_ids(detail.job, plain, array_id))
+
+
+def join(clusters: Clusters, build: Callable[[pa.Table, Mapping[str, str]], JobDetail]) -> Callable[..., JobDetail]:
+    """DetailPart.join, which fills paths by the ids that the job has on its cluster."""
+
+    def joined(job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        row = job.to_pylist()[0]
+        made = build(plain_detail(clusters, JobDetail(job, native)).job, native)
+        return replace(made, job=_with_ids(made.job, row["id"], row["array_id"]))
+
+    return joined
+
+
+def _with_ids(job: pa.Table, job_id: str, array_id: str | None) -> pa.Table:
+    for name, text in (("id", job_id), ("array_id", array_id)):
+        at = job.schema.get_field_index(name)
+        job = job.set_column(at, job.schema.field(at), pa.array([text], pa.string()))
+    return job
+
+
+def action_commands(
+    clusters: Clusters, build: Callable[[ActionRequest], tuple[ActionCommand, ...]], request: ActionRequest
+) -> tuple[ActionCommand, ...]:
+    """The commands of a request, cluster by cluster; outcomes are for the ids as they were named."""
+    by_cluster: dict[str, dict[str, str]] = {}
+    for job_id in request.job_ids:
+        plain, cluster = clusters.of_job(job_id)
+        by_cluster.setdefault(cluster, {})[plain] = job_id
+    if not by_cluster:
+        return build(request)
+    commands: list[ActionCommand] = []
+    for cluster, named in by_cluster.items():
+        for command in build(replace(request, job_ids=tuple(named))):
+            commands.append(_named(command, cluster, named))
+    return tuple(commands)
+
+
+def _named(command: ActionCommand, cluster: str, named: Mapping[str, str]) -> ActionCommand:
+    def name(job_id: str) -> str:
+        return named.get(job_id, with_cluster(job_id, cluster))
+
+    if not cluster and all(plain == job_id for plain, job_id in named.items()):
+        return command
+    read = partial(_named_outcomes, command.read, name)
+    job_ids = tuple(map(name, command.job_ids))
+    return replace(command, argv=on_cluster(command.argv, cluster), job_ids=job_ids, read=read)
+
+
+def _named_outcomes(
+    read: Callable[[Answer], Iterable[Outcome]], name: Callable[[str], str], answer: Answer
+) -> tuple[Outcome, ...]:
+    return tuple(replace(outcome, job_id=name(outcome.job_id)) for outcome in read(answer))

@@ -1,0 +1,111 @@
+"""Jobs of a second cluster of a real Slurm site, whose numbers the first cluster has, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.program import Program
+from tests.support.slurm import SlurmLab
+
+pytestmark = pytest.mark.slurm
+SLEEPER = "#!/bin/sh\nsleep 600\n"
+
+
+@pytest.fixture
+def lab(clean_slurm: SlurmLab) -> Iterator[SlurmLab]:
+    clean_slurm.start_other_cluster()
+    yield clean_slurm
+    clean_slurm.admin("scancel", "-M", "lab2", "--full", "--signal=KILL", "--state=RUNNING", check=False)
+    clean_slurm.admin("scancel", "-M", "lab2", "--state=RUNNING", check=False)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """A script that sends itself to the other cluster."""
+    file = tmp_path / "multi.sh"
+    file.write_text("#!/bin/sh\n#SBATCH --clusters=lab2\n#SBATCH --job-name=there\nsleep 600\n")
+    return str(file)
+
+
+def state_there(lab: SlurmLab, number: str) -> str:
+    return lab.admin("squeue", "-h", "-M", "lab2", "-t", "all", "-o", "%T", "-j", number).stdout.decode().strip()
+
+
+def test_a_job_that_goes_to_another_cluster_is_named_with_it(lab: SlurmLab, over_ssh: Program, script: str) -> None:
+    plain = over_ssh("submit", script)
+    assert plain.status == 0
+    job_id = plain.text.strip()
+    number, _, cluster = job_id.partition("@")
+    assert cluster == "lab2"
+    assert over_ssh("submit", "--format", "json", script).status == 0
+    assert f"job {job_id}" in over_ssh("journal").text
+    shown = over_ssh("show", job_id, "--format", "json").json["job"]
+    assert (shown["id"], shown["name"]) == (job_id, "there")
+    assert over_ssh("script", job_id).text.splitlines()[1] == "#SBATCH --clusters=lab2"
+    cancelled = over_ssh("--yes", "cancel", job_id)
+    assert f"scancel -M lab2 -v {number}" in cancelled.stderr
+    assert cancelled.text.split() == [job_id, "cancelled"]
+    assert state_there(lab, number) in ("CANCELLED", "COMPLETING")
+
+
+def test_a_bare_number_never_ends_the_job_of_this_cluster(lab: SlurmLab, over_ssh: Program, script: str) -> None:
+    there = over_ssh("submit", script).text.strip()
+    number = there.partition("@")[0]
+    refused = over_ssh("--yes", "cancel", number)
+    assert refused.status == 2
+    assert f"job {number} is ambiguous: {there} was submitted from here" in refused.stderr
+    assert f"{number}@lab2" in refused.stderr
+    assert f"{number}@lab " in refused.stderr
+
+
+def test_the_default_cluster_s_own_jobs_have_no_cluster(lab: SlurmLab, over_ssh: Program, tmp_path: Path) -> None:
+    file = tmp_path / "here.sh"
+    file.write_text(SLEEPER)
+    assert over_ssh("submit", str(file)).text.strip().isdigit()
+    assert over_ssh("submit", str(file), "--", "--clusters=lab").text.strip().isdigit()
+
+
+def local(lab: SlurmLab, home: Path, clusters: str) -> Program:
+    from tests.support.program import program_on_the_spot
+
+    lab.admin("sacctmgr", "-i", "-Q", "add", "user", "root", "cluster=lab2", "account=physics", check=False)
+    program = program_on_the_spot(lab, home)
+    return Program(program.home, program.before, {**program.variables, "SLURM_CLUSTERS": clusters})
+
+
+def test_one_cluster_of_the_environment_is_asked_by_name(lab: SlurmLab, tmp_path: Path, script: str) -> None:
+    program = local(lab, tmp_path / "root", "lab2")
+    file = tmp_path / "any.sh"
+    file.write_text(SLEEPER)
+    submitted = program("submit", str(file))
+    job_id = submitted.text.strip()
+    assert "--clusters=lab2" in submitted.stderr
+    assert job_id.endswith("@lab2")
+    assert job_id in {row["id"] for row in program.rows("jobs")}
+    assert {row["name"] for row in program.rows("nodes")} == {"m1"}
+    number = job_id.partition("@")[0]
+    cancelled = program("--yes", "cancel", number)
+    assert f"scancel -M lab2 -v {number}" in cancelled.stderr
+    assert state_there(lab, number) in ("CANCELLED", "COMPLETING")
+
+
+@pytest.mark.parametrize("clusters", ["lab,lab2", "all"])
+def test_of_several_clusters_reads_ask_each_and_an_action_names_one(
+    lab: SlurmLab, tmp_path: Path, script: str, clusters: str
+) -> None:
+    here = lab.admin("sbatch", "--parsable", stdin=SLEEPER.encode()).stdout.decode().strip()
+    there = local(lab, tmp_path / "one", "lab2")("submit", script).text.strip()
+    program = local(lab, tmp_path / "root", clusters)
+    assert {f"{here}@lab", there} <= {row["id"] for row in program.rows("jobs")}
+    assert {"n1@lab", "m1@lab2"} <= {row["name"] for row in program.rows("nodes")}
+    file = tmp_path / "any.sh"
+    file.write_text(SLEEPER)
+    refused = program("submit", str(file)).refused(2)
+    assert "lab,lab2" in refused
+    assert "lab,lab2" in program("--yes", "cancel", here).refused(2)
+    assert program("--yes", "cancel", f"{here}@lab", there).status == 0
+    lab.wait_state(here, "CANCELLED")
+    assert state_there(lab, there.partition("@")[0]) in ("CANCELLED", "COMPLETING")
