@@ -27,7 +27,11 @@ from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts
 from tests.support.scripted_cluster import failed_array
 
 # Slurm's words, and no lists of tasks.
-RANGES_ONLY = replace(BACKEND, submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)))
+RANGES_ONLY = replace(
+    BACKEND,
+    probe=replace(BACKEND.probe, of_dialect=None),
+    submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
+)
 
 
 class Cluster:

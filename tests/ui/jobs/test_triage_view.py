@@ -153,7 +153,11 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
     transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     del transport.answers["sbatch"]
-    ranges_only = replace(BACKEND, submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)))
+    ranges_only = replace(
+        BACKEND,
+        probe=replace(BACKEND.probe, of_dialect=None),
+        submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
+    )
     async with app_on(transport, tmp_path, backend=ranges_only).run_test(size=SIZE) as pilot:
         await open_triage(pilot)
         await pilot.press("R")
