@@ -178,14 +178,23 @@ class JobTracker:
             known = pa.concat_tables([after, recent]).unify_dictionaries()
             happened += self._settle(await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True)
         before, self._recent_ids = self._recent_ids, recent["id"].combine_chunks()
-        unseen = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+
+        def unseen() -> list[Row]:
+            rows = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+            if before is None or earlier is None:
+                # They ended before anybody looked: shown where that is not long ago, and no news.
+                since = pa.scalar(int(now - KEEP_SECONDS), pa.int64())
+                rows = rows.filter(pc.fill_null(pc.greater_equal(rows["ends_at"].cast(pa.int64()), since), False))
+                rows = rows.slice(0, _MOST_SHOWN_AT_FIRST)
+            found: list[Row] = rows.to_pylist()
+            return found
+
         # What is left of an array that was cancelled goes by the array's own number.
         arrays = {array_of(job_id) for job_id in self._ended if holds_many(job_id)}
-        rows = [row for row in unseen.to_pylist() if row["id"] not in self._ended and row["id"] not in arrays]
+        listed = await asyncio.to_thread(unseen)
+        rows = [row for row in listed if row["id"] not in self._ended and row["id"] not in arrays]
         if before is None or earlier is None:
-            # They ended before anybody looked: shown where that is not long ago, and no news.
-            recently = [row for row in rows if row["ends_at"] and now - row["ends_at"].timestamp() <= KEEP_SECONDS]
-            self._ended.update((row["id"], (now, row)) for row in recently[:_MOST_SHOWN_AT_FIRST])
+            self._ended.update((row["id"], (now, row)) for row in rows)
             return happened
         waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
         for row in rows:
