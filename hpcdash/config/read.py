@@ -15,7 +15,7 @@ from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted
 from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
-from hpcdash.private_files import is_private_group
+from hpcdash.private_files import find_weak_spot, is_private_group
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
 # What a reader of more than the file finds wrong with the settings as a whole.
@@ -88,7 +88,8 @@ def require_unwritable_by_others(file: Path) -> None:
     """Raises ConfigError where somebody else but root could change a file, or put another in its place.
 
     Looked at are the file and its folder, and of a symbolic link the link's own folder too. A folder as /tmp is, where
-    each may only replace what is theirs, will do, and so does a group of which nobody else is a member.
+    each may only replace what is theirs, will do, and so does a group of which nobody else is a member. Of the folders
+    above, others may write to none either.
     """
     target = Path(os.path.realpath(file))
     places = {file.absolute().parent: True, target.parent: True, target: False}
@@ -113,6 +114,14 @@ def require_unwritable_by_others(file: Path) -> None:
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )
+    spot = find_weak_spot(file.absolute())
+    # Who owns what is above may look after the site's software, and root's group is root's.
+    if spot is not None and not spot.owner and spot.group != "root":
+        raise ConfigError(
+            f"{spot.words}, and so others could replace it: it decides what hpcdash runs",
+            f"Run: chmod go-w {shown_path(Path(spot.path))}, or keep it below your home.",
+            file=shown_path(file),
+        )
 
 
 def settings_from_text(

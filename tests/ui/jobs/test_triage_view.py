@@ -143,7 +143,7 @@ async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_t
         assert "--array=1,3,7-9%4" in text
         assert transport.submitted == []
         await pilot.press("y")
-        await until(pilot, lambda: "5 jobs submitted: job 93" in told(pilot), "the new job's number")
+        await until(pilot, lambda: "5 jobs submitted: job 93 on lab" in told(pilot), "the new job's number")
         [(words, stdin)] = transport.submitted
         assert "--array=1,3,7-9%4" in words
         assert stdin == b"#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
