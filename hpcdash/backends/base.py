@@ -179,6 +179,10 @@ def _none(*_: object) -> None:
     return None
 
 
+def _one_part(tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
+    return (tasks,)
+
+
 def _empty_text(*_: object) -> str:
     return ""
 
@@ -570,6 +574,9 @@ class SubmitPart(Struct, frozen=True, kw_only=True):
     id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
     so.
     """
+
+    array_parts: Callable[[ArrayTasks], tuple[ArrayTasks, ...]] = _one_part
+    """The tasks that one submission each can have, where a list of tasks is not an array's."""
 
     request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
     """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own

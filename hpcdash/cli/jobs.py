@@ -268,6 +268,7 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
             else format_utc(option.estimate.starts_at_epoch),
             "node_list": option.estimate.node_list or None,
             "refusal": option.estimate.refusal or None,
+            "estimated_by": option.estimator,
             "command": option.command,
         }
         for option in options

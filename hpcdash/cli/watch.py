@@ -409,7 +409,8 @@ def _status_lines(folder: str, found: tuple[CronStand, ...], now: float) -> tupl
         for row in waiting:
             starts = row["_expected_start_at"] or row["eligible_at"]
             ahead = starts.timestamp() - now if starts is not None else 0.0
-            state.append(f"waits ({row['id']}{f', for {format_age(ahead)}' if ahead > 0 else ''})")
+            whose = " by the scheduler's estimate" if row["_expected_start_at"] else ""
+            state.append(f"waits ({row['id']}{f', for {format_age(ahead)}{whose}' if ahead > 0 else ''})")
         lines.append(f"{stand.name}: {there}, {' and '.join(state) or 'not in the queue: it will not run again'}")
         scripts = ", ".join(stand.scripts) or "no script"
         lines.append(f"  {folder}/cron.{stand.label}: {scripts}")

@@ -66,11 +66,18 @@ def queue_note(row: Mapping[str, Any], now: float) -> str:
 
 
 def grouped(
-    row: Mapping[str, Any], now: datetime, hint: str, *, sign: str = "", zone: tzinfo | None = None
+    row: Mapping[str, Any],
+    now: datetime,
+    hint: str,
+    *,
+    estimator: str = "the scheduler",
+    sign: str = "",
+    zone: tzinfo | None = None,
 ) -> list[tuple[str, list[Pair]]]:
     """What the schema knows of a job, in groups of (label, words); what is unknown is left out.
 
-    `hint` is the reason in plain words; times are in `zone` (None: this machine's). The words are hostile still.
+    `hint` is the reason in plain words, `estimator` who estimates when the job starts; times are in `zone` (None: this
+    machine's). The words are hostile still.
     """
     state = str(row["state"])
 
@@ -87,6 +94,7 @@ def grouped(
     def joined(*parts: object) -> str:
         return " / ".join(str(part) for part in parts if part)
 
+    estimate = when(row["_expected_start_at"])
     native = known(row["native_state"])
     end = format_exit(state, row["exit_code"], row["exit_signal"])
     said = "" if native.lower() in ("", state) else f"  ({native})"
@@ -116,7 +124,7 @@ def grouped(
             [
                 ("submitted", when(row["submitted_at"])),
                 ("eligible", when(row["eligible_at"])),
-                ("may start", when(row["_expected_start_at"]) if state in WAITING else ""),
+                ("may start", f"{estimate}; {estimator}'s estimate" if estimate and state in WAITING else ""),
                 ("started", when(row["started_at"])),
                 # Of an array that waits the tasks that ran have such times.
                 ("ended" if state in ENDED else "ends by", "" if state in WAITING else when(row["ends_at"])),

@@ -295,7 +295,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._around()
 
     def _announce(self, session: ClusterSession, events: Sequence[JobEvent]) -> None:
-        where = f" on {session.store.title}" if len(self.sessions) > 1 else ""
+        where = f" on {session.store.title}"
         ended = announcements([event for event in events if event.after in ENDED])
         if ended:
             cast("DashboardApp", self.app).notify_desktop("; ".join(one.words + where for one in ended))

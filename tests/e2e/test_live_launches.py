@@ -283,7 +283,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         await screen.until("has no unit")
         screen.type("m")
         await screen.until("1 CPU for 30 min")
-        await screen.until("the scheduler's estimate")
+        await screen.until("Slurm's estimate")
         screen.type("\x0a")
         await screen.until("Commands to run (2)")
         screen.type("y")

@@ -570,7 +570,7 @@ async def test_many_events_at_once_are_one_message() -> None:
         ended = [JobEvent(0.0, str(number), "sweep", "running", "completed") for number in range(40)]
         app.main._store_changed(app.sessions[0], Changed(Kind.MINE, tuple(ended)))
         await pilot.pause()
-        assert notices(app) == ["40 of your jobs: 40 completed"]
+        assert notices(app) == ["40 of your jobs: 40 completed on everyday (recorded)"]
 
 
 async def test_keys_typed_ahead_in_one_burst_do_what_they_would_one_by_one() -> None:

@@ -86,7 +86,9 @@ def job_groups(
     hint = picture.store.backend.reasons.explain(row)
     own = {
         title: [Entry(label, value, state=state if label == "state" else "") for label, value in pairs]
-        for title, pairs in grouped(row, now, hint, sign=signs.get(state, ""), zone=zone)
+        for title, pairs in grouped(
+            row, now, hint, estimator=picture.store.backend.title, sign=signs.get(state, ""), zone=zone
+        )
     }
     job, time = own.get("job", []), own.get("time", [])
     native = picture.detail.native if picture.detail is not None else {}

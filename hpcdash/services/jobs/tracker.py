@@ -183,8 +183,9 @@ class JobTracker:
         arrays = {array_of(job_id) for job_id in self._ended if holds_many(job_id)}
         rows = [row for row in unseen.to_pylist() if row["id"] not in self._ended and row["id"] not in arrays]
         if before is None or earlier is None:
-            # They ended before anybody looked: shown, and no news.
-            self._ended.update((row["id"], (now, row)) for row in rows[:_MOST_SHOWN_AT_FIRST])
+            # They ended before anybody looked: shown where that is not long ago, and no news.
+            recently = [row for row in rows if row["ends_at"] and now - row["ends_at"].timestamp() <= KEEP_SECONDS]
+            self._ended.update((row["id"], (now, row)) for row in recently[:_MOST_SHOWN_AT_FIRST])
             return happened
         waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
         for row in rows:

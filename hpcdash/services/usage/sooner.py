@@ -21,14 +21,22 @@ _LEAST_SECONDS = 10 * MINUTE
 
 
 class StartOption(Struct, frozen=True):
-    """A job with a change ('as it is' without), the command that asked about it, and when it would start."""
+    """A job with a change ('as it is' without), the command that asked about it, and when it would start.
+
+    `estimator` is whose estimate that is.
+    """
 
     change: str
     command: str
     estimate: StartEstimate
+    estimator: str = "the scheduler"
 
     def format(self, now_epoch: float) -> str:
-        """When, in words; or why it would not be taken."""
+        """When, in words, and whose; or why it would not be taken."""
+        when = self.format_when(now_epoch)
+        return when if self.estimate.starts_at_epoch is None else f"{when} ({self.estimator}'s estimate)"
+
+    def format_when(self, now_epoch: float) -> str:
         estimate = self.estimate
         if estimate.refusal:
             return f"refused: {estimate.hint or estimate.refusal}"
@@ -53,15 +61,16 @@ class EarlierStart(Struct, frozen=True):
 
     def format(self, now_epoch: float) -> str:
         """In a sentence; '' where there is no estimate."""
-        change, after = self.changed.change, self.changed.format(now_epoch)
+        change, after = self.changed.change, self.changed.format_when(now_epoch)
+        whose = f" ({self.changed.estimator}'s estimate)"
         if self.changed.estimate.refusal:
             return f"with {change}: {after}"
         if (earlier := self.earlier_seconds) is None:
             return ""
         if earlier < MINUTE:
-            return f"with {change} it would start no earlier now: {after}"
-        before = self.as_it_was.format(now_epoch)
-        return f"with {change} it would start about {format_span(earlier)} earlier: {after}, not {before}"
+            return f"with {change} it would start no earlier now: {after}{whose}"
+        before = self.as_it_was.format_when(now_epoch)
+        return f"with {change} it would start about {format_span(earlier)} earlier: {after}, not {before}{whose}"
 
 
 async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOption]:
@@ -122,7 +131,7 @@ async def _ask(store: ClusterStore, job: _Job, change: str, limits: NewLimits, n
         raise UsageError(f"{store.backend.title} gives no start estimate before a job is submitted")
     text = job.script.text.encode("utf-8", "surrogateescape")
     answer = await store.act(ActionCommand(query.argv, (), lambda _: (), text, query.limit_seconds))
-    return StartOption(change, readable_command(query.argv), query.parse(answer))
+    return StartOption(change, readable_command(query.argv), query.parse(answer), store.backend.title)
 
 
 def _changes(row: Mapping[str, Any]) -> Iterator[tuple[str, NewLimits, int | None]]:

@@ -458,8 +458,8 @@ def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons
     when = f"{expected.astimezone(now.tzinfo):%Y-%m-%d %H:%M:%S}"
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
-        return f"{who} is pending and was estimated to start at {when}{because}"
-    return f"{who} is estimated to start in {format_span(seconds)}, at {when}{because}"
+        return f"{who} is pending and was estimated by the scheduler to start at {when}{because}"
+    return f"{who} is estimated by the scheduler to start in {format_span(seconds)}, at {when}{because}"
 
 
 def _rank(row: Row) -> int:

@@ -95,7 +95,7 @@ class ChainActions:
         outcomes = await submit_chain(plan, session.actions, store, wish.count)
         submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
-        words = f"after {end.job_id}: {format_chain(outcomes, wish.count)}"
+        words = f"after {end.job_id} on {store.title}: {format_chain(outcomes, wish.count)}"
         self.screen.notify(visible(words), severity="information" if is_whole else "error", timeout=12, markup=False)
         session.poller.ask_now()
         if view.is_live:

@@ -42,9 +42,9 @@ _MOST_RESULTS = 2000
 class ConfirmDialog(Dialog[None]):
     """What would be done, to whose jobs, and what is lost by it. The plan is the one that runs: nothing refreshes it.
 
-    `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes the place of the one
-    that the plan makes; where it `is_doubtful` whether it is wanted, or something is warned of, `enter` says no.
-    `checkpoints` are as stakes() has them; `script` is a label and the text that is submitted.
+    `cluster` is where. `answer` is set once; `form`, a dialog below that led here, ends with a yes. `question` takes
+    the place of the one that the plan makes; where it `is_doubtful` whether it is wanted, or something is warned of,
+    `enter` says no. `checkpoints` are as stakes() has them; `script` is a label and the text that is submitted.
     """
 
     # The buttons too, with a blank line.
@@ -58,6 +58,7 @@ class ConfirmDialog(Dialog[None]):
         self,
         plan: Plan,
         *,
+        cluster: str = "",
         user: str = "",
         asides: Sequence[str] = (),
         form: Dialog[None] | None = None,
@@ -70,6 +71,7 @@ class ConfirmDialog(Dialog[None]):
     ) -> None:
         super().__init__(question or action_text.title(plan))
         self.plan = plan
+        self._cluster = cluster
         self._script = script
         self.warnings = tuple(warnings)
         self._checkpoints = checkpoints or {}
@@ -112,7 +114,8 @@ class ConfirmDialog(Dialog[None]):
         in_states = "   ".join(
             f"{signs().states.get(state, '?')} {count} {visible(state_word(state))}" for state, count in counts.items()
         )
-        parts = [_line(in_states)] if in_states else []
+        where = f"on {visible(self._cluster)}" if self._cluster else ""
+        parts = [_line(words)] if (words := "   ".join(filter(None, (in_states, where)))) else []
         if self._is_others:
             parts.append(_line(f"! {action_text.format_others(plan.rows, self.user)}", "warned"))
         parts += [_line(f"! {visible(words)}", "warned") for words in self.warnings]
@@ -163,8 +166,11 @@ class ResultsDialog(Dialog[None]):
         Binding("q,enter,n,y", "leave", "close", show=False),
     ]
 
-    def __init__(self, report: Report) -> None:
-        super().__init__(f"{report.plan.request.verb.capitalize()}: {action_text.outcome_counts(report.outcomes)}")
+    def __init__(self, report: Report, cluster: str = "") -> None:
+        where = f" on {visible(cluster)}" if cluster else ""
+        super().__init__(
+            f"{report.plan.request.verb.capitalize()}{where}: {action_text.outcome_counts(report.outcomes)}"
+        )
         self.report = report
 
     def compose_body(self) -> ComposeResult:

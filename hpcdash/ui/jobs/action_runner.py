@@ -151,6 +151,7 @@ class ActionRunner:
         session = self.screen.session
         dialog = ConfirmDialog(
             plan,
+            cluster=session.store.title,
             user=session.store.user,
             asides=asides,
             form=form,
@@ -200,7 +201,7 @@ class ActionRunner:
         self._ask_again(session, report)
         forced = _forced(report)
         if forced is None or any(outcome.done is not True and not outcome.can_force for outcome in report.outcomes):
-            self._tell(report)
+            self._tell(report, session)
         if forced is not None and self.screen.session is session:
             words = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
@@ -230,13 +231,13 @@ class ActionRunner:
 
         outcomes = await reconcile(session.store, again, report, on_progress)
         if not all(outcome.done for outcome in outcomes):
-            self._tell(replace(report, outcomes=outcomes), is_final=True)
+            self._tell(replace(report, outcomes=outcomes), session, is_final=True)
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
         session.poller.ask_now()
         return outcomes
 
-    def _tell(self, report: Report, *, is_final: bool = False) -> None:
+    def _tell(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
         """One line where all is well; else job by job, unless a person is typing or reading something else.
 
         Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for first.
@@ -245,15 +246,20 @@ class ActionRunner:
         if is_submission and not is_final and any(outcome.done is None for outcome in report.outcomes):
             return
         if all(outcome.done for outcome in report.outcomes):
-            self.screen.notify(action_text.format_done(report), timeout=_DONE_SECONDS, markup=False)
+            words = action_text.format_done(report) + _where(session)
+            self.screen.notify(words, timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
                 self.screen.notify(visible(report.journal_problem), severity="warning", markup=False)
         elif self.screen.app.screen is self.screen and not self.screen.query_one(CommandBar).is_open:
-            self.screen.app.push_screen(ResultsDialog(report))
+            self.screen.app.push_screen(ResultsDialog(report, session.store.title))
         else:
             counts = action_text.outcome_counts(report.outcomes)
-            words = f"{report.plan.request.verb}: {counts}; J shows what was said"
+            words = f"{report.plan.request.verb}{_where(session)}: {counts}; J shows what was said"
             self.screen.notify(words, severity="error", timeout=15, markup=False)
+
+
+def _where(session: ClusterSession) -> str:
+    return f" on {visible(session.store.title)}"
 
 
 def _forced(report: Report) -> ActionRequest | None:

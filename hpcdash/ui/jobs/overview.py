@@ -528,7 +528,8 @@ def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
         if row["_expected_start_at"] is not None:
             ahead = (row["_expected_start_at"] - now).total_seconds()
             when = short_instant(row["_expected_start_at"], now, session.zone)
-            parts.append(Content(f"may start {when}" + (f", in {format_duration(ahead)}" if ahead > 0 else "")))
+            soon = f", in {format_duration(ahead)}" if ahead > 0 else ""
+            parts.append(Content(f"may start {when}{soon} ({session.store.backend.title}'s estimate)"))
     elif state in ENDED:
         parts += [Content(visible(text)) for text in [format_end(row)] if text]
         if elapsed:

@@ -490,7 +490,8 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, 
         if row["_expected_start_at"] is not None:
             expected = cells.short_instant(row["_expected_start_at"], now, session.zone)
             ahead = (row["_expected_start_at"] - now).total_seconds()
-            parts.append(f"may start {expected}" + (f" (in {format_duration(ahead)})" if ahead > 0 else ""))
+            soon = f" (in {format_duration(ahead)})" if ahead > 0 else ""
+            parts.append(f"may start {expected}{soon}, {backend.title}'s estimate")
         if row["dependency"]:
             parts.append(f"after {row['dependency']}")
         if names_policy and (policy := policy_hint(session.store, row)):

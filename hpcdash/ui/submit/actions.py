@@ -191,7 +191,7 @@ class SubmitActions:
             await self._concluded(view, planned, outcome)
         is_well = len(settled) == links and all(outcome.done for outcome in settled)
         self.screen.notify(
-            visible(format_chain(settled, links)),
+            visible(f"{format_chain(settled, links)} on {session.store.title}"),
             severity="information" if is_well else "error",
             timeout=12,
             markup=False,

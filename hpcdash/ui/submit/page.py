@@ -428,6 +428,10 @@ class ClusterAnswer:
             return Text(f"{words}. {visible(estimate.hint)}" if estimate.hint else words, "bold")
         return self._start(estimate, zone)
 
+    @property
+    def _whose(self) -> str:
+        return f"{self._store.backend.title}'s estimate"
+
     def _start(self, estimate: StartEstimate, zone: tzinfo | None) -> Text:
         text = Text("start: ")
         if estimate.starts_at_epoch is None:
@@ -439,13 +443,13 @@ class ClusterAnswer:
             text.append(when, "bold")
         if estimate.node_list:
             text.append(f" on {visible(estimate.node_list)}")
-        text.append("; the scheduler's estimate, which may change", "dim")
+        text.append(f"; {self._whose}, which may change", "dim")
         return text
 
     def format_known_start(self, looked: FormPreview, zone: tzinfo | None) -> str:
-        """`start: now on g1`; '' if nothing is known for the form as it is now."""
+        """`start: now on g1 (Slurm's estimate)`; '' if nothing is known for the form as it is now."""
         is_told = self.is_for(looked) and self.estimate.is_known and not self.failed and not self.estimate.refusal
-        return self.format_start(looked, zone).plain.partition(";")[0] if is_told else ""
+        return f"{self.format_start(looked, zone).plain.partition(';')[0]} ({self._whose})" if is_told else ""
 
     def findings_of(self, looked: FormPreview) -> tuple[LintFinding, ...]:
         """What is missing there, of what stands there now."""

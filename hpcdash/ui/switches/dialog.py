@@ -162,7 +162,7 @@ class SwitchDialog(Dialog[None]):
         self, session: ClusterSession, switches: JobSwitches, job_id: str, kind: SwitchKind, against: str = ""
     ) -> None:
         """`against` says why it had better not be set, '' where nothing speaks against it."""
-        super().__init__(f"{kind.words.capitalize()} for job {visible(job_id)}")
+        super().__init__(f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}")
         self.tracker = SwitchTracker(session, switches, job_id, kind, self._show)
         self.session = session
         self.job_id = job_id

@@ -272,8 +272,8 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
 @pytest.mark.parametrize(
     ("before", "after", "refusal", "said"),
     [
-        (10_850.0, 50.0, "", "with 1G of memory it would start about 3 h earlier: now, not in 3 h"),
-        (100.0, 100.0, "", "with 1G of memory it would start no earlier now: now"),
+        (10_850.0, 50.0, "", "with 1G of memory it would start about 3 h earlier: now, not in 3 h (Slurm's estimate)"),
+        (100.0, 100.0, "", "with 1G of memory it would start no earlier now: now (Slurm's estimate)"),
         # Without an estimate nothing is said.
         (11_000.0, None, "", ""),
         (None, 100.0, "", ""),
@@ -283,6 +283,6 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
 def test_an_earlier_start_is_told_where_both_are_estimated(
     before: float | None, after: float | None, refusal: str, said: str
 ) -> None:
-    as_it_was = StartOption("as it was", "sbatch", StartEstimate(starts_at_epoch=before))
-    changed = StartOption("1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal))
+    as_it_was = StartOption("as it was", "sbatch", StartEstimate(starts_at_epoch=before), "Slurm")
+    changed = StartOption("1G of memory", "sbatch", StartEstimate(starts_at_epoch=after, refusal=refusal), "Slurm")
     assert EarlierStart(as_it_was, changed).format(50.0) == said

@@ -117,9 +117,13 @@ class TestPulse:
 
     def test_an_estimated_start(self) -> None:
         words = self.words(job_row("9", reason="Priority", _expected_start_at=at(690)))
-        assert words == "train (9) is estimated to start in 1 h 30 min, at 2026-11-20 11:30:00 (Priority)"
+        assert (
+            words == "train (9) is estimated by the scheduler to start in 1 h 30 min, at 2026-11-20 11:30:00 (Priority)"
+        )
         assert "no estimate" in self.words(job_row("9", reason="Resources"))
-        assert "was estimated to start at 2026-11-20 09:00:00" in self.words(job_row("9", _expected_start_at=at(540)))
+        assert "was estimated by the scheduler to start at 2026-11-20 09:00:00" in self.words(
+            job_row("9", _expected_start_at=at(540))
+        )
 
     def test_the_one_that_runs_counts(self) -> None:
         words = self.words(

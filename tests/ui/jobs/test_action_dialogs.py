@@ -215,7 +215,7 @@ async def test_what_is_refused_is_reported_job_by_job_first_and_no_mark_outlives
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
         lines = screen_text(app)
-        assert "Cancel: 2 done, 1 refused" in lines
+        assert "Cancel on lab: 2 done, 1 refused" in lines
         assert lines.index("Access/permission denied") < lines.index("done    101")
         await press(pilot, "escape")
         assert app.main.view.rows.marked == frozenset()
@@ -257,7 +257,7 @@ async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None
         await press(pilot, "y")
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
-        assert "Cancel: 1 unknown" in screen_text(app)
+        assert "Cancel on lab: 1 unknown" in screen_text(app)
         assert "look with ctrl+r: it was not repeated" in screen_text(app)
     assert len(transport.acted) == 1
 
@@ -313,7 +313,7 @@ async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_k
         await asked(pilot, "x")
         await pilot.press("y", "slash", "t")
         transport.hangs[ACT].set()
-        await until(pilot, lambda: "cancel: 1 refused; J shows what was said" in said(app))
+        await until(pilot, lambda: "cancel on lab: 1 refused; J shows what was said" in said(app))
         await pilot.press("r")
         assert app.screen is app.main
         assert app.main.view.filter_text == "tr"

@@ -110,7 +110,7 @@ async def test_a_waiting_job_says_why_and_asks_nothing() -> None:
         rate = app.sessions[0].store.budget.per_minute
         await pointed_at(pilot, "60")
         await until(pilot, lambda: "may start" in screen_text(app), "when it may start")
-        assert "may start" in screen_text(app)
+        assert "Slurm's estimate" in screen_text(app)
         await pointed_at(pilot, "61")
         await until(pilot, lambda: "held by its owner" in screen_text(app), "why")
         assert app.sessions[0].store.budget.per_minute == rate
