@@ -65,6 +65,9 @@ def load_settings(
             )
         return Settings()
     require_unwritable_by_others(file)
+    if must_exist:
+        # Whoever could replace the usual one has the home.
+        _refuse_replaceable(file)
     settings = settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names, check=check)
     return _as_the_sites(settings) if _is_the_sites(file) else settings
 
@@ -88,8 +91,7 @@ def require_unwritable_by_others(file: Path) -> None:
     """Raises ConfigError where somebody else but root could change a file, or put another in its place.
 
     Looked at are the file and its folder, and of a symbolic link the link's own folder too. A folder as /tmp is, where
-    each may only replace what is theirs, will do, and so does a group of which nobody else is a member. Of the folders
-    above, others may write to none either.
+    each may only replace what is theirs, will do, and so does a group of which nobody else is a member.
     """
     target = Path(os.path.realpath(file))
     places = {file.absolute().parent: True, target.parent: True, target: False}
@@ -114,6 +116,10 @@ def require_unwritable_by_others(file: Path) -> None:
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )
+
+
+def _refuse_replaceable(file: Path) -> None:
+    """Raises ConfigError where others could put another file in its place from further up."""
     spot = find_weak_spot(file.absolute())
     # Who owns what is above may look after the site's software, and root's group is root's.
     if spot is not None and not spot.owner and spot.group != "root":
