@@ -34,7 +34,6 @@ _IDS_A_COMMAND = 100
 _HISTORY_COMMANDS_A_POLL = 5
 # Of larger arrays tasks that left their record unseen are not looked for.
 _MOST_TASKS_COMPARED = 100_000
-_MOST_SHOWN_AT_FIRST = 1000
 # The accounting database may lag behind: this many polls are given to it before a job is called gone.
 _TRIES = 3
 # While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
@@ -182,10 +181,9 @@ class JobTracker:
         def unseen() -> list[Row]:
             rows = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
             if before is None or earlier is None:
-                # They ended before anybody looked: shown where that is not long ago, and no news.
-                since = pa.scalar(int(now - KEEP_SECONDS), pa.int64())
-                rows = rows.filter(pc.fill_null(pc.greater_equal(rows["ends_at"].cast(pa.int64()), since), False))
-                rows = rows.slice(0, _MOST_SHOWN_AT_FIRST)
+                # They ended before anybody looked: no news, but they count in an array that goes on.
+                arrays = pc.unique(pc.drop_null(after["array_id"].combine_chunks()))
+                rows = rows.filter(pc.is_in(rows["array_id"], value_set=arrays))
             found: list[Row] = rows.to_pylist()
             return found
 
