@@ -34,7 +34,6 @@ _IDS_A_COMMAND = 100
 _HISTORY_COMMANDS_A_POLL = 5
 # Of larger arrays tasks that left their record unseen are not looked for.
 _MOST_TASKS_COMPARED = 100_000
-_MOST_SHOWN_AT_FIRST = 1000
 # The accounting database may lag behind: this many polls are given to it before a job is called gone.
 _TRIES = 3
 # While the looking up fails, polls are left out in between: none, 1, 3, 7, … and no more than these.
@@ -183,9 +182,9 @@ class JobTracker:
         arrays = {array_of(job_id) for job_id in self._ended if holds_many(job_id)}
         rows = [row for row in unseen.to_pylist() if row["id"] not in self._ended and row["id"] not in arrays]
         if before is None or earlier is None:
-            # They ended before anybody looked: shown where that is not long ago, and no news.
-            recently = [row for row in rows if row["ends_at"] and now - row["ends_at"].timestamp() <= KEEP_SECONDS]
-            self._ended.update((row["id"], (now, row)) for row in recently[:_MOST_SHOWN_AT_FIRST])
+            # What ended before anybody looked is not shown, and what ended meanwhile is no news.
+            meanwhile = [row for row in rows if row["ends_at"] is None or row["ends_at"].timestamp() >= now]
+            self._ended.update((row["id"], (now, row)) for row in meanwhile)
             return happened
         waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
         for row in rows:
