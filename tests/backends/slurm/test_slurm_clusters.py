@@ -86,6 +86,15 @@ def test_a_submission_to_another_cluster_is_not_taken_for_lost_by_its_name() -> 
     assert BY_DEFAULT.submit.submission(several).job_name == ""
 
 
+@pytest.mark.parametrize("name", ["-lab", "lab2;true", "$(true)", "lab2\n"])
+def test_what_is_no_name_of_a_cluster_comes_into_no_command(name: str) -> None:
+    with pytest.raises(UsageError, match="SLURM_CLUSTERS"):
+        slurm_backend(Probe("alice", "slurm 22.05.8", clusters=(name,)))
+    for job_id in (f"15@{name}", f"15_3@{name}"):
+        with pytest.raises(UsageError):
+            BY_DEFAULT.queue.jobs(JobScope(job_ids=(job_id,)))
+
+
 def test_a_running_job_of_another_cluster_is_not_sampled_by_the_number_it_has_there() -> None:
     row = {"id": "15@lab2", "state": "running", "started_at": 1, "_tasks": 1}
     assert BY_DEFAULT.detail.usage(row) is None
