@@ -41,7 +41,7 @@ async def test_without_focus_the_end_of_a_job_is_a_desktop_notification(
     app = acting_app(ScriptedTransport(*EVERYDAY), tmp_path, notify="osc9")
     text = await written(app, monkeypatch, ENDED)
     assert text.startswith("\x1b]9;hpcdash: 101 train")
-    assert text.endswith("completed\x1b\\\a")
+    assert text.endswith("completed on lab\x1b\\\a")
     assert text.count("\x1b") == 2
 
 

@@ -35,6 +35,11 @@ class Clusters(Struct, frozen=True):
     named: tuple[str, ...] = ()
     own: str = ""
 
+    def __post_init__(self) -> None:
+        for name in self.named:
+            if not NAME.fullmatch(name):
+                raise UsageError(f"SLURM_CLUSTERS names {name!r}, which is no cluster", "Correct it, or unset it.")
+
     @property
     def default(self) -> str:
         """The cluster to name where a job does not; '' for Slurm's own choice."""

@@ -220,7 +220,9 @@ def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitC
     read = partial(_read, job_id=wanted.name, clusters=clusters)
     stdin = None if wanted.file else wanted.script
     command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
-    return SubmitCommand(command, (), mark, job_name or wanted.name)
+    # A lost job of another cluster is in none of the lists that are searched: it must not count as never sent.
+    is_here = target in {"", clusters.default, *(() if clusters.named else (clusters.own,))}
+    return SubmitCommand(command, (), mark, (job_name or wanted.name) if is_here else "")
 
 
 def _argv(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ ps -eo args= | while read -r line; do
     case $line in *"$1$2"*) echo "still there"; exit ;; esac
 done
 """
-_NO_NAME = "not in the queue; the history may not keep marks, and its name is unknown"
+_NO_NAME = "not in the queue; the history may not keep marks, and its name or cluster is uncertain"
 _MAY_HAVE_ENDED = "not in the queue; without a history, a job that ended at once leaves no trace"
 _MARK = re.compile(rf"{re.escape(MARK_START)}[0-9a-f]{{10}}\b")
 _NAME = "--job-name="

@@ -78,6 +78,23 @@ def test_a_job_cannot_wait_for_one_of_another_cluster() -> None:
     assert "--dependency=afterok:15" in BY_DEFAULT.submit.submission(there).command.argv
 
 
+def test_a_submission_to_another_cluster_is_not_taken_for_lost_by_its_name() -> None:
+    there = Submission(b"#!/bin/sh\n#SBATCH --clusters=lab2\n", "a.sh", mark="hpcdash:0123456789")
+    assert BY_DEFAULT.submit.submission(there).job_name == ""
+    assert ON_LAB2.submit.submission(there).job_name == "a.sh"
+    several = Submission(b"#!/bin/sh\n", "a.sh", options=("--clusters=lab,lab2",))
+    assert BY_DEFAULT.submit.submission(several).job_name == ""
+
+
+@pytest.mark.parametrize("name", ["-lab", "lab2;true", "$(true)", "lab2\n"])
+def test_what_is_no_name_of_a_cluster_comes_into_no_command(name: str) -> None:
+    with pytest.raises(UsageError, match="SLURM_CLUSTERS"):
+        slurm_backend(Probe("alice", "slurm 22.05.8", clusters=(name,)))
+    for job_id in (f"15@{name}", f"15_3@{name}"):
+        with pytest.raises(UsageError):
+            BY_DEFAULT.queue.jobs(JobScope(job_ids=(job_id,)))
+
+
 def test_a_running_job_of_another_cluster_is_not_sampled_by_the_number_it_has_there() -> None:
     row = {"id": "15@lab2", "state": "running", "started_at": 1, "_tasks": 1}
     assert BY_DEFAULT.detail.usage(row) is None

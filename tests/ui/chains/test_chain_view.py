@@ -113,7 +113,7 @@ async def test_an_array_is_appended_with_the_script_and_options_of_the_last(tmp_
         [(words, stdin)] = transport.submitted
         assert words[1:3] == ("--array=1-7%1", "--dependency=afterany:64")
         assert stdin == SCRIPT
-        await until(pilot, lambda: "after 64: job 91" in told(pilot), "its number")
+        await until(pilot, lambda: "after 64 on lab: job 91" in told(pilot), "its number")
 
 
 async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) 
         await until(pilot, lambda: len(transport.submitted) == 3, "three submissions")
         waits = [word for words, _ in transport.submitted for word in words if word.startswith("--dependency=a")]
         assert waits == [f"--dependency=afterany:{number}" for number in (63, 91, 92)]
-        await until(pilot, lambda: "after 63: 3 jobs, one after the other: 91 92 93" in told(pilot), "their numbers")
+        await until(
+            pilot, lambda: "after 63 on lab: 3 jobs, one after the other: 91 92 93" in told(pilot), "their numbers"
+        )
 
 
 async def test_a_script_of_one_s_own_is_appended(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ WAITING: Fields = {
     "nodelist": "",
     "qos": "low",
 }
-FAILED: Fields = {**RUNNING, "state": "FAILED", "exit_code": "256", "endtime": str(int(NOW) - 60)}
+FAILED: Fields = {**RUNNING, "state": "FAILED", "exit_code": "256", "endtime": str(int(NOW))}
 NATIVE = """JobId=88 JobName=train
    UserId=user000(1001) GroupId=user000(1001) MCS_label=N/A
    JobState=RUNNING Reason=None Dependency=(null)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.draw import small_curve
 from hpcdash.services.usage.waits import waits_of
@@ -62,6 +63,8 @@ async def test_a_log_that_had_to_wait_for_room_for_commands_is_read_once_there_i
     put(tmp_path / "job.out", b"the last words\n")
     app = log_dashboard(tmp_path, both_in_one=True)
     store = app.sessions[0].store
+    # It ends as it is first listed.
+    store.clock = FrozenClock(1_795_244_354.0)
     set_state(store.transport, b"FAILED")
     async with app.run_test(size=UNDER) as pilot:
         await settled(pilot)
@@ -80,8 +83,10 @@ async def test_the_log_of_an_ended_job_is_read_as_the_terminal_has_the_focus_aga
     monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
     put(tmp_path / "job.out", b"the last words\n")
     app = log_dashboard(tmp_path, both_in_one=True)
-    set_state(app.sessions[0].store.transport, b"FAILED")
     async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        set_state(app.sessions[0].store.transport, b"FAILED")
+        await press(pilot, "ctrl+r")
         await settled(pilot)
         app.app_focus = False
         await pointed_at(pilot, RUNNING)
