@@ -96,8 +96,11 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
     ended_by: list[int] = []
 
     def exit_now(number: int) -> None:
-        app.restore_terminal()
-        os._exit(128 + number)
+        # What was interrupted may be in the middle of a write, which Python does not let begin again.
+        try:
+            app.restore_terminal()
+        finally:
+            os._exit(128 + number)
 
     def end(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
@@ -125,8 +128,10 @@ def exit_later(status: int, first: Callable[[], None] = lambda: None) -> None:
     """End the process after GRACE_SECONDS, whatever it does then."""
 
     def exit_now(number: int, frame: FrameType | None) -> None:
-        first()
-        os._exit(status)
+        try:
+            first()
+        finally:
+            os._exit(status)
 
     signal.signal(signal.SIGALRM, exit_now)
     signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
