@@ -179,6 +179,14 @@ def _none(*_: object) -> None:
     return None
 
 
+def _no_folders(_: object) -> tuple[()]:
+    return ()
+
+
+def _one_part(tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
+    return (tasks,)
+
+
 def _empty_text(*_: object) -> str:
     return ""
 
@@ -570,6 +578,13 @@ class SubmitPart(Struct, frozen=True, kw_only=True):
     id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
     so.
     """
+
+    log_folders: Callable[[Submission], tuple[str, ...]] = _no_folders
+    """The folders of a submission's logs, relative ones from where it is submitted, without which the job fails and
+    which the scheduler does not make. Patterns that it fills in are left as they are."""
+
+    array_parts: Callable[[ArrayTasks], tuple[ArrayTasks, ...]] = _one_part
+    """The tasks that one submission each can have, where a list of tasks is not an array's."""
 
     request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
     """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own

@@ -56,6 +56,8 @@ class SubmitCommand(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     mark: str = ""
     job_name: str = ""
+    # How many of its tasks may run at once; None for any number.
+    throttle: int | None = None
     # Asked before it runs: raises SchedulerRefused where what the job needs is gone.
     check: Query[None] | None = None
 

@@ -37,6 +37,7 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, ConfigError, HpcdashError, UsageError, without_env
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.checks import missing_log_folders
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from hpcdash.services.submit.plan import (
     RequestPlan,
@@ -333,7 +334,9 @@ class _ScriptSubmitting:
         if not wanted.script.startswith(b"#!"):
             self._require_shell_script(session)
         full = replace(wanted, after=await after_in_full(session.store, wanted.after))
-        return plan_submission(session.store, full, await _known_offers(session))
+        planned = plan_submission(session.store, full, await _known_offers(session))
+        missing = await missing_log_folders(session.store, full)
+        return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
 
     def _require_shell_script(self, session: ClusterSession) -> None:
         """Raises UsageError for a file without #! that is no text of a shell's, and where the scheduler takes none."""

@@ -15,7 +15,7 @@ from hpcdash.config.locate import key_lines, line_of
 from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted
 from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
-from hpcdash.private_files import is_private_group
+from hpcdash.private_files import find_weak_spot, is_private_group
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
 # What a reader of more than the file finds wrong with the settings as a whole.
@@ -65,6 +65,9 @@ def load_settings(
             )
         return Settings()
     require_unwritable_by_others(file)
+    if must_exist:
+        # Whoever could replace the usual one has the home.
+        _refuse_replaceable(file)
     settings = settings_from_text(decode(raw, shown_path(file)), file, action_names=action_names, check=check)
     return _as_the_sites(settings) if _is_the_sites(file) else settings
 
@@ -113,6 +116,18 @@ def require_unwritable_by_others(file: Path) -> None:
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )
+
+
+def _refuse_replaceable(file: Path) -> None:
+    """Raises ConfigError where others could put another file in its place from further up."""
+    spot = find_weak_spot(file.absolute())
+    # Who owns what is above may look after the site's software, and root's group is root's.
+    if spot is not None and not spot.owner and spot.group != "root":
+        raise ConfigError(
+            f"{spot.words}, and so others could replace it: it decides what hpcdash runs",
+            f"Run: chmod go-w {shown_path(Path(spot.path))}, or keep it below your home.",
+            file=shown_path(file),
+        )
 
 
 def settings_from_text(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 # Slurm's MaxArraySize is at most 4 000 001.
@@ -18,6 +20,8 @@ _CUT = ("...", "…")
 # Of ranges with steps that overlap each task is looked at.
 _MOST_LOOKED_AT = 100_000
 _SHOWN_LETTERS = 60
+# So many tasks are divided into the fewest ranges; of more than the other number only runs are found.
+_MOST_TRIED, _MOST_COMPARED = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,93 @@ def parse_tasks(text: str) -> ArrayTasks:
     if sum(map(len, ranges)) > MAX_TASKS:
         raise ValueError(f"{_excerpt(text)} has more than {MAX_TASKS} tasks")
     return ArrayTasks(_distinct(ranges, text), int(throttle[1]) or None if throttle else None, is_incomplete)
+
+
+def stepped_ranges(tasks: Iterable[int]) -> tuple[range, ...]:
+    """Tasks as few ranges with steps, each task in one of them: 3-12:3 and 4 for 3,4,6,9,12.
+
+    The fewest for some tasks; for many nearly so: the longest ranges first.
+    """
+    left = sorted(set(tasks))
+    if len(left) <= _MOST_TRIED:
+        return tuple(sorted(_fewest_ranges(tuple(left)), key=lambda one: one.start))
+    found = _longest_first(left) if len(left) <= _MOST_COMPARED else []
+    left = sorted(set(left).difference(*found))
+    if not found:
+        runs = [run for run in _runs(left) if len(run) > 2]
+        found, left = runs, sorted(set(left).difference(*runs))
+    # Any two are a range.
+    pairs = [left[at : at + 2] for at in range(0, len(left), 2)]
+    found += [range(pair[0], pair[-1] + 1, max(1, pair[-1] - pair[0])) for pair in pairs]
+    return tuple(sorted(found, key=lambda one: one.start))
+
+
+@lru_cache(maxsize=4096)
+def _fewest_ranges(tasks: tuple[int, ...]) -> tuple[range, ...]:
+    if len(tasks) < 3:
+        return (range(tasks[0], tasks[-1] + 1, max(1, tasks[-1] - tasks[0])),) if tasks else ()
+    # The first task begins a range, of whatever step and length.
+    wanted, first = frozenset(tasks), tasks[0]
+    choices = [range(first, first + 1)]
+    for second in tasks[1:]:
+        step = second - first
+        last = second
+        while last in wanted:
+            choices.append(range(first, last + 1, step))
+            last += step
+    best: tuple[range, ...] = ()
+    for choice in sorted(choices, key=len, reverse=True):
+        if 0 < len(best) <= 2:
+            break
+        rest = _fewest_ranges(tuple(task for task in tasks if task not in choice))
+        if not best or len(rest) + 1 < len(best):
+            best = (choice, *rest)
+    return best
+
+
+def _longest_first(tasks: Sequence[int]) -> list[range]:
+    """Ranges of three tasks and more, none in two of them, the longest of what is left first."""
+    left = set(tasks)
+    heap = []
+    for at, first in enumerate(tasks):
+        for second in tasks[at + 1 :]:
+            step = second - first
+            if first - step in left or second + step not in left:
+                continue
+            last = second
+            while last + step in left:
+                last += step
+            heap.append((-(last - first) // step - 1, first, last, step))
+    heapify(heap)
+    found = []
+    while heap:
+        size, first, last, step = heappop(heap)
+        pieces = _pieces(range(first, last + 1, step), left)
+        if len(pieces) == 1 and len(pieces[0]) == -size:
+            found.append(pieces[0])
+            left.difference_update(pieces[0])
+            continue
+        for piece in pieces:
+            if len(piece) > 2:
+                heappush(heap, (-len(piece), piece[0], piece[-1], step))
+    return found
+
+
+def _pieces(whole: range, left: Set[int]) -> list[range]:
+    """The parts of a range whose tasks are all left."""
+    pieces: list[range] = []
+    for task in whole:
+        if task not in left:
+            continue
+        if pieces and pieces[-1][-1] + whole.step == task:
+            pieces[-1] = range(pieces[-1].start, task + 1, whole.step)
+        else:
+            pieces.append(range(task, task + 1, whole.step))
+    return pieces
+
+
+def _runs(tasks: Sequence[int]) -> list[range]:
+    return _pieces(range(tasks[0], tasks[-1] + 1), set(tasks)) if tasks else []
 
 
 def _parse_item(item: str, text: str) -> range:

@@ -164,6 +164,14 @@ def test_a_folder_that_others_can_write_is_refused_unless_each_keeps_what_is_the
     assert load_settings(file).theme == "a"
 
 
+def test_a_folder_further_up_that_others_can_write_is_refused(file: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"others may write to {tmp_path}, and so others could replace it"):
+        load_settings(file)
+    tmp_path.chmod(0o1777)
+    assert load_settings(file).theme == "a"
+
+
 def test_a_link_to_what_others_can_write_is_refused(file: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.toml"
     link.symlink_to(file)

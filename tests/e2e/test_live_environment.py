@@ -28,7 +28,6 @@ TRAPS = {
     "SINFO_SORT": "-N",
     "SACCT_FORMAT": "jobid%3,trap",
     "SLURM_TIME_FORMAT": "%d.%m.",
-    "SLURM_CLUSTERS": "elsewhere",
     "SLURM_BITSTR_LEN": "3",
     "SLURM_JSON": "pretty",
     "SCONTROL_ALL": "1",

@@ -11,13 +11,28 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from hpcdash.backends.pbs.backend import BACKEND
+from hpcdash.backends.submissions import Submission
+from hpcdash.domain.states import ENDED_BADLY
+from hpcdash.services.cluster.clock import SystemClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.jobs.triage import fetch_tasks
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.state.submitted_scripts import KeptScripts
+from hpcdash.services.submit.array_parts import submit_parts
+from hpcdash.services.submit.plan import plan_again, plan_submission, wanted_of
+from hpcdash.transport.ssh import SshTransport
 from tests.backends.pbs.test_pbs_stand_ins import QSUB_REFUSALS
+from tests.support.person import Person
 from tests.support.program import Program, home_with
 from tests.support.slurm.daemons import wait_until
 
@@ -185,3 +200,71 @@ def test_it_refuses_what_the_stand_in_refuses_in_the_same_words(pbs: RealPbs) ->
             assert (refused.returncode, refused.stderr.split("\n")[0]) == (status, said), words
     finally:
         pbs.run("rm", "-f", "hpcdash-test-ok.sh")
+
+
+# -- tasks that failed here and there
+
+FAILING = """#!/bin/bash
+cd "$FOLDER" || exit
+if [ -e again ]; then echo "$(date +%s.%N) begins" >> times; sleep 2; echo "$(date +%s.%N) ends" >> times; exit 0; fi
+case $PBS_ARRAY_INDEX in 3|4|6|9|12) exit 1;; esac
+"""
+
+
+@pytest.fixture
+async def store(pbs: RealPbs, tmp_path: Path) -> AsyncIterator[ClusterStore]:
+    transport = SshTransport(pbs.host, Person(), config_path=pbs.config)
+    budget = CommandBudget(10_000)
+    scripts = KeptScripts(tmp_path / "scripts")
+    opened = ClusterStore("lab", transport, (BACKEND,), clock=SystemClock(), budget=budget, scripts=scripts)
+    try:
+        await opened.open()
+        yield opened
+    finally:
+        await opened.close()
+        await transport.close()
+
+
+async def test_scattered_failures_run_again_alone_and_no_more_at_once_than_before(
+    pbs: RealPbs, store: ClusterStore, tmp_path: Path
+) -> None:
+    folder = f"scattered-{tmp_path.name}"
+    pbs.run("sh", "-c", f"rm -rf {folder} && mkdir {folder}")
+    home = pbs.run("pwd").stdout.strip()
+    options = ("-l", "walltime=60", "-j", "oe", "-o", f"{home}/{folder}/", "-v", f"FOLDER={home}/{folder}")
+    journal = Journal(tmp_path / "journal")
+    actions = Actions(store, journal)
+    submitted = plan_submission(store, Submission(FAILING.encode(), "scattered", options, array="1-12%2"))
+    (outcome,) = (await actions.run(submitted.plan)).outcomes
+    job = outcome.new_job
+    pbs.submitted.append(job)
+    pbs.ended(job)
+    pbs.run("touch", f"{folder}/again")
+    failed = [row for row in (await fetch_tasks(store, job)).ended if row["state"] in ENDED_BADLY]
+    again = await plan_again(store, wanted_of(failed), journal=journal)
+    number, server = job.split("[]")
+    assert again.plan.parts == (f"{number}[3-12:3]{server}", f"{number}[4]{server}")
+
+    # The program is killed after the first part was sent.
+    cut = replace(again, plan=replace(again.plan, commands=again.plan.commands[:1]))
+    (first,) = await submit_parts(cut, actions, is_chained=again.is_chained)
+    rest = await plan_again(store, wanted_of(failed), journal=journal)
+    assert [command.job_ids for command in rest.plan.commands] == [(f"{number}[4]{server}",)]
+    assert rest.after == first.new_job
+    (second,) = await submit_parts(rest, actions, is_chained=rest.is_chained, after=rest.after)
+
+    jobs = (first.new_job, second.new_job)
+    pbs.submitted += jobs
+    for one in jobs:
+        pbs.ended(one)
+    assert [pbs.attributes(one)["array_indices_submitted"] for one in jobs] == ["3-12:3", "4-5:2"]
+    assert [pbs.attributes(one)["max_run_subjobs"] for one in jobs] == ["2", "2"]
+    running = most = begun = 0
+    for line in sorted(pbs.read(f"{home}/{folder}/times").splitlines()):
+        begun += line.endswith("begins")
+        running += 1 if line.endswith("begins") else -1
+        most = max(most, running)
+    assert (begun, most) == (5, 2)
+    # Nothing is missing: once more means all of them.
+    assert len((await plan_again(store, wanted_of(failed), journal=journal)).plan.commands) == 2
+    pbs.run("rm", "-rf", folder)

@@ -157,6 +157,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             program="" if one is Dialect.SLURM_WRAPPERS else "qsub",
             submission=partial(submit.submission, one),
             resubmission=partial(submit.resubmission, one),
+            array_parts=partial(submit.array_parts, one),
             new_limits=frozenset({"time_seconds", "memory_bytes"}),
         ),
     )

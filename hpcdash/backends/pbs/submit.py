@@ -31,7 +31,7 @@ from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
-from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
+from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, stepped_ranges
 from hpcdash.domain.dependencies import format_after, split_after
 from hpcdash.domain.job_ids import BadJobId, pbs_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
@@ -183,8 +183,10 @@ def resubmission(
     if unlike:
         notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
     words += to_arguments(record, {} if unlike else in_script)
+    throttle = None
     if row["array_id"]:
-        words += _array_arguments(dialect, _tasks_again(job_id, tasks, record))
+        again = _tasks_again(job_id, tasks, record)
+        words, throttle = [*words, *_array_arguments(dialect, again)], again.throttle
     words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
     argv = (*_qsub(dialect), *words)
     if row["work_dir"]:
@@ -195,8 +197,15 @@ def resubmission(
     stdin = script.text.encode("utf-8", "surrogateescape")
     read = partial(read_answer, job_id=asked, has_bare_ids=dialect is Dialect.TORQUE)
     return SubmitCommand(
-        ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS), tuple(notes), mark, row["name"] or ""
+        ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS), tuple(notes), mark, row["name"] or "", throttle
     )
+
+
+def array_parts(dialect: Dialect, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
+    """A range with a step for each qsub; Torque and Slurm's wrappers take lists."""
+    if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        return (tasks,)
+    return tuple(ArrayTasks((part,), tasks.throttle) for part in stepped_ranges(tasks))
 
 
 def _qsub(dialect: Dialect) -> tuple[str, ...]:

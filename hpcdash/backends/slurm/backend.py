@@ -227,6 +227,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             submission=partial(submit.submission, clusters=clusters),
             resubmission=partial(submit.resubmission_on_cluster, clusters),
             new_limits=frozenset({"time_seconds", "memory_bytes"}),
+            log_folders=submit.log_folders,
             array_refusal=_on_one(clusters, submit.array_refusal_query),
             start_estimate=partial(submit.start_estimate_query, clusters=clusters),
             start_again_estimate=partial(submit.start_again_estimate_query, clusters),

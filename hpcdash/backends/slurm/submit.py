@@ -419,6 +419,20 @@ def _as_option(name: str, value: str) -> str:
 # -- how large an array may be
 
 
+def log_folders(wanted: Submission) -> tuple[str, ...]:
+    """The folders of --output and --error; sbatch makes none, and a job without one fails at once."""
+    line = read_command_line(wanted.options)
+    given = (*read_directives(wanted.script.decode("utf-8", "surrogateescape")).options, *line.options)
+    start = last_value(given, "chdir") or ""
+    found = []
+    for name in ("output", "error"):
+        folder, slash, _ = (last_value(given, name) or "").rpartition("/")
+        if slash:
+            is_whole = folder.startswith("/") or not folder or not start
+            found.append((folder or "/") if is_whole else f"{start}/{folder}")
+    return tuple(dict.fromkeys(found))
+
+
 def array_refusal_query(wanted: Submission) -> Query[str] | None:
     """Asks for the limits that an array may be over, of one over Slurm's own defaults."""
     line = read_command_line(wanted.options)

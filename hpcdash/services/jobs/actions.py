@@ -42,6 +42,8 @@ class Plan(Struct, frozen=True):
     request: ActionRequest
     rows: tuple[Row, ...]
     commands: tuple[ActionCommand, ...]
+    # Of a submission in parts, what all of them are for.
+    parts: tuple[str, ...] = ()
 
     @property
     def pause_seconds(self) -> float:
@@ -164,6 +166,7 @@ class Actions:
                 job_ids=request.job_ids,
                 commands=commands,
                 names={job_id: one.job_name for one in plan.commands if one.job_name for job_id in one.job_ids},
+                parts=plan.parts,
             )
         except JournalUnwritable as error:
             return "", f"not written to the journal: {error.message}"

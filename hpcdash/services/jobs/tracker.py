@@ -177,14 +177,24 @@ class JobTracker:
             known = pa.concat_tables([after, recent]).unify_dictionaries()
             happened += self._settle(await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True)
         before, self._recent_ids = self._recent_ids, recent["id"].combine_chunks()
-        unseen = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+
+        def unseen() -> list[Row]:
+            rows = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
+            if before is None or earlier is None:
+                # What ended before anybody looked is left out, unless it counts in an array that goes on.
+                arrays = pc.unique(pc.drop_null(after["array_id"].combine_chunks()))
+                counts = pc.fill_null(pc.is_in(rows["array_id"], value_set=arrays), False)
+                meanwhile = pc.greater_equal(rows["ends_at"].cast(pa.int64()), int(now))
+                rows = rows.filter(pc.or_(counts, pc.fill_null(meanwhile, True)))
+            found: list[Row] = rows.to_pylist()
+            return found
+
         # What is left of an array that was cancelled goes by the array's own number.
         arrays = {array_of(job_id) for job_id in self._ended if holds_many(job_id)}
-        rows = [row for row in unseen.to_pylist() if row["id"] not in self._ended and row["id"] not in arrays]
+        listed = await asyncio.to_thread(unseen)
+        rows = [row for row in listed if row["id"] not in self._ended and row["id"] not in arrays]
         if before is None or earlier is None:
-            # What ended before anybody looked is not shown, and what ended meanwhile is no news.
-            meanwhile = [row for row in rows if row["ends_at"] is None or row["ends_at"].timestamp() >= now]
-            self._ended.update((row["id"], (now, row)) for row in meanwhile)
+            self._ended.update((row["id"], (now, row)) for row in rows)
             return happened
         waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
         for row in rows:

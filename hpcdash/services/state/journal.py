@@ -43,7 +43,7 @@ class JournalEntry(Struct, frozen=True):
     """One action. `state` is done, refused, partly, unknown (it was begun, and nobody saw its end) or running.
 
     Times are epoch seconds; `outcomes` is empty until it ended. `names` are those of the jobs that it submits, by what
-    `job_ids` calls them.
+    `job_ids` calls them. `parts` are the `job_ids` of all actions that together submit what one could not.
     """
 
     action_id: str
@@ -57,6 +57,7 @@ class JournalEntry(Struct, frozen=True):
     state: str
     outcomes: tuple[Outcome, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
 
 
 class _Ended(msgspec.Struct):
@@ -83,6 +84,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     pid_started_ticks: int | None = None
     outcomes: tuple[_Ended, ...] = ()
     names: dict[str, str] = {}
+    parts: tuple[str, ...] = ()
 
 
 class Journal:
@@ -101,10 +103,12 @@ class Journal:
         job_ids: Sequence[str],
         commands: Sequence[tuple[str, ...]],
         names: Mapping[str, str] = MappingProxyType({}),
+        parts: Sequence[str] = (),
     ) -> str:
         """Note what is about to be done, on the disk when it returns its action id; raises JournalUnwritable.
 
-        `commands` are noted as people read them, without the `env` before the program; `names` as in JournalEntry.
+        `commands` are noted as people read them, without the `env` before the program; `names` and `parts` as in
+        JournalEntry.
         """
         action_id = uuid.uuid4().hex
         self._write(
@@ -122,6 +126,7 @@ class Journal:
                 pid=os.getpid(),
                 pid_started_ticks=started_ticks(os.getpid()),
                 names={without_surrogates(job_id): without_surrogates(name) for job_id, name in names.items()},
+                parts=tuple(map(without_surrogates, parts)),
             )
         )
         return action_id
@@ -186,6 +191,7 @@ class Journal:
             _state(ended.outcomes) if ended else self._state_without_end(begun, at),
             tuple(Outcome(one.job_id, one.done, one.words) for one in ended.outcomes) if ended else (),
             begun.names,
+            begun.parts,
         )
 
     def _state_without_end(self, begun: _Line, at: float) -> str:

@@ -17,7 +17,7 @@ from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
-from hpcdash.errors import SchedulerRefused, excerpt
+from hpcdash.errors import HpcdashError, SchedulerRefused, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 
 # A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
@@ -183,6 +183,19 @@ async def missing_paths(
     if len(asked) > MOST_PATHS:
         findings += (LintFinding("warning", "", f"{len(asked) - MOST_PATHS} paths were not checked"),)
     return findings
+
+
+async def missing_log_folders(store: ClusterStore, wanted: Submission) -> tuple[LintFinding, ...]:
+    """The folders of a script's logs that are not there; none where that cannot be asked."""
+    paths = [
+        WantedPath("", folder, PathKind.WRITTEN, False, "the folder of its log: ", f"mkdir -p {shlex.quote(folder)}")
+        for folder in store.backend.submit.log_folders(wanted)
+        if not _FILLED_IN.search(folder)
+    ]
+    try:
+        return await missing_paths(store, paths) if paths else ()
+    except HpcdashError:
+        return ()
 
 
 async def estimate_start(

@@ -38,11 +38,14 @@ from hpcdash.services.files import whole_file_query
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
+from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
 Row = Mapping[str, Any]
 # Each has its own script and options, which are asked for, and its own command.
 MOST_AT_ONCE = 10
+# Of one array, each a command.
+_MOST_PARTS = 100
 # The history learns of a job a moment after the scheduler does, and of how it was submitted last.
 _HISTORY_LAG_SECONDS = 4.0
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
@@ -205,11 +208,27 @@ def wanted_of(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
     return tuple(wanted)
 
 
+class ResubmissionPlan(SubmissionPlan, frozen=True):
+    """What submitting jobs again would run.
+
+    Where its plan has `parts`, array_parts.submit_parts runs it: with `is_chained` each part waits for the one before
+    it, the first one for the job `after`, '' for none.
+    """
+
+    is_chained: bool = False
+    after: str = ""
+
+
 async def plan_again(
-    store: ClusterStore, wanted: Sequence[Resubmission], limits: NewLimits = AS_IT_WAS
-) -> SubmissionPlan:
+    store: ClusterStore,
+    wanted: Sequence[Resubmission],
+    limits: NewLimits = AS_IT_WAS,
+    journal: Journal | None = None,
+) -> ResubmissionPlan:
     """What submitting these again, with these limits in place of theirs, would run; nothing is submitted.
 
+    The tasks of an array that are no one submission are planned in parts; those that the `journal` has of an earlier
+    submission that broke off are left out.
     Raises UsageError for what cannot be, SchedulerRefused and AccountingUnavailable where a script is not to be had,
     NoSuchJob, and what keeps the cluster from answering.
     """
@@ -219,34 +238,89 @@ async def plan_again(
         )
     notes: list[str] = []
     made: list[tuple[Resubmission, SubmitCommand]] = []
-    searches: dict[str, Search] = {}
     for one in wanted:
-        submit, own_notes = await _prepare(store, one, limits)
+        parts = () if one.tasks is None else store.backend.submit.array_parts(one.tasks)
+        if len(parts) > 1 and len(wanted) > 1:
+            raise UsageError(
+                f"{store.backend.title} takes the tasks {one.tasks} of {one.job_id} in {len(parts)} submissions",
+                "Resubmit this array alone.",
+            )
+        if len(parts) > 1:
+            return await _plan_parts(store, one, limits, journal)
+    for one in wanted:
+        (submit,), own_notes = await _prepare(store, one, limits, (one.tasks,))
         made.append((one, submit))
         name = f"{one.job_id}: " if len(wanted) > 1 else ""
         notes += [note for own_note in own_notes if (note := f"{name}{own_note}") not in notes]
+    return _build_plan(store, made, notes)
+
+
+async def _plan_parts(
+    store: ClusterStore, wanted: Resubmission, limits: NewLimits, journal: Journal | None
+) -> ResubmissionPlan:
+    from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts, job_to_wait_for
+
+    assert wanted.tasks is not None
+    sent = SentParts() if journal is None else await find_sent_parts(store, journal, wanted.job_id, wanted.tasks)
+    left = joined_tasks(task for task in wanted.tasks if sent.tasks is None or not sent.tasks.contains(task))
+    parts = store.backend.submit.array_parts(left or wanted.tasks)
+    if len(parts) > _MOST_PARTS:
+        raise UsageError(
+            f"{store.backend.title} takes these tasks in {len(parts)} submissions, and {_MOST_PARTS} are the most",
+            "Mark fewer of them.",
+        )
+    submits, notes = await _prepare(store, wanted, limits, parts)
+    planned = _build_plan(store, [(wanted, submit) for submit in submits], notes)
+    throttle = submits[0].throttle
+    is_chained = throttle is not None and wanted.tasks.count > throttle
+    notes = [f"{store.backend.title} takes a range of tasks at a time: {counted(len(parts), 'submission')}", *notes]
+    if is_chained:
+        notes.insert(1, f"each waits for the end of the one before it (afterany), so that no more than {throttle} run")
+    if sent.tasks is not None:
+        notes.insert(0, f"tasks {sent.tasks} are left out: they were sent before the last submission broke off")
+    names = tuple(name for submit in submits for name in submit.command.job_ids)
+    return replace(
+        planned,
+        plan=replace(planned.plan, parts=(*sent.names, *names)),
+        notes=tuple(notes),
+        is_chained=is_chained,
+        after=await job_to_wait_for(store, sent) if is_chained else "",
+    )
+
+
+def _build_plan(
+    store: ClusterStore, made: Sequence[tuple[Resubmission, SubmitCommand]], notes: Sequence[str]
+) -> ResubmissionPlan:
+    searches: dict[str, Search] = {}
+    for one, submit in made:
         job_id = submit.command.job_ids[0]
         not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
         others = frozenset({array_of(one.job_id)})
         searches[job_id] = Search(submit.mark, submit.job_name or None, not_before, others=others)
     request = ActionRequest(Verb.SUBMIT, tuple(submit.command.job_ids[0] for _, submit in made))
-    rows = tuple(row for one, _ in made for row in one.rows)
-    return SubmissionPlan(
+    rows = tuple({id(row): row for one, _ in made for row in one.rows}.values())
+    return ResubmissionPlan(
         Plan(request, rows, tuple(submit.named_command for _, submit in made)), tuple(notes), searches
     )
 
 
-async def _prepare(store: ClusterStore, wanted: Resubmission, limits: NewLimits) -> tuple[SubmitCommand, list[str]]:
+async def _prepare(
+    store: ClusterStore, wanted: Resubmission, limits: NewLimits, parts: Sequence[ArrayTasks | None]
+) -> tuple[list[SubmitCommand], list[str]]:
+    """A command for each part, with a mark of its own, and what a person should know of them."""
     asked = wanted.job_id
     detail = await _detail(store, wanted)
     script, past = await asyncio.gather(fetch_script(store, asked, detail=detail), _past(store, wanted))
-    mark = f"{MARK_START}{secrets.token_hex(5)}"
-    submit = store.backend.submit.resubmission(detail, past, script, wanted.tasks, mark, limits)
+    submits = [
+        store.backend.submit.resubmission(detail, past, script, part, f"{MARK_START}{secrets.token_hex(5)}", limits)
+        for part in parts
+    ]
+    submit = submits[0]
     if submit.check is not None:
         await store.ask(submit.check)
     lines = script.text.count("\n") or 1
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
-    return submit, [f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}", *submit.notes]
+    return submits, [f"script: {lines} line{'s' * (lines != 1)}, {script.source}{warning}", *submit.notes]
 
 
 async def _detail(store: ClusterStore, wanted: Resubmission) -> JobDetail:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.jobs.rows import rows_meant
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.plan import Resubmission, plan_again, wanted_of
+from hpcdash.services.submit.plan import Resubmission, ResubmissionPlan, plan_again, wanted_of
 from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.jobs.action_dialogs import AlterDialog, Field, SignalDialog
 from hpcdash.ui.jobs.action_runner import ActionRunner
@@ -120,7 +120,7 @@ class JobActions:
             limits = await self._ask_limits(choice, view, session)
             if limits is None:
                 return
-            again = await plan_again(session.store, choice.wanted, limits)
+            again = await plan_again(session.store, choice.wanted, limits, session.actions.journal)
         except HpcdashError as error:
             self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
             return
@@ -128,10 +128,34 @@ class JobActions:
             self._is_preparing = False
         if self.screen.view is not view:
             return
+        if again.plan.parts:
+            await self._submit_parts(again, [*choice.asides, *again.notes], view, session)
+            return
         report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.notes])
         if report is None:
             return
         await self.runner.look_for(again, report, session)
+        session.poller.ask_now()
+
+    async def _submit_parts(
+        self, again: ResubmissionPlan, asides: Sequence[str], view: View, session: ClusterSession
+    ) -> None:
+        from hpcdash.services.submit.array_parts import format_parts, submit_parts
+
+        dialog = self.runner.ask_first(again.plan, asides)
+        if dialog is None or not await dialog.answer:
+            return
+        count = len(again.plan.commands)
+        try:
+            outcomes = await submit_parts(again, session.actions, is_chained=again.is_chained, after=again.after)
+        except HpcdashError as error:
+            self.screen.notify(f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False)
+            return
+        is_whole = len(outcomes) == count and all(outcome.done for outcome in outcomes)
+        if is_whole and isinstance(view, TriageView) and view.is_live:
+            view.rows.clear_marks()
+        severity: Literal["information", "error"] = "information" if is_whole else "error"
+        self.screen.notify(visible(format_parts(outcomes, count)), severity=severity, timeout=12, markup=False)
         session.poller.ask_now()
 
     async def _ask_limits(self, choice: AgainChoice, view: View, session: ClusterSession) -> NewLimits | None:

@@ -237,7 +237,7 @@ class TriageView(ReadTableView):
     def hint(self) -> str:
         parts = [*(self.triage.notes if self.triage is not None else ()), super().hint()]
         if self.is_live and (rows := self.rows_to_submit()):
-            whose = "the marked" if self.rows.marked else "the failed"
+            whose = "the marked" if self.rows.marked else "this cause" if self._pointed_cause() else "the failed"
             parts.insert(0, f"R submits {whose} again: {count_jobs(rows)}")
         return "  ·  ".join(part for part in parts if part)
 
@@ -290,12 +290,20 @@ class TriageView(ReadTableView):
         return Targets(tuple(str(row["id"]) for row in rows), rows)
 
     def rows_to_submit(self) -> tuple[Row, ...]:
-        """The tasks of the marked rows; with none marked all that failed. Workers cannot be resubmitted."""
+        """The tasks of the marked rows; with none marked those of the cause, or the task, that is pointed at, else all
+        that failed. Workers cannot be resubmitted."""
         if self.are_workers:
             return ()
-        if self.rows.marked:
-            return self._rows_of(self.rows.marked)
+        if wanted := self.rows.marked or self._pointed_cause():
+            return self._rows_of(wanted)
         return self.triage.failed_rows if self.triage is not None else ()
+
+    def _pointed_cause(self) -> frozenset[str]:
+        """The row that the cursor was put on, where it stands for tasks that failed."""
+        row_id = self.rows.cursor_id if self.rows.is_cursor_moved else None
+        failed = {row["id"] for row in (self.triage.failed_rows if self.triage is not None else ())}
+        is_failed = row_id is not None and any(row["id"] in failed for row in self._rows_of({row_id}))
+        return frozenset({row_id}) if row_id is not None and is_failed else frozenset()
 
     def _rows_of(self, row_ids: frozenset[str] | set[str]) -> tuple[Row, ...]:
         if self.triage is None:

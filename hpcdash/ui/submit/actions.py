@@ -282,6 +282,8 @@ def _planner(
         return planned
 
     async def hand_in(after: tuple[str, ...] | None) -> SubmissionPlan:
+        from hpcdash.domain.demand import format_finding
+        from hpcdash.services.submit.checks import missing_log_folders
         from hpcdash.services.submit.plan import after_in_full, plan_submission, refuse_large_array
         from hpcdash.ui.submit.preview import script_submission
 
@@ -293,6 +295,8 @@ def _planner(
         wanted = script_submission(looked.as_it_is, content, after)
         wanted = replace(wanted, after=await after_in_full(session.store, wanted.after))
         await refuse_large_array(session.store, wanted)
-        return plan_submission(session.store, wanted)
+        planned = plan_submission(session.store, wanted)
+        missing = await missing_log_folders(session.store, wanted)
+        return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
 
     return launch if looked.as_it_is is None else hand_in

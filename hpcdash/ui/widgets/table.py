@@ -83,6 +83,8 @@ class RowsTable(DrawnRows, can_focus=True):
         super().__init__(placeholder, id=id, classes=classes)
         self._cursor: int | None = None
         self._cursor_in_view = True
+        self.is_cursor_moved = False
+        """Whether the cursor is where it was put, and not at the top of a table that nobody has touched."""
         # The row that the cursor returns to, and the line of the screen it was at.
         self._held: tuple[str, int] | None = None
         self._marks: set[str] = set()
@@ -301,6 +303,7 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def _move_cursor(self, index: int) -> None:
         old, self._cursor = self._cursor, index
+        self.is_cursor_moved = True
         self._held = self._range = None
         self._scroll_to_cursor()
         if old != index:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,16 +18,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hpcdash.backends.pbs.script import MARK
 from hpcdash.backends.pbs.script import end_time as pbs_end_time
 from hpcdash.backends.pbs.script import fanout as pbs_fanout
-from hpcdash.backends.script.body import START, library_line
+from hpcdash.backends.script.body import START, Place, library_line
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.slurm.script import fanout as slurm_fanout
 from hpcdash.backends.slurm.script import srun_line as slurm_srun
 from hpcdash.backends.slurm.script import status_kept
+from hpcdash.domain.request import Request, SlotType
 from hpcdash.errors import UsageError
+from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
@@ -273,3 +277,33 @@ def test_shellcheck_has_nothing_to_say(fanout: Callable[..., str]) -> None:
         ["shellcheck", "-e", "SC2317,SC2016", "-"], input=script, capture_output=True, text=True, timeout=60
     )
     assert checked.stdout == ""
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_each_host_of_pbs_runs_a_copy_of_its_own_and_none_what_was_replaced(
+    job: Run, tmp_path: Path, is_replaced: bool
+) -> None:
+    launch = tmp_path / "launch"
+    (launch / "files").mkdir(parents=True)
+    contents = {"files/run.sh": b'echo ran "$0" "$API_TOKEN"\n', "secrets.sh": b"export API_TOKEN=t0ken\n"}
+    for name, content in contents.items():
+        (launch / name).write_bytes(content)
+    copies = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    place = Place("u", str(launch), script=f"{launch}/files/run.sh", copies=copies)
+    environment = {"API_TOKEN": "t0ken"}
+    request = Request(script="run.sh", slots=3, slots_per_node=1, slot_type=SlotType.CPU, environment=environment)
+    text = batch_script(Scheduler.PBS, replace(request, work_dir=str(tmp_path), job_library=False), place).text
+    if is_replaced:
+        (launch / "files" / "run.sh").write_text("echo somebody else\n")
+    ended = job(text)
+    written = ended.stdout + ended.stderr + "".join(log.read_text() for log in launch.glob("*.[oe]*"))
+    lines = [line for line in written.splitlines() if line.startswith("ran ")]
+    assert "somebody else" not in written
+    if is_replaced:
+        assert (ended.returncode != 0, lines) == (True, [])
+        assert f"{launch}/files/run.sh is not what was submitted" in written
+        return
+    assert ended.returncode == 0, ended
+    places = {line.split()[1].removesuffix("/files/run.sh") for line in lines}
+    assert (len(lines), len(places), {line.split()[2] for line in lines}) == (3, 3, {"t0ken"})
+    assert not any(Path(one).exists() or Path(one) == launch for one in places)

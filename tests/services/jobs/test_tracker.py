@@ -335,13 +335,22 @@ async def test_the_ceiling_on_commands_is_no_failure_of_the_looking_up(tmp_path:
 async def test_a_job_that_began_and_ended_between_two_polls_is_told(cluster: Cluster, queue: ScriptedTransport) -> None:
     queue.recent = [job("1", "COMPLETED", endtime=str(int(cluster.clock.now()) - 1))]
     assert await cluster.mine() == []
-    assert cluster.states() == {}
+    assert cluster.states() == {}, "it ended before anybody looked"
     queue.recent = [*queue.recent, job("2", "FAILED", name="short", exit_code="768")]
     assert await cluster.mine() == [JobEvent(cluster.clock.now(), "2", "short", "", "failed")]
     assert cluster.states() == {"2": "failed"}
     assert shown(cluster, "2", "exit_code") == 3
     assert await cluster.mine() == []
     assert (queue.count("squeue"), queue.count(HISTORY)) == (3, 0)
+
+
+async def test_tasks_that_had_ended_before_the_first_poll_count_in_an_array_that_goes_on(
+    cluster: Cluster, queue: ScriptedTransport
+) -> None:
+    queue.mine = [record("7", "3-6%2")]
+    queue.recent = [task("7", 1, "FAILED"), task("7", 2, "COMPLETED"), {**task("6", 1, "FAILED"), "endtime": "1"}]
+    assert await cluster.mine() == []
+    assert cluster.states() == {"7_[3-6%2]": "pending", "7_1": "failed", "7_2": "completed"}
 
 
 async def test_tasks_that_began_and_ended_between_two_polls_are_counted(

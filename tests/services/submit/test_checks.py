@@ -10,13 +10,21 @@ from msgspec.structs import replace
 
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
+from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import queue_program
 from hpcdash.domain.request import Container, Request
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.submit.checks import MOST_PATHS, PathKind, WantedPath, estimate_start, missing_paths
+from hpcdash.services.submit.checks import (
+    MOST_PATHS,
+    PathKind,
+    WantedPath,
+    estimate_start,
+    missing_log_folders,
+    missing_paths,
+)
 from hpcdash.transport.local import LocalTransport
 from tests.support.scripted_transport import ScriptedTransport
 
@@ -151,3 +159,18 @@ async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
     assert not estimate.is_known
     assert estimate.hint == "embedded queue: no start estimate before submission"
     assert replace(estimate, is_known=True, hint="") == type(estimate)()
+
+
+async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(store: ClusterStore, tmp_path: Path) -> None:
+    def wanted(*directives: str, options: tuple[str, ...] = ()) -> Submission:
+        script = "".join(f"{line}\n" for line in ("#!/bin/bash", f"#SBATCH --chdir={tmp_path}", *directives, "srun x"))
+        return Submission(script.encode(), "run.sh", options)
+
+    (tmp_path / "there").mkdir()
+    for fine in ("--output=%x.out", "--output=there/%j.out", "--output=%x/%j.out", "--error=/dev/null"):
+        assert await missing_log_folders(store, wanted(f"#SBATCH {fine}")) == ()
+    (warning,) = await missing_log_folders(store, wanted("#SBATCH -o logs/%j.out -e logs/%j.err"))
+    assert (warning.severity, warning.words) == ("warning", f"the folder of its log: {tmp_path}/logs does not exist")
+    assert warning.next_step == f"mkdir -p {tmp_path}/logs"
+    over = wanted("#SBATCH -o logs/%j.out", options=("--output", "there/%j.out"))
+    assert await missing_log_folders(store, over) == ()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from hpcdash.backends.base import Backend
+from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.submit import array_parts
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import pace_of
 from hpcdash.config.settings import ClusterSettings
@@ -34,8 +39,8 @@ SIZE = (120, 30)
 PLAIN = {"jobarrayid": "90", "arrayjobid": "90", "name": "plain", "state": "RUNNING"}
 
 
-def app_on(transport: ScriptedTransport, folder: Path, **arguments: Any) -> HpcdashApp:
-    store = ClusterStore("lab", transport, (BACKEND,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
+def app_on(transport: ScriptedTransport, folder: Path, *, backend: Backend = BACKEND, **arguments: Any) -> HpcdashApp:
+    store = ClusterStore("lab", transport, (backend,), clock=FrozenClock(NOW), budget=CommandBudget(600), user="alice")
     poller = Poller(store, pace_of(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return HpcdashApp([ClusterSession(store, poller, Actions(store, journal), "", UTC)], **arguments)
@@ -142,6 +147,43 @@ async def test_exactly_the_failed_tasks_are_submitted_again_and_the_new_job_is_t
         [(words, stdin)] = transport.submitted
         assert "--array=1,3,7-9%4" in words
         assert stdin == b"#!/bin/bash\n#SBATCH --time=20\nsrun train\n"
+
+
+async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_parts(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
+    del transport.answers["sbatch"]
+    ranges_only = replace(
+        BACKEND,
+        probe=replace(BACKEND.probe, of_dialect=None),
+        submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
+    )
+    async with app_on(transport, tmp_path, backend=ranges_only).run_test(size=SIZE) as pilot:
+        await open_triage(pilot)
+        await pilot.press("R")
+        await question(pilot)
+        text = screen_text(pilot.app)
+        assert "Slurm takes a range of tasks at a time: 2 submissions" in text
+        assert ("--array=1-3:2%4" in text, "--array=7-9%4" in text) == (True, True)
+        await pilot.press("y")
+        await until(pilot, lambda: "submitted again in 2 parts: 91 92" in told(pilot), "the new jobs")
+        assert len(Journal(tmp_path / "journal.jsonl").read()[0]) == 2
+
+
+async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
+    transport: ScriptedTransport, tmp_path: Path
+) -> None:
+    async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
+        view = await open_triage(pilot)
+        await press(pilot, "k")
+        assert view.rows.cursor_id is not None
+        assert [row["id"] for row in view.rows_to_submit()] == ["88_3", "88_7", "88_8"]
+        await press(pilot, "j")
+        assert len(view.rows_to_submit()) == 1
+        await until(pilot, lambda: "R submits this cause again: 1" in screen_text(pilot.app), "the hint")
+        await pilot.press("R")
+        # It ran into its time limit.
+        await until(pilot, lambda: "Resubmit array 88 (lr-sweep, 1 job) with more" in screen_text(pilot.app), "a form")
 
 
 async def test_only_marked_groups_are_submitted_again_and_no_longer_marked_then(
