@@ -181,11 +181,12 @@ class JobTracker:
         def unseen() -> list[Row]:
             rows = recent if before is None else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
             if before is None or earlier is None:
-                # What ended before anybody looked is left out, unless it counts in an array that goes on.
+                # What ended before anybody looked is not shown, but for tasks of an array that goes on, which counts
+                # them; what ended meanwhile is no news.
                 arrays = pc.unique(pc.drop_null(after["array_id"].combine_chunks()))
-                counts = pc.fill_null(pc.is_in(rows["array_id"], value_set=arrays), False)
-                meanwhile = pc.greater_equal(rows["ends_at"].cast(pa.int64()), int(now))
-                rows = rows.filter(pc.or_(counts, pc.fill_null(meanwhile, True)))
+                ends = rows["ends_at"].cast(pa.int64())
+                is_new = pc.fill_null(pc.greater_equal(ends, pa.scalar(int(now), pa.int64())), True)
+                rows = rows.filter(pc.or_(is_new, pc.is_in(rows["array_id"], value_set=arrays)))
             found: list[Row] = rows.to_pylist()
             return found
 

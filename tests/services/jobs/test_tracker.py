@@ -348,7 +348,10 @@ async def test_tasks_that_had_ended_before_the_first_poll_count_in_an_array_that
     cluster: Cluster, queue: ScriptedTransport
 ) -> None:
     queue.mine = [record("7", "3-6%2")]
-    queue.recent = [task("7", 1, "FAILED"), task("7", 2, "COMPLETED"), {**task("6", 1, "FAILED"), "endtime": "1"}]
+    ended = {"endtime": str(int(cluster.clock.now()) - 1)}
+    queue.recent = [
+        {**row, **ended} for row in (task("7", 1, "FAILED"), task("7", 2, "COMPLETED"), task("6", 1, "FAILED"))
+    ]
     assert await cluster.mine() == []
     assert cluster.states() == {"7_[3-6%2]": "pending", "7_1": "failed", "7_2": "completed"}
 
