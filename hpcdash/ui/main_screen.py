@@ -450,7 +450,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def notice(self, words: str) -> None:
         """Say something for a while, off the table."""
-        self.query_one(Notice).say(words)
+        # None where the screen is being closed.
+        for notice in self.query(Notice):
+            notice.say(words)
 
     def begin_tour(self) -> None:
         """Show the first hint."""

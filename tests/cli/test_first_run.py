@@ -143,7 +143,7 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
 
 async def test_a_recording_and_one_shot_commands_have_no_hints(nobody: Program) -> None:
     async with dashboard(nobody, "replay", str(_CASE)) as screen:
-        text = await screen.until(lambda text: "connected" in text and "running" in text)
+        text = await screen.until(lambda text: "lr-sweep" in text)
         assert "/6 " not in text
         screen.type("q")
         assert await screen.ended() == 0

@@ -7,11 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.domain.states import ENDED
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
@@ -23,10 +21,6 @@ from tests.support.person import Person
 from tests.support.slurm import SlurmLab
 
 QUICK = Pace(dict.fromkeys(Kind, 0.2), controller_share=0.0)
-
-
-# When each store was made.
-_BEGAN: WeakKeyDictionary[ClusterStore, float] = WeakKeyDictionary()
 
 
 @asynccontextmanager
@@ -48,7 +42,6 @@ async def store_on(
     )
     budget = CommandBudget(commands_per_minute)
     store = ClusterStore("lab", transport, backends, clock=SystemClock(), budget=budget, cache=cache)
-    _BEGAN[store] = time.time()
     try:
         yield store
     finally:
@@ -91,16 +84,11 @@ def told(store: ClusterStore) -> str:
 
 
 def states(store: ClusterStore, kind: Kind = Kind.MINE) -> Mapping[str, str]:
-    """The state of each job that the store shows, without those of earlier tests."""
+    """The state of each job that the store shows."""
     table = store.table(kind)
     if table is None:
         return {}
-    began = _BEGAN.get(store, 0.0)
-    return {
-        row["id"]: row["state"]
-        for row in table.select(["id", "state", "ends_at"]).to_pylist()
-        if row["state"] not in ENDED or row["ends_at"] is None or row["ends_at"].timestamp() >= began
-    }
+    return dict(zip(table["id"].to_pylist(), table["state"].cast("string").to_pylist(), strict=True))
 
 
 def happened(store: ClusterStore, job_id: str) -> list[tuple[str, str]]:

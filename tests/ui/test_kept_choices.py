@@ -24,7 +24,7 @@ async def test_the_next_run_begins_with_what_the_last_one_chose() -> None:
         view = again.main.view
         assert view.column_names == ("id", "state", "name")
         assert (view.sort_key, view.sort_descending) == ("state", True)
-        assert rows_of(again).row_count == 18, "arrays are unfolded"
+        assert rows_of(again).row_count == 23, "arrays are unfolded"
         assert not view.overview.display
         await press(pilot, "slash")
         assert "/ gpu" in screen_text(again), "the last filter is proposed"
