@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 from msgspec import Struct
 
 from hpcdash.client.early_results import AwaitedResults, EarlyResults
-from hpcdash.client.loop import arun_in_loop, run_in_loop
+from hpcdash.client.loop import arun_in_loop, finish_in_loop, run_in_loop
 from hpcdash.client.packaging import note_waiting
 from hpcdash.client.results import CallOutcome, JobFailed, fetch_outcomes, find_forms, result_names, value_of
 from hpcdash.client.tracking import JobStates, TrackedJob
@@ -377,7 +377,7 @@ class Job(Generic[R_co]):
             while (line := run_in_loop(_next(lines))) is not None:
                 yield line
         finally:
-            run_in_loop(lines.aclose())
+            finish_in_loop(lines.aclose())
 
     async def alogs(self, *, stderr: bool = False) -> AsyncIterator[str]:
         """Its lines as they come, until it has ended."""

@@ -38,6 +38,14 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+def finish_in_loop(work: Coroutine[Any, Any, object]) -> None:
+    """Run what ends something, and wait for it; begin it in the loop's own thread, where garbage may be collected."""
+    if threading.current_thread() is _thread:
+        start_in_loop(work)
+    else:
+        run_in_loop(work)
+
+
 async def arun_in_loop(work: Coroutine[Any, Any, T]) -> T:
     """What some work gives, awaited in another event loop."""
     return await asyncio.wrap_future(start_in_loop(work))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import hpcdash
+from hpcdash.client.loop import finish_in_loop, run_in_loop
 from hpcdash.client.packaging import Code, find_code, is_by_value
 from hpcdash.client.task import prepare
 from hpcdash.client.tracking import TrackedJob
@@ -146,3 +148,19 @@ def test_tasks_end_by_their_own_rows_and_those_that_are_left_by_the_array_s() ->
     assert job.see([row("8.server", "running")]) == {None}
     job.lose([None])
     assert (job.is_over, job.state(None)) == (True, "gone")
+
+
+def test_what_ends_something_may_be_called_in_the_loops_own_thread() -> None:
+    ended = threading.Event()
+
+    async def end() -> None:
+        ended.set()
+
+    async def collect() -> None:
+        finish_in_loop(end())
+
+    finish_in_loop(end())
+    assert ended.is_set()
+    ended.clear()
+    run_in_loop(collect())
+    assert ended.wait(60)
