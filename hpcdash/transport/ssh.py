@@ -324,13 +324,14 @@ class SshTransport:
             raise error.with_traceback(None)
         if wait := self._login_wait_seconds():
             self.health.retry_at = time.time() + wait
-            self._last_error = NotSent(
+            # Why the last login failed says more than how many there were.
+            self._last_error = error or NotSent(
                 f"The line to {self.name} was lost too often: {MOST_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
                 f"It is opened again in {format_age(wait)}; ctrl+r tries now.",
             )
             self.health.state, self.health.detail = "failed", self._last_error.message
-            raise self._last_error
+            raise self._last_error.with_traceback(None)
 
     def _login_wait_seconds(self) -> float:
         """How long until the line may be opened again by itself; 0: now."""

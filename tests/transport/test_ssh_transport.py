@@ -436,6 +436,22 @@ async def test_a_lost_connection_that_cannot_be_opened_again_is_tried_again_seco
         assert transport.health.retry_at is None
 
 
+async def test_a_host_that_refuses_again_and_again_is_tried_six_times_and_its_own_error_stays(
+    own_sshd: Sshd, user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "FIRST_RETRY_SECONDS", 0.0)
+    async with transport_to(own_sshd, user, tmp_path) as transport:
+        own_sshd.stop()
+        for _ in range(ssh.MOST_LOGINS):
+            await raised(ConnectionFailed, transport.connect())
+            assert transport.health.retry_at is not None
+            assert transport.health.retry_at <= time.time()
+        error = await raised(ConnectionFailed, transport.connect())
+        assert "refused the connection" in error.message
+        assert transport.health.retry_at is not None
+        assert transport.health.retry_at > time.time(), "it was not tried"
+
+
 def test_waiting_doubles_up_to_two_minutes() -> None:
     for failures, longest in [(1, 5), (2, 10), (3, 20), (6, 120), (1000, 120)]:
         waits = {retry_seconds(failures) for _ in range(50)}
