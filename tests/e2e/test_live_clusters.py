@@ -96,7 +96,7 @@ def test_one_cluster_of_the_environment_is_asked_by_name(lab: SlurmLab, tmp_path
 def test_of_several_clusters_reads_ask_each_and_an_action_names_one(
     lab: SlurmLab, tmp_path: Path, script: str, clusters: str
 ) -> None:
-    here = lab.admin("sbatch", "--parsable", stdin=SLEEPER.encode()).stdout.decode().strip()
+    here = lab.admin("sbatch", "--parsable", "-o", "/dev/null", stdin=SLEEPER.encode()).stdout.decode().strip()
     there = local(lab, tmp_path / "one", "lab2")("submit", script).text.strip()
     program = local(lab, tmp_path / "root", clusters)
     assert {f"{here}@lab", there} <= {row["id"] for row in program.rows("jobs")}
