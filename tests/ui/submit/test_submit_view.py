@@ -276,7 +276,7 @@ async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_scrip
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
         assert screen_text(app).count(f"│  {warning}") == 1
         await pilot.press("y")
-        await until(pilot, lambda: len(queue.rows("history", "1")) == 1, "the job")
+        await until(pilot, lambda: queue.run("history", "1").returncode == 0, "the job")
         assert queue.ended("1").state == "completed"
 
 
