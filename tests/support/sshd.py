@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import psutil
@@ -205,6 +207,9 @@ class _Questions(asyncssh.SSHServer):
         self._asked_code = False
         self._pushed = False
 
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._owner.connections.append(conn)
+
     def begin_auth(self, username: str) -> bool:
         return True
 
@@ -245,19 +250,6 @@ class _Questions(asyncssh.SSHServer):
         return True
 
 
-async def _run(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    child = await asyncio.create_subprocess_exec(
-        "/bin/sh",
-        "-c",
-        process.command or "",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
-    process.exit(await child.wait())
-
-
 class TwoFactorServer:
     """`password` is asked unseen, then `code` with echo; `responses` keeps what was typed.
 
@@ -273,7 +265,9 @@ class TwoFactorServer:
         self.push_words: str | None = None
         self.approved = asyncio.Event()
         self.port = 0
+        self.connections: list[asyncssh.SSHServerConnection] = []
         self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._commands: dict[asyncio.Task[Any], int] = {}
 
     async def start(self) -> None:
         self._acceptor = await asyncssh.listen(
@@ -281,7 +275,7 @@ class TwoFactorServer:
             self.port,
             server_factory=lambda: _Questions(self),
             server_host_keys=[str(self.host_key)],
-            process_factory=_run,
+            process_factory=self._run,
             encoding=None,
         )
         self.port = self._acceptor.get_port()
@@ -290,3 +284,27 @@ class TwoFactorServer:
         if self._acceptor is not None:
             self._acceptor.close()
             await self._acceptor.wait_closed()
+        for connection in self.connections:
+            connection.close()
+        for running, group in self._commands.items():
+            with suppress(ProcessLookupError):
+                if not running.done():
+                    os.killpg(group, signal.SIGKILL)
+        await asyncio.gather(*self._commands)
+
+    async def _run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            process.command or "",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        self._commands[task] = child.pid
+        await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+        process.exit(await child.wait())
+        await process.wait_closed()
