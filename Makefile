@@ -8,10 +8,8 @@ DEV := $(VENV)/.dev
 RAY := $(VENV)/.ray
 DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
-# Without what starts a process: each of these folders has tests that `make test` alone runs.
-UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/release tests/test_*.py
 
-.PHONY: venv demo unit test long fmt lint bench docs dist single-file clean
+.PHONY: venv demo unit test check long fmt lint bench docs dist single-file clean
 
 venv: $(DEV)
 
@@ -43,14 +41,18 @@ demo: $(PROGRAM)
 	$(BIN)/hpcdash demo
 
 # What pytest has read of the tests it keeps as bytecode: to read them anew takes five seconds of every run and worker.
-unit test long: export PYTHONDONTWRITEBYTECODE :=
+unit test check long: export PYTHONDONTWRITEBYTECODE :=
 
 unit: $(DEV)
-	$(BIN)/python -m pytest -n 2 --unit $(UNIT_TESTS)
+	$(BIN)/python -m pytest -n 2 --unit
 
-test: $(DEV) $(RAY) $(DOCS) $(RELEASE)
+# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
+test: $(DEV) $(RAY)
+	@$(BIN)/python -m compileall -q hpcdash
+	$(BIN)/python -m pytest -n 4 --journeys
+
+check: $(DEV) $(RAY) $(DOCS) $(RELEASE)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
-	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
 

@@ -171,6 +171,7 @@ def test_one_look_at_the_jobs_is_one_call_of_qstat_for_the_list(everyday: PbsPer
     assert not [words for words in lists if any(word[0].isdigit() for word in words[1:])], "ids cost a connection each"
 
 
+@pytest.mark.journey
 async def test_a_person_starts_the_dashboard_and_looks_around(everyday: PbsPerson) -> None:
     async with dashboard(everyday.program) as screen:
         text = await screen.until("heldjob")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab
+from tests.support.waiting import wait_until
 
 
 def _memory_bytes(pid: int) -> int:
@@ -29,10 +30,10 @@ def test_ten_thousand_waiting_tasks_are_handed_in_listed_and_cancelled(queue: Qu
 def test_a_supervisor_does_not_grow_with_the_tasks_it_ran(queue: QueueLab, tasks: int) -> None:
     queue.set_slots(cpus=2, gpus=0)
     number = queue.submit("exit 0", f"--array=1-{tasks}", "--output=none")
-    until(lambda: queue.store.pending_count() < tasks - 50, "the first fifty")
+    wait_until("the first fifty", lambda: queue.store.pending_count() < tasks - 50)
     before = _memory_bytes(queue.supervisor)
-    until(lambda: queue.store.pending_count() == 0, "all but the last", tasks)
+    wait_until("all but the last", lambda: queue.store.pending_count() == 0, tasks)
     queue.ended(f"{number}_{tasks}")
-    until(lambda: not queue.store.has_work(), "the last", 60)
+    wait_until("the last", lambda: not queue.store.has_work())
     assert {job.state for job in queue.store.jobs()} == {"completed"}
     assert _memory_bytes(queue.supervisor) - before < 3 << 20

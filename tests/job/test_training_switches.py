@@ -25,9 +25,7 @@ BURN = (
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=given, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.system
@@ -65,7 +63,7 @@ def test_the_file_of_another_person_stops_a_running_training(tmp_path: Path) -> 
     assert training.stdout.readline() == "training\n"
     with as_somebody_else():
         kill.touch()
-    _, said = training.communicate(timeout=60)
+    _, said = training.communicate()
     assert training.returncode == 0
     assert f"the kill switch {kill} is there" in said
     assert kill.stat().st_uid == NOBODY
@@ -143,7 +141,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
 
     def lstat(path: str) -> os.stat_result:
         asked.append(path)
-        assert answers.wait(60)
+        assert answers.wait()
         return real(path)
 
     kill, save = tmp_path / "KILL", tmp_path / "SAVE"

@@ -21,8 +21,8 @@ import psutil
 
 from tests.support.slurm.layout import free_port
 from tests.support.suite import account, processes
+from tests.support.waiting import deadline, until, wait_until
 
-_START_SECONDS = 60.0
 _CONFIG = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -86,28 +86,22 @@ def commands_with(word: str) -> list[str]:
     return found
 
 
-async def until_gone(word: str, seconds: float = 60.0) -> list[str]:
+async def until_gone(word: str) -> list[str]:
     """Poll until no process holds this word; gives what is left at the end of the time."""
-    deadline = time.monotonic() + seconds
-    while (left := commands_with(word)) and time.monotonic() < deadline:  # noqa: ASYNC110
+    over = deadline()
+    while (left := commands_with(word)) and time.monotonic() < over:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     return left
 
 
-async def until_there(word: str, seconds: float = 60.0) -> None:
+async def until_there(word: str) -> None:
     """Poll until a process with this word runs."""
-    deadline = time.monotonic() + seconds
-    while not commands_with(word):
-        assert time.monotonic() < deadline, f"nothing runs with {word}"
-        await asyncio.sleep(0.02)
+    await until(lambda: commands_with(word), f"a process with {word}")
 
 
-def block_until_there(word: str, seconds: float = 60.0) -> None:
+def block_until_there(word: str) -> None:
     """Have the loop do nothing until a process with this word runs, as on a busy machine."""
-    deadline = time.monotonic() + seconds
-    while not commands_with(word):
-        assert time.monotonic() < deadline, f"nothing runs with {word}"
-        time.sleep(0.02)
+    wait_until(f"a process with {word}", lambda: commands_with(word))
 
 
 def _is_sshd(process: psutil.Process) -> bool:
@@ -170,14 +164,14 @@ class Sshd:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + _START_SECONDS
+        over = deadline()
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             except OSError:
                 assert self._process.poll() is None, self.log
-                assert time.monotonic() < deadline, self.log
+                assert time.monotonic() < over, self.log
                 time.sleep(0.02)
 
     def kill_with_sessions(self) -> None:
@@ -305,6 +299,11 @@ class TwoFactorServer:
         task = asyncio.current_task()
         assert task is not None
         self._commands[task] = child.pid
+        if process.is_closing():
+            # Given up meanwhile: an error here would close the connection, and with it all other commands.
+            os.killpg(child.pid, signal.SIGKILL)
+            await child.communicate()
+            return
         await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
         process.exit(await child.wait())
         await process.wait_closed()

@@ -358,7 +358,7 @@ class Job:
             **({"PBS_ARRAY_INDEX": task, "PBS_ARRAY_ID": "12[].server"} if task else {}),
         }
         words = ["bash", str(script)]
-        ended = subprocess.run(words, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(words, env=environment, cwd="/", capture_output=True, text=True)
         assert self.left() == []
         return ended
 

@@ -43,7 +43,7 @@ GPFS = (
 
 
 def run(*argv: str) -> bytes:
-    return subprocess.run(argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, timeout=60, check=False).stdout
+    return subprocess.run(argv, env={**os.environ, "LC_ALL": "C"}, capture_output=True, check=False).stdout
 
 
 @pytest.mark.system
