@@ -8,6 +8,7 @@ DEV := $(VENV)/.dev
 RAY := $(VENV)/.ray
 DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
+BUSY := $(BIN)/python -m tests.support.busy 8
 
 .PHONY: venv demo unit test check long fmt lint bench docs dist single-file clean
 
@@ -56,10 +57,12 @@ check: $(DEV) $(RAY) $(DOCS) $(RELEASE)
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
 
-# Property tests with many examples, then what is marked long: fuzzed answers, kill series, soaks.
+# Property tests with many examples; what is marked long: fuzzed answers, kill series, soaks; `make test` under load.
 long: $(DEV) $(RAY)
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not slurm" --hypothesis-profile long --timeout 1200 -o hard_timeout=1500
 	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
+	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys tests/ui
+	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys --ignore tests/ui
 
 fmt: $(DEV)
 	$(BIN)/ruff check --fix .

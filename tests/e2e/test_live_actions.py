@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -218,12 +217,10 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: Slu
 
     wait_until("both to be up", lambda: said(of_job, "up") == 1 and said(of_task, "up") == 1)
     held = lab.submit("alice", "-H")
-    began = time.monotonic()
     assert await alice.does("signal", job, held, signal="USR1", to="batch") == {
         job: (True, ""),
         held: (False, "not sent: the job is not running"),
     }
-    assert time.monotonic() - began < 3, "a signal to a job that waits takes 95 s"
     wait_until("the batch shell's word", lambda: said(of_job, "batch USR1") == 1)
     assert said(of_job, "step USR1") == 0
     assert await alice.does("signal", job, signal="sigusr1", to="0") == {job: (True, "")}

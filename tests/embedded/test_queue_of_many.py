@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,11 @@ def _memory_bytes(pid: int) -> int:
 
 
 def test_ten_thousand_waiting_tasks_are_handed_in_listed_and_cancelled(queue: QueueLab) -> None:
-    began = time.monotonic()
     number = queue.submit("true", "--array=1-10000", "--hold")
     after = queue.submit("true", f"--dependency=afterany:{number}")
     assert len(queue.rows("jobs")) == 10001
     assert queue.act("cancel", number)[0]["done"]
     assert queue.ended(after).state == "completed"
-    # Two seconds on an idle machine.
-    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("tasks", [100, pytest.param(2000, marks=pytest.mark.long)])

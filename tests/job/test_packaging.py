@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +212,8 @@ def test_a_job_that_is_ended_while_it_builds_leaves_nothing(site: Site) -> None:
     fifo.read_text()
     assert (site.folder / "env" / "lock").exists()
     os.killpg(process.pid, signal.SIGTERM)
-    began = time.monotonic()
     assert process.wait() != 0
     process.communicate()
-    assert time.monotonic() - began < 10
     assert not (site.folder / "env").exists()
 
 

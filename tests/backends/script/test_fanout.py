@@ -141,9 +141,9 @@ def test_a_command_that_does_not_end_when_asked_is_ended(job: Run) -> None:
 @pytest.mark.journey
 def test_a_command_that_saves_as_its_job_ends_is_left_to_the_scheduler(job: Run) -> None:
     """PBS has sent TERM to each process of the script's host itself: the script adds none."""
-    saves = "trap 'echo asked; sleep 1; echo saved; exit' TERM; echo begun >&2; while :; do sleep 0.02; done"
+    saves = "trap 'echo asked; sleep 1; echo saved; exit' TERM; : >>begun.$$; while :; do sleep 0.02; done"
     ends = f"""(
-      command sleep 0.4
+      until [ "$(ls begun.* 2>/dev/null | wc -l)" = 3 ]; do command sleep 0.02; done
       kill "$$" $(grep -lsz "^{MARK}=$PBS_JOBID@" /proc/[0-9]*/environ | cut -d/ -f3)
     ) &
     """
