@@ -49,6 +49,7 @@ unit: $(DEV)
 
 # Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 test: $(DEV) $(RAY)
+	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped"
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4 --journeys
 
