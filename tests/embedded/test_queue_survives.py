@@ -420,6 +420,10 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
     with held_by_another(queue):
         monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
         store = database.Database(queue.folder)
+        with monkeypatch.context() as nfs:
+            nfs.setattr(database, "has_locks", lambda folder: False)
+            with pytest.raises(database.StoreUnusable, match="its file system has no locks"), store.writing():
+                pass
         with pytest.raises(database.StoreUnusable, match="is held by another program"), store.writing():
             pass
         store.close()
