@@ -34,6 +34,7 @@ from hpcdash.services.logs.locate import find_other_log
 from hpcdash.services.submit.form_fields import absent_fields
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import FIXTURES, expected_of, play
+from tests.support.records import for_each
 
 CASE = FIXTURES / "ray" / "2.60" / "training"
 
@@ -84,7 +85,7 @@ def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_
     assert BACKEND.reasons.cause(failed).startswith("requests.exceptions.ConnectionError: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("native", "state"),
     [
         ("PENDING", "pending"),
@@ -135,7 +136,7 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
     assert BACKEND.history.jobs("", 3600).parse(told(listed)).table["id"].to_pylist() == ["new"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "error", "words"),
     [
         (told(b"Job x does not exist", 404), NoSuchJob, "does not know this job"),
