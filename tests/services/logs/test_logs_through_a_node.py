@@ -25,6 +25,7 @@ from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
+from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sshd import (
     Sshd,
@@ -363,7 +364,7 @@ async def test_a_search_in_what_is_not_reached_finds_nothing(site: Site) -> None
     assert await file.count_lines(3) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name", ["-oProxyCommand=touch x", "-l", "cn01;id", "a b", "root@cn01", "cn01:22", "$(id)", "", ".", "c" * 300, "ü"]
 )
 async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import NOTHING_THERE, program_text
+from tests.support.records import for_each
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 pytestmark = pytest.mark.system
@@ -450,7 +451,7 @@ def test_shellcheck_finds_nothing_in_it(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("root", ["launches", "/", "/a/../b", "/a b", "/a;id", "/a/$(id)", "/a\n/b", "/a'"])
+@for_each("root", ["launches", "/", "/a/../b", "/a b", "/a;id", "/a/$(id)", "/a\n/b", "/a'"])
 def test_a_root_that_a_shell_would_read_as_something_else_is_refused(root: str) -> None:
     with pytest.raises(UsageError):
         program_text(root)

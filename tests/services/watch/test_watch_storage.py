@@ -30,6 +30,7 @@ from hpcdash.services.watch.disks import (
     parse_quota,
 )
 from hpcdash.services.watch.rules.storage import growth_a_day, storage
+from tests.support.records import for_each
 
 KIB, GIB, TIB = 1024, 1 << 30, 1 << 40
 DF = b"Filesystem     1024-blocks      Used Available Capacity Mounted on\n"
@@ -145,7 +146,7 @@ def test_lustre_counts_in_units_with_h_and_names_hold_blanks() -> None:
     assert (found.name, found.bytes_used, found.bytes_limit) == ("/lustre/my 5 7", 1.5 * TIB, 10 * TIB)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "name", "used", "limit", "files", "files_limit"),
     [
         (
@@ -257,7 +258,7 @@ def full(share: float, **more: object) -> DiskUsage:
     return DiskUsage("df", "/work", bytes_used=round(share * TIB), bytes_limit=TIB, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("share", "watch", "severity"),
     [
         (0.84, StorageWatch("/work"), None),
