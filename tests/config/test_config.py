@@ -635,7 +635,7 @@ def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
     assert list(load_settings(target).clusters) == ["juno"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "name", "fields", "words"),
     [
         ("\n[clusters.juno]\n", "juno", {}, ":2: clusters.juno: this cluster is there already"),

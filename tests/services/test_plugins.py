@@ -85,7 +85,7 @@ def test_no_program_gets_what_a_shell_acts_on_as_it_may_hand_its_words_to_one(pr
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 async def test_a_hostile_name_reaches_a_program_as_it_is_or_not_at_all(name: str) -> None:
     try:
         command = built("printf", "[%s]", "x{name}", name=name)

@@ -181,7 +181,7 @@ def test_a_theme_without_a_state_that_matters_is_refused_and_the_state_is_named(
     assert refused.value.line == line_of(text, "[variables]")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "key"),
     [
         ('primary = "#6ea8dc"', 'primary = "#6ea8d"', "colors.primary"),

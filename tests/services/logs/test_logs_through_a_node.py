@@ -152,9 +152,7 @@ async def test_a_file_of_the_node_is_read_by_offset(site: Site) -> None:
     assert file.place == f"{NODE}:{site.folder}/12[3].pbs01.OU"
 
 
-@pytest.mark.parametrize(
-    "name", ["two words", "quote'\"$(id)`", "new\nline", "caf\udce9", "a\\nb", "-n", "!x"], ids=ascii
-)
+@for_each("name", ["two words", "quote'\"$(id)`", "new\nline", "caf\udce9", "a\\nb", "-n", "!x"], ids=ascii)
 async def test_a_path_passes_both_shells_as_it_is(site: Site, name: str) -> None:
     with open(f"{site.folder}/{name}", "wb") as file:  # noqa: ASYNC230
         file.write(b"here")

@@ -168,7 +168,12 @@ def test_what_is_not_there_is_told_from_what_is_refused(site: SudoSite) -> None:
 # -- a hostile launcher, who says what it likes
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def launch(site: SudoSite) -> Path:
+    return made(site, site.alice, log=b"1")
+
+
+@for_each(
     "name",
     [
         "",
@@ -192,8 +197,7 @@ def test_what_is_not_there_is_told_from_what_is_refused(site: SudoSite) -> None:
     ],
     ids=ascii,
 )
-def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, name: str) -> None:
-    made(site, site.alice, log=b"1")
+def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, launch: Path, name: str) -> None:
     before = sorted(site.top.rglob("*"))
     for words in (
         ("make", name),
@@ -207,7 +211,7 @@ def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, name: str) -> No
     assert sorted(site.top.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         (),
@@ -227,11 +231,10 @@ def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, name: str) -> No
     ],
     ids=str,
 )
-def test_other_words_than_its_own_are_refused(site: SudoSite, words: tuple[str, ...]) -> None:
-    folder = made(site, site.alice, log=b"1")
+def test_other_words_than_its_own_are_refused(site: SudoSite, launch: Path, words: tuple[str, ...]) -> None:
     done = site.run_as(site.alice, str(site.program), *words)
     assert (done.returncode, done.stdout) == (USAGE, b"")
-    assert (folder / "log").read_bytes() == b"1"
+    assert (launch / "log").read_bytes() == b"1"
 
 
 def test_a_system_account_and_root_launch_nothing(site: SudoSite) -> None:
