@@ -326,6 +326,7 @@ def test_a_prefix_is_completed_to_keys_and_values() -> None:
     assert completions("user:", JOBS, jobs()) == ["user:ada", "user:ben"]
     assert completions("default:", QUEUES) == ["default:yes", "default:no"]
     assert completions("nosuch:x", JOBS) == []
+    assert completions("a " * (MAX_LENGTH // 2) + "user:", JOBS, jobs()) == []
 
 
 @given(EXPRESSIONS)
