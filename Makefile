@@ -11,7 +11,7 @@ RELEASE := $(VENV)/.release
 # Without what starts a process: each of these folders has tests that `make test` alone runs.
 UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/release tests/test_*.py
 
-.PHONY: venv demo unit test long fmt lint bench docs dist single-file clean
+.PHONY: venv demo unit test long fuzz fmt lint bench docs dist single-file clean
 
 venv: $(DEV)
 
@@ -58,6 +58,13 @@ test: $(DEV) $(RAY) $(DOCS) $(RELEASE)
 long: $(DEV) $(RAY)
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not slurm" --hypothesis-profile long --timeout 1200 -o hard_timeout=1500
 	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
+	$(MAKE) fuzz
+
+SEED ?= 1
+COUNT ?= 200000
+
+fuzz: $(DEV)
+	$(BIN)/python -m tests.support.fuzz --seed $(SEED) --count $(COUNT)
 
 fmt: $(DEV)
 	$(BIN)/ruff check --fix .

@@ -75,6 +75,7 @@ from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces
 from hpcdash.services.logs.search import read_stamp
 from hpcdash.services.metrics.reader import MetricReader
+from hpcdash.services.watch import disks
 from hpcdash.transport.base import CommandResult
 from tests.config.test_request_file import FULL as FULL_REQUEST
 from tests.support.job_rows import job_row
@@ -342,6 +343,15 @@ def _of_text() -> Iterator[tuple[str, Callable[[bytes, int], object]]]:
     yield "log stretch", lambda raw, _: MetricReader(at=7).feed(raw, is_end=True)
 
 
+def _of_disks() -> Iterator[tuple[str, Callable[[bytes, int], object], Sequence[bytes]]]:
+    """Readers of what df, du and the quota tools print."""
+    yield "df", _of_bytes(partial(disks.parse_df, path="/data/a")), _DF
+    yield "df -i", _of_bytes(disks.parse_df_inodes), _DF
+    yield "du", _of_bytes(partial(disks.parse_du, path="/data/a")), _DF
+    for name, read in disks.PARSERS.items():
+        yield name, _of_bytes(read), _QUOTAS
+
+
 def _of_bytes(read: Callable[[bytes], object]) -> Callable[[bytes, int], object]:
     return lambda raw, _: read(raw)
 
@@ -465,7 +475,7 @@ def readers() -> tuple[Reader, ...]:
     for name, read in _of_text():
         samples = _recorded("metrics", ".*") if name.startswith(("log", "root")) else (_SCRIPT, *_TEXTS)
         found.append(Reader(name, read, samples))
-    found += [Reader(name, read, samples) for name, read, samples in _of_people()]
+    found += [Reader(name, read, samples) for name, read, samples in (*_of_disks(), *_of_people())]
     return tuple(found)
 
 
@@ -492,6 +502,24 @@ _REQUESTS = (
     'command = "python train.py"\nslots = 8\ntime = "2h"\n',
     'script = "run.sh"\narray = "1-10%2"\n[environment]\nA = 1\n[site]\nstorage_root = "/scratch/a"\n',
     'slots = 2\n[call]\nfunction = "train:main"\nitems = [1, "x", 2.5]\n[call.kwargs]\nlr = 1e-4\n',
+)
+_DF = (
+    b"Filesystem     1024-blocks      Used Available Capacity Mounted on\n/dev/vda 264212084 24716876 81674036 24% /\n"
+    b"//server/my share 9 9 9 99% /x 1000 900 100 90% /data/a 5 6 7 8% /real\nproc 0 0 0 - /proc\n",
+    b"Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/a 65536 100 65436 1% /data\n/dev/b 0 0 0 - /data/a\n",
+    b"1234567\t/data/a\n",
+)
+_QUOTAS = (
+    b"Disk quotas for usr alice (uid 500):\n     Filesystem  kbytes   quota   limit   grace   files   quota   limit   "
+    b"grace\n   /mnt/lustre 30720* 30000 30920 6d23h56m44s 10101* 10000 11000 6d23h59m50s\n/lus/lfs1\n"
+    b"                78173842908       0 214748364800       - 4044325       0 51200000       -\n",
+    b"Disk quotas for user alice (uid 1001): \n     Filesystem   space   quota   limit   grace   files   quota\n"
+    b"10.1.1.1:/home 116M*   100M    200M   6days      12  0   0\n/dev/a\n        7876M      0K  10240M  105k  0  0\n",
+    b"Quota information for storage pool Default (ID: 1):\n      user/group     ||           size          ||\n"
+    b"       support|  1000|| 325.48 GiB |   2.00 TiB ||   119758|unlimited\n",
+    b"name,id,size,hard,files,hard\nalice,1000,1234,99999,12,unlimited\n",
+    b"mmlsquota::HEADER:version:reserved:reserved:filesystemName:quotaType:id:name:blockUsage:blockQuota:blockLimit:"
+    b"filesUsage:filesQuota:filesLimit:filesetname:\nmmlsquota::0:1:::gpfs%3A1:USR:500:alice:1024:2048:4096:7:8:9:home:\n",
 )
 _VALUES = (
     *(b"1", b"-1.5", b"true", b"nan", b"2026-11-21T10:22:33Z", b"[1, 2]", b"['a', 'b:ro']", b"{a = 1, b = {c = 'x'}}"),
@@ -777,7 +805,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--first", type=int, default=0, help="the number of the first one")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--reader", default="", help="those whose names begin so, which have numbers of their own")
     parser.add_argument("--long-runs", action="store_true")
     parser.add_argument("--megabytes", type=float, default=1)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -311,3 +312,29 @@ def test_what_du_counted_has_the_limit_of_the_settings() -> None:
     (finding,) = storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work", limit_bytes=100))
     assert finding.severity is Severity.WARNING
     assert storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work")) == []
+
+
+LONG = b"9" * 5000
+
+
+@for_each(
+    ("parse", "printed"),
+    [
+        (parse_df, DF + b"/dev/a 10 5 5 50%% /\n/dev/b %b 5 5 50%% /b\n" % LONG),
+        (parse_df_inodes, b"Filesystem Inodes IUsed IFree Mounted on\n/a 9 4 5 45%% /\n/b 9 %b 5 1%% /b\n" % LONG),
+        (parse_lfs_quota, LFS + b"/a 1 2 3 - 4 5 6 -\n/b %b 2 3 - 4 5 6 -\n" % LONG),
+        (parse_quota, QUOTA + b"/a 1M 2M 3M 4 5 6\n/b 1M 2M 3M %b 5 6\n" % LONG),
+        (parse_beegfs_quota, b"name,id,size,hard,files,hard\na,1,2,3,4,5\na,1,%b,3,4,5\n" % LONG),
+        (parse_mmlsquota, GPFS + b"mmlsquota::0:1:::a:USR:5:a:1:2:3\nmmlsquota::0:1:::b:USR:5:a:%b:2:3\n" % LONG),
+    ],
+)
+def test_a_figure_of_thousands_of_digits_is_none_and_the_other_rows_stand(
+    parse: Callable[[bytes], tuple[DiskUsage, ...]], printed: bytes
+) -> None:
+    assert len(parse(printed)) == 1
+
+
+def test_a_sum_of_thousands_of_digits_is_refused() -> None:
+    for parse, printed in ((parse_du, LONG + b"\t/a\n"), (parse_df, DF.replace(b"1024", LONG) + b"/a 10 5 5 50% /\n")):
+        with pytest.raises(UnreadableOutput):
+            parse(printed, "/")
