@@ -10,7 +10,7 @@ DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
 BUSY := $(BIN)/python -m tests.support.busy 8
 
-.PHONY: venv demo unit test check long fmt lint bench docs dist single-file clean
+.PHONY: venv demo unit test check long fuzz fmt lint bench docs dist single-file clean
 
 venv: $(DEV)
 
@@ -64,6 +64,13 @@ long: $(DEV) $(RAY)
 	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
 	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys tests/ui
 	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys --ignore tests/ui
+	$(MAKE) fuzz
+
+SEED ?= 1
+COUNT ?= 200000
+
+fuzz: $(DEV)
+	$(BIN)/python -m tests.support.fuzz --seed $(SEED) --count $(COUNT)
 
 fmt: $(DEV)
 	$(BIN)/ruff check --fix .

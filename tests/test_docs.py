@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.support.cast import CAST, draw
+from tests.support.records import for_each
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,7 +48,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@for_each("page", _PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_to_files_and_to_titles_in_them(page: Path) -> None:
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):

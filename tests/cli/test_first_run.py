@@ -208,4 +208,7 @@ def test_a_current_folder_that_was_removed_is_named(nobody: Program, tmp_path: P
     gone.mkdir()
     words = ("/bin/sh", "-c", '/bin/rmdir "$PWD" && exec "$@"', "sh", *nobody.argv("--local", "submit", "../job.sh"))
     ended = subprocess.run(words, env=nobody.environment, cwd=gone, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (1, "hpcdash: the current folder no longer exists\n  Go to another one: cd\n")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "hpcdash: the current folder no longer exists\n  Go to another one: cd\n",
+    )

@@ -21,6 +21,7 @@ from hpcdash.domain import schema
 from hpcdash.domain.text import width_of
 from hpcdash.errors import UsageError
 from hpcdash.services.state.journal import JournalEntry
+from tests.support.records import for_each
 
 NOW = 1_763_700_000
 SCHEMAS = {"jobs": schema.JOBS, "history": schema.JOBS, "nodes": schema.NODES, "queues": schema.QUEUES}
@@ -341,7 +342,7 @@ def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:
     return {"user": user, "state": state, "_tasks": tasks}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "words"),
     [
         ([], "no job in the queue"),
@@ -358,7 +359,7 @@ def test_it_says_how_many_jobs_of_whom_in_which_states(rows: list[dict[str, Any]
     assert format_jobs(rows) == words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "outcomes", "words"),
     [
         ("running", (), "running"),

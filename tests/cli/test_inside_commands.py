@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import Program, home_with
+from tests.support.records import for_each
 from tests.support.waiting import wait_until
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
@@ -131,7 +132,7 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
             one.wait()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "status", "said"),
     [
         (("--read-only", "exec", "1", "--", "true"), 2, "exec is refused: hpcdash is read-only"),

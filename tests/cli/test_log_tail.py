@@ -20,6 +20,7 @@ from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
+from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.waiting import until
 
@@ -180,7 +181,7 @@ def test_letters_that_are_not_ours_to_write_are_replaced() -> None:
     assert out.getvalue() == b"??\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("variables", "colours"),
     [
         ({"TERM": "xterm-256color"}, ColorSystem.EIGHT_BIT),

@@ -15,9 +15,10 @@ from hpcdash.domain.arrays import FOLD_CHILD, FOLD_COLUMNS, FOLD_FOLDED, FOLD_PL
 from hpcdash.domain.columns import sort_rows
 from hpcdash.domain.schema import JOBS
 from tests.support.job_rows import job_row, table_of, task_row
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("3-10%1", ArrayTasks((range(3, 11),), 1)),
@@ -49,7 +50,7 @@ def test_tasks_are_counted_and_found() -> None:
     assert not tasks.overlaps(parse_tasks("11-14"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         *(

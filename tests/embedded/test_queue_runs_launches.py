@@ -16,6 +16,7 @@ from hpcdash.embedded.scancel import SignalRequest, read
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
 from tests.embedded.queue_lab import QueueLab
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.waiting import wait_until
 
@@ -207,7 +208,7 @@ def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: Qu
     assert "embedded queue knows only" in launches.output(number)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "asked"),
     [
         (["--signal=USR1", "12.0"], SignalRequest(("12",), "USR1")),

@@ -15,6 +15,7 @@ from hpcdash.job import Checkpoints, TrainingGuard
 from hpcdash.job.end_time import end_time, process_start, walltime_seconds
 from hpcdash.job.preemption import Preemption
 from tests.job.oldest_python import oldest_python
+from tests.support.records import for_each
 
 LOOP = """
 import os, signal, sys, time
@@ -286,7 +287,7 @@ def test_a_job_without_an_end_is_never_out_of_time(monkeypatch: pytest.MonkeyPat
     assert (preemption.seconds_left(), preemption.should_stop(1)) == (float("inf"), "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "seconds"),
     [
         (90, 90),
@@ -301,7 +302,7 @@ def test_a_walltime_is_seconds(written: str, seconds: float) -> None:
     assert walltime_seconds(written) == seconds
 
 
-@pytest.mark.parametrize("written", ["", "x", "1:2:3:4", "-5", "1-x", "inf", "nan", "-1:00"])
+@for_each("written", ["", "x", "1:2:3:4", "-5", "1-x", "inf", "nan", "-1:00"])
 def test_a_walltime_that_is_none_is_refused_with_what_to_write(written: str) -> None:
     with pytest.raises(ValueError, match="write seconds, HH:MM:SS or D-HH:MM:SS"):
         walltime_seconds(written)

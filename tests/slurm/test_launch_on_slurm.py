@@ -16,6 +16,7 @@ from hpcdash.backends.slurm.lint import refusal_hint
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from tests.support.process_lists import seen_command_lines
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import LabError, SlurmLab
 from tests.support.waiting import wait_until
@@ -210,7 +211,7 @@ def ran(slurm_lab: SlurmLab) -> Iterator[Ran]:
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@for_each("row", ROWS, ids=lambda row: row.name)
 def test_a_row_of_the_table_gives_its_nodes_tasks_and_gpus(ran: Ran, row: Row) -> None:
     lines = [line.split(" ") for line in ran.lines(row.name)]
     tasks = Counter(node for node, _ in lines)

@@ -16,6 +16,7 @@ from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.watch.message import trial_message
 from hpcdash.services.watch.notifiers.command import CommandNotifier
 from hpcdash.transport.local import LocalTransport
+from tests.support.records import for_each
 from tests.support.sshd import block_until_there, until_gone, until_there
 
 Starter = Callable[[LocalTransport, tuple[str, ...]], Coroutine[None, None, None]]
@@ -125,8 +126,8 @@ async def _notify(transport: LocalTransport, argv: tuple[str, ...]) -> None:
     await CommandNotifier(CommandSettings(argv)).send(trial_message("juno"))
 
 
-@pytest.mark.parametrize("start", [_run, _stream, _notify])
-@pytest.mark.parametrize("steps", range(12))
+@for_each("start", [_run, _stream, _notify])
+@for_each("steps", range(12))
 def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(start: Starter, steps: int) -> None:
     """At each step of the loop, once the shell has a child of its own, as on a busy machine."""
     word = f"8765{steps + 10}"
@@ -145,8 +146,8 @@ def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(s
     assert asyncio.run(until_gone(word)) == []
 
 
-@pytest.mark.parametrize("start", [_run, _stream, _notify])
-@pytest.mark.parametrize("steps", range(1, 12))
+@for_each("start", [_run, _stream, _notify])
+@for_each("steps", range(1, 12))
 def test_a_command_that_starts_as_the_program_ends_leaves_nothing(start: Starter, steps: int) -> None:
     """The end of a loop cancels every task, those of asyncio too."""
     word = f"8766{steps + 10}"

@@ -24,6 +24,7 @@ from hpcdash.web import process
 from hpcdash.web import server as serving
 from hpcdash.web.listening import listen_on_loopback
 from hpcdash.web.server import LINK_SECONDS, MOST_CONNECTIONS, MOST_DASHBOARDS, MOST_MESSAGE_BYTES, DashboardServer
+from tests.support.records import for_each
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.system
@@ -140,7 +141,7 @@ async def test_a_new_link_ends_the_one_before_and_nobody_who_is_in() -> None:
         assert (await it.get(root))[0] == 200
 
 
-@pytest.mark.parametrize("query", ["", "?token=", "?token=x", "?token=%ff%00", "?token=%ED%A0%80", "?token=%C3%A9"])
+@for_each("query", ["", "?token=", "?token=x", "?token=%ff%00", "?token=%ED%A0%80", "?token=%C3%A9"])
 async def test_a_guess_is_refused(query: str) -> None:
     async with served() as it:
         assert (await it.get(f"/{query}"))[0] == 403
@@ -162,7 +163,7 @@ async def test_only_get_uses_up_a_link(method: str) -> None:
 # -- who is not let in
 
 
-@pytest.mark.parametrize("cookie", ["", "x", "é", "x" * 5000, '"', "a=b; hpcdash"])
+@for_each("cookie", ["", "x", "é", "x" * 5000, '"', "a=b; hpcdash"])
 async def test_without_its_cookie_nothing_is_sent(cookie: str) -> None:
     async with served() as it:
         root = await it.enter()
@@ -174,7 +175,7 @@ async def test_without_its_cookie_nothing_is_sent(cookie: str) -> None:
             await it.open(root)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "host",
     [
         "evil.example",
@@ -195,9 +196,7 @@ async def test_a_name_that_was_rebound_to_this_machine_is_refused(host: str) -> 
             await it.session.ws_connect(f"{it.origin}{root}socket", headers={"Host": host, "Origin": f"http://{host}"})
 
 
-@pytest.mark.parametrize(
-    "origin", [None, "null", "http://evil.example", "http://127.0.0.1:1", "https://{own}", "http://localhost"]
-)
+@for_each("origin", [None, "null", "http://evil.example", "http://127.0.0.1:1", "https://{own}", "http://localhost"])
 async def test_a_page_of_another_origin_opens_no_dashboard(origin: str | None) -> None:
     async with served() as it:
         root = await it.enter()
@@ -222,7 +221,7 @@ async def test_two_hosts_or_none_are_refused() -> None:
 # -- what is sent
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     ["../page.html", "../../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/server.py", "/etc/passwd", "server.py",
      "js/textual.js", "page.html", "..%5c..%5cetc", "page.js%00", "%2e%2e%2f" * 9 + "etc/passwd"],
@@ -341,7 +340,7 @@ async def test_a_program_that_cannot_be_started_is_named() -> None:
             await it.server.stop()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "message",
     [
         "",

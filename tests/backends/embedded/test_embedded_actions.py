@@ -16,6 +16,7 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
 from tests.backends.embedded.test_embedded_tables import Answered
 from tests.embedded.queue_lab import QueueLab
+from tests.support.records import for_each
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr", "done", "words"),
     [
         # timeout(1), KILL, TERM.

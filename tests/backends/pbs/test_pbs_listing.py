@@ -20,6 +20,7 @@ from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
 from hpcdash.transport.base import CommandResult
 from tests.support.pbs import StandIns
 from tests.support.pbs.job_text import ARRAY, CLOCK, ENDED_JOB, JOB, TOKEN, WAITING_JOB, dsv
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 EVERYDAY_OWN = 19
@@ -105,7 +106,7 @@ def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> 
     assert named == ["3.pbs01"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "asked_for", "read"),
     [
         ("2", ["2[]", "2"], ["2.pbs01"]),

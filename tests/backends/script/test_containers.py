@@ -17,6 +17,7 @@ from hpcdash.backends.script.containers.login import login_file
 from hpcdash.backends.script.containers.words import ContainerCommand, Word
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -113,7 +114,7 @@ def test_who_binds_tmp_gets_no_other(bind: str) -> None:
     assert "mktemp" not in "\n".join(made_of("apptainer", own_binds=[bind]).lines())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("runtime", "slot_type", "options"),
     [
         ("apptainer", SlotType.CUDA, {"--nv"}),
@@ -362,7 +363,7 @@ def test_a_shell_word_is_expanded_on_the_node(node: Node) -> None:
     assert node.run(made, SLURM_NODEID="4 $x")[1][0][-1] == "4 $x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("runtime", "image", "more", "named"),
     [
         ("apptainer", "", {}, "image"),

@@ -30,6 +30,7 @@ from hpcdash.backends.slurm.script import srun_line as slurm_srun
 from hpcdash.backends.slurm.script import status_kept
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
@@ -243,8 +244,8 @@ def test_pbs_marks_the_command_with_its_job_and_host(job: Run) -> None:
     assert ended.returncode == 0
 
 
-@pytest.mark.parametrize("fanout", [slurm_fanout, pbs_fanout], ids=["slurm", "pbs"])
-@pytest.mark.parametrize(
+@for_each("fanout", [slurm_fanout, pbs_fanout], ids=["slurm", "pbs"])
+@for_each(
     ("words", "environment"),
     [([], {}), (["a\0b"], {}), (["a"], {"A=B": "c"}), (["a"], {"X;id": "c"}), (["a"], {"A": "\0"})],
     ids=["no words", "NUL in a word", "= in a name", "; in a name", "NUL in a value"],

@@ -11,12 +11,13 @@ import pytest
 from hpcdash.config.metric_patterns import compile_patterns, pattern_problems
 from hpcdash.errors import ConfigError
 from hpcdash.services.metrics.reader import MetricReader
+from tests.support.records import for_each
 
 # It is tried at 2 ** 30 places of this line.
 _ENDLESS = "a" * 60 + "!"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pattern",
     [
         r"it(?:er)? (?P<step>\d+)[^=]*total=(?P<loss>[-+.0-9e]+)",

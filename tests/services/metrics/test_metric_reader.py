@@ -10,6 +10,7 @@ from hpcdash.errors import ConfigError
 from hpcdash.services.metrics.batch import MOST_LOSSES, MOST_METRICS
 from hpcdash.services.metrics.reader import LONGEST_LINE_BYTES, MetricReader
 from tests.services.metrics.metric_cases import CONTENTS, MIXED, NAMES, samples
+from tests.support.records import for_each
 
 # No shrinking: it takes minutes, and the first example found says enough.
 QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -50,7 +51,7 @@ def test_any_split_of_the_bytes_gives_the_same_samples(name: str, lengths: list[
     assert samples(batches) == FORWARD[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_byte_after_byte_gives_the_same_samples(name: str) -> None:
     content = LOGS[name][:2500]
     reader = MetricReader()

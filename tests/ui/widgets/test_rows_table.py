@@ -22,6 +22,7 @@ from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import GAP, GUTTER, Column, place_columns
+from tests.support.records import for_each
 from tests.ui.stage import until
 
 COLUMNS = (
@@ -306,7 +307,7 @@ async def test_a_smaller_terminal_keeps_the_cursor_in_view() -> None:
 # --- columns ---
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("width", "expected"),
     [
         (80, ["_row_id", "state", "name", "cpus", "user"]),
@@ -472,7 +473,7 @@ def test_what_is_not_known_is_a_dash_not_a_zero() -> None:
 NOW = datetime(2026, 11, 21, 14, 5, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "expected"),
     [
         (timedelta(hours=3), "11:05"),
