@@ -22,7 +22,13 @@ def read(**fields: str | bytes) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin", "job requeued in held state"])
+@for_each(
+    "reason",
+    [
+        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
+        *("launch failed requeued held", "user env retrieval failed requeued held"),
+    ],
+)
 def test_a_pending_job_that_is_held_is_held_not_pending(reason: str) -> None:
     assert read(state="PENDING", reason=reason)["state"] == "held"
 
