@@ -25,7 +25,6 @@ def test_the_documentation_builds_with_a_reference_and_fetches_nothing(tmp_path:
         env={"NO_MKDOCS_2_WARNING": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert built.returncode == 0, built.stderr
     pages = {page.relative_to(tmp_path).as_posix(): page.read_text() for page in tmp_path.rglob("*.html")}

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -173,15 +172,6 @@ def test_long_tables_are_whole_across_parts_and_chunks(rows: int) -> None:
     out = io.BytesIO()
     write_table("jobs", table, out, utc_now=NOW)
     assert out.getvalue().count(b"\n") == rows + 1
-
-
-def test_a_hundred_thousand_jobs_are_json_in_seconds() -> None:
-    # 0.5 s on two cores; the bound leaves room for a busy machine.
-    once = table_of("jobs", JOBS * 500)
-    table = pa.concat_tables([once] * 100)
-    before = time.process_time()
-    write_json("jobs", table, io.BytesIO(), cluster="juno", backend="slurm", taken_at=NOW)
-    assert time.process_time() - before < 3
 
 
 # CSV.

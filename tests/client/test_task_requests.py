@@ -164,4 +164,4 @@ def test_what_ends_something_may_be_called_in_the_loops_own_thread() -> None:
     assert ended.is_set()
     ended.clear()
     run_in_loop(collect())
-    assert ended.wait(60)
+    assert ended.wait()

@@ -212,7 +212,6 @@ class Job:
             stdout=stdout,
             stderr=stderr,
             text=True,
-            timeout=60,
             check=False,
         )
 

@@ -19,7 +19,7 @@ from tests.support.process_lists import seen_command_lines
 from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import LabError, SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 CPU = SlotType.CPU
 BOTH, GRES, NEITHER = Site(), Site(tres_supported=False), Site(tres_supported=False, gres_supported=False)
@@ -150,7 +150,7 @@ class Ran:
             words = ("squeue", "-h", "-o", "%F", "-j", ",".join(self.ids.values()))
             return self.lab.admin(*words, check=False).stdout.decode().split()
 
-        wait_until("the end of all jobs", lambda: not left(), 100, lambda: self.lab.admin("squeue").stdout.decode())
+        wait_until("the end of all jobs", lambda: not left(), lambda: self.lab.admin("squeue").stdout.decode())
 
     def text(self, name: str, ending: str = "out") -> str:
         path = self.folder / f"{self.ids[name]}.{ending}"

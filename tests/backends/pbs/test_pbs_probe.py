@@ -101,7 +101,7 @@ def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> Com
     argv = argv or probe_query().argv
     at = argv.index("sh")
     run = [shell, *(["sh"] if shell == "busybox" else []), *argv[at + 1 :]]
-    done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, timeout=30, check=False)
+    done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, check=False)
     return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.0)
 
 

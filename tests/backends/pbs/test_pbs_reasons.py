@@ -110,6 +110,8 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     assert reason_hint("pending", comment) == (
         "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
     )
+    reason = reason_of("pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)")
+    assert (reason_hint("pending", reason) or "").startswith("it will never start: the node n9 does not exist: ")
     assert reason_hint("pending", "Can Never Run: flux capacitor").startswith("it will never start: ")
 
 

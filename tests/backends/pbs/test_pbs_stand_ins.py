@@ -78,7 +78,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
 
 
 def run(stand_ins: StandIns, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(words, env=stand_ins.environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    return subprocess.run(words, env=stand_ins.environment, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def test_the_list_of_jobs_is_the_recorded_one_but_for_the_delimiter(stand_ins: StandIns) -> None:
@@ -155,7 +155,7 @@ def submitted(
     file.write_text(script)
     variables = {**stand_ins.environment, "SET": "x"}
     command = ("qsub", *words, str(file))
-    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 @for_each(

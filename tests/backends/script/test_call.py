@@ -178,7 +178,7 @@ def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
         "PBS_ARRAY_INDEX": "1",
         "PBS_NODEFILE": f"{tmp_path}/nodes",
     }
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     found = {path.name: read_packed(str(path)) for path in folder.glob("result*")}
     assert found == {"result-1.pkl": ("y", "0"), "result-1.pkl.1": ("y", "1")}

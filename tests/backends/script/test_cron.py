@@ -119,9 +119,7 @@ class Pbs:
     def run(self, job_id: str = "7.pbs") -> str:
         path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
         variables = {**os.environ, "PATH": path, "PBS_JOBID": job_id}
-        ran = subprocess.run(
-            ["sh"], input=self.text.encode(), capture_output=True, env=variables, timeout=30, check=False
-        )
+        ran = subprocess.run(["sh"], input=self.text.encode(), capture_output=True, env=variables, check=False)
         assert (ran.returncode, ran.stderr) == (0, b"")
         return ran.stdout.decode()
 

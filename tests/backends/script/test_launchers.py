@@ -56,9 +56,7 @@ def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) ->
         "SLURM_JOB_NODELIST": "n[1-2]",
         **variables,
     }
-    return subprocess.run(
-        ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run(["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
 
 
 def slurm(launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None) -> str:

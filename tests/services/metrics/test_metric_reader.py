@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -132,9 +130,7 @@ def test_a_bad_pattern_is_named(pattern: str) -> None:
 
 def test_a_table_whose_header_changes_with_each_line_is_none_and_costs_little() -> None:
     content = b"step,loss,lr\n1,2.5,0.1\n" + b"".join(b"step,loss%d\n1,2.5\n" % (i % 2) for i in range(10_000))
-    began = time.process_time()
     batch = MetricReader().feed(content, is_end=True)
-    assert time.process_time() - began < 2
     assert batch.metrics["loss"].values.tolist() == [2.5]
     assert sum(points.values.size for points in batch.metrics.values()) < 40
 

@@ -27,8 +27,9 @@ from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRe
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from tests.support.job_rows import job_row
 from tests.support.records import for_each
-from tests.support.scripted_cluster import Cluster, settled, until
+from tests.support.scripted_cluster import Cluster, settled
 from tests.support.scripted_transport import HISTORY, QUEUES, Command, ScriptedTransport
+from tests.support.waiting import until
 
 RECORD = LaunchRecord("/jobs/one-1", "sums", "7", "one", "failed", "", 1, 1_795_242_000.0, 'command = "true"\n')
 
