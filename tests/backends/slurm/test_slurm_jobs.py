@@ -159,7 +159,7 @@ def test_time_limits(text: str, limit: int | None) -> None:
     assert read(timelimit=text)["limit_seconds"] == limit
 
 
-@pytest.mark.parametrize("nothing", ["None", "(null)", ""])
+@for_each("nothing", ["None", "(null)", ""])
 def test_no_reason_is_null(nothing: str) -> None:
     assert read(reason=nothing)["reason"] is None
 
@@ -204,7 +204,7 @@ def test_a_row_without_a_number_of_a_job_is_rejected(job_id: str) -> None:
     assert (parsed.table["id"].to_pylist(), len(parsed.rejected)) == (["88"], 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"prioritylong": "9" * 30, "submittime": "9" * 18, "timelimit": "9" * 30 + ":00:00"},
