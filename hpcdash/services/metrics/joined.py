@@ -109,6 +109,11 @@ class JoinedRun:
         """The final step that the newest log names."""
         return next((log.last_step for log in reversed(self._logs) if log.last_step is not None), None)
 
+    @property
+    def doubt(self) -> str:
+        """What the logs leave open about the steps, in words; '' for nothing."""
+        return next((log.doubt for log in reversed(self._logs) if log.doubt), "")
+
     def axes(self, name: str | None = None) -> tuple[str, ...]:
         """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the how manieth, always is."""
         if name is not None:
@@ -414,6 +419,10 @@ class _BothStreams(JoinedRun):
     @property
     def last_step(self) -> int | None:
         return self._main.last_step if self._main.last_step is not None else self._other.last_step
+
+    @property
+    def doubt(self) -> str:
+        return self._main.doubt or self._other.doubt
 
     def axes(self, name: str | None = None) -> tuple[str, ...]:
         if name is not None:
