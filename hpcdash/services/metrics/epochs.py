@@ -50,6 +50,9 @@ class EpochCount(Struct):
             self.position = position
         if self.has_others:
             return
+        known = known[~np.isnan(batch.epochs[known])]
+        if not known.size:
+            return
         epochs = batch.epochs[known]
         written = batch.steps[known] - self._assumed(epochs)
         least = float(epochs.min())

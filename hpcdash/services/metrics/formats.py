@@ -63,7 +63,7 @@ PLACES = tuple(
         (b"train", rb"[^\n\[(]{0,40}[\[(]"),
         (b"valid", rb"[^\n\[(]{0,40}[\[(]"),
         (b"][", rb" ?\d"),
-        (b"\n[", rb"\d{1,15}\] "),
+        (b"\n[", rb"\d{1,15}(?:\]|, ?\d{1,15}\]) "),
         (b"] [", rb"\d{1,15}\] "),
         (b".py:", rb"\d{1,6}\n"),
     )
@@ -81,7 +81,7 @@ _BRACKETED = r"\([^()=: ]{1,12}\)"
 _FIRST_WORD = rf"(?=(?P<first>{_LETTERS_OF_WORD}))(?P=first)(?:'s(?= )|{_BRACKETED})?"
 _NEXT_LETTERS = rf"(?=(?P<next>{_LETTERS_OF_WORD}))(?P=next)"
 _NEXT_WORD = rf"{_NEXT_LETTERS}(?:{_BRACKETED})?"
-_OF = r"(?: ?/ ?(?P<of>\d[\d,]{0,18})(?:\.\d{1,6})?(?![\w.]|,\d))?"
+_OF = r"(?:(?: ?/ ?| of )(?P<of>\d[\d,]{0,18})(?:\.\d{1,6})?(?![\w.]|,\d))?"
 # `lm loss: 2.34`, `lr=[5e-05]`, `elapsed time per iteration (ms): 12`.
 _SIGNED = re.compile(
     rf"(?<![\w.@])(?<!\d:)(?P<name>{_FIRST_WORD}(?: (?:{_NEXT_LETTERS}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=]"
@@ -110,7 +110,7 @@ _PLACE = re.compile(
     re.IGNORECASE,
 )
 # `[1/25][300/3183]`; `200/ 2983 batches`; `Iter(train) [ 10/1000]`, `Training [ 10/125000]`; ESPnet's
-# `3epoch:train:101-200batch` and WeNet's `TRAIN Batch 3/200`, in epoch 3 both.
+# `3epoch:train:101-200batch`, WeNet's `TRAIN Batch 3/200` and a tutorial's `[3,  200] loss: 2.5`, in epoch 3 each.
 _BARE_PLACE = re.compile(r"(?<![\w\]])\[ ?(?P<epoch>\d{1,15}) ?/ ?(?P<epochs>\d{1,15}) ?\] ?" + _N_OF)
 _N_BATCHES = re.compile(r"(?<![\d/.])(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15}) batches\b")
 _STEP_PLACE = re.compile(
@@ -119,7 +119,8 @@ _STEP_PLACE = re.compile(
 )
 _COUNTED_PLACE = re.compile(
     r"\b(?P<epoch>\d{1,15})epoch:(?P<word>train|valid):(?:\d{1,15}-)?(?P<n>\d{1,15})batch:(?:(?P<updates>\d{1,15})num_updates:)?"
-    r"|\b(?P<mode>TRAIN|CV) Batch (?P<epoch_before>\d{1,15})/(?P<batch>\d{1,15})"
+    r"|\b(?P<mode>TRAIN|CV) (?:\| )?(?:steps/sec [\d.]{1,12}\| )?Batch (?P<epoch_before>\d{1,15})/(?P<batch>\d{1,15})"
+    r"|(?<![\w\]])\[(?P<epoch_first>\d{1,15}), ?(?P<within>\d{1,15})\](?= \w{0,12} ?loss)"
 )
 # A count alone: `[100] loss=0.5, accuracy=0.9` behind a logger's own brackets; of trees `[10]\ttrain-rmse:0.5` and
 # `10: learn: 0.5`.
@@ -138,13 +139,27 @@ _EPOCH_ALONE = re.compile(
 )
 _CALL = re.compile(r"\b[A-Za-z_]\w*\([a-z_]\w*=")
 _HINT = re.compile(
-    r"step|iter|update|batch|\bit[ :=]|epoch|train|valid|progress on:|\[\d+(?:/\d+\]\[\d+/\d+)?\]|learn:", re.IGNORECASE
+    r"step|iter|update|batch|\bit[ :=]|epoch|train|valid|progress on:|\[\d+(?:/\d+\]\[\d+/\d+|, ?\d+)?\]|learn:",
+    re.IGNORECASE,
 )
 _EPOCH_OF = re.compile(r"\bepochs?:? ?[\[(]?(?P<epoch>\d{1,15})(?: ?/ ?(?P<of>\d{1,15}))?(?![\w.])", re.IGNORECASE)
 _TIMERS = re.compile(r"(?:^|[\] ])(?:rank=\d+ )?time \(ms\) \|")
 _ADDRESS = re.compile(r"\b\w+://\S*")
 # `loss nan lr 0.001`: a word that is a value.
 _VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_FIRST_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
+# `loss at step 100: 2.5`; `Epoch #3`.
+_AT = re.compile(
+    r"(?<![\w.])(?P<name>[A-Za-z]\w{0,39}) at (?P<place>(?:step|iteration|iter|epoch|batch) \d{1,15})"
+    r"(?P<sign> ?[:=]| is)",
+    re.IGNORECASE,
+)
+_NUMBER_SIGN = re.compile(r"(?<= )#(?=\d)")
+# A line of a validation, behind a time and a level.
+_JUDGED_LINE = re.compile(
+    r"[^A-Za-z]*(?:(?:DEBUG|INFO|WARNING)\b[^A-Za-z]*)?(?:val|valid|validation|validating|test|testing|eval|evaluation|evaluating)"
+    r"(?=[\]:|]| (?!-))",
+    re.IGNORECASE,
+)
 _LETTERS = re.compile(r"[^\W\d_]")
 _MOST_OTHER_LETTERS = 24
 _DENSE_NAMES = 2
@@ -157,6 +172,10 @@ def read_pairs(text: str) -> Reading | None:
         return None
     if "://" in text:
         text = _ADDRESS.sub("…", text)
+    if " at " in text:
+        text = _AT.sub(r"\g<place>, \g<name>\g<sign>", text)
+    if "#" in text:
+        text = _NUMBER_SIGN.sub("", text)
     text, words = _with_digits(text)
     matches = [found for found in islice(_SIGNED.finditer(text), _MOST_PAIRS) if not _is_source_line(text, found)]
     signed = len(matches)
@@ -229,6 +248,8 @@ def _place_of(text: str) -> _Place | None:
     if found := _COUNTED_PLACE.search(text):
         if found["mode"]:
             n, epoch, is_judged = int(found["batch"]), int(found["epoch_before"]), found["mode"] == "CV"
+        elif found["within"]:
+            n, epoch, is_judged = int(found["within"]), int(found["epoch_first"]), False
         else:
             n, epoch = int(found["updates"] or found["n"]), int(found["epoch"])
             is_judged = found["word"] == "valid"
@@ -297,6 +318,8 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
         place = _Place(0, 0, best[1], last_step_of(best[2]) if best[2] else None, rank=best[0])
     if place is None:
         return reading if reading.epoch == reading.epoch else None
+    if place.of is not None and _JUDGED_LINE.match(text):
+        place = place._replace(is_judged=True)
     if place.epoch is None and is_step(reading.epoch):
         # Iterations are counted on over the epochs by some, within each by others; batches within each.
         may_be_overall = place.rank < BATCH_RANK
@@ -322,6 +345,9 @@ def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None
         position = Position(of, place.epochs, place.base, place.is_usual, place.may_be_overall)
         return reading._replace(step=step_of(max(epoch - place.base, 0) * of + place.n), position=position)
     is_final = of is not None and place.rank < BATCH_RANK
+    if of and place.rank == BATCH_RANK:
+        # Whether these are batches of an epoch, other lines show: they have as many.
+        reading = reading._replace(position=Position(of))
     return reading._replace(step=step_of(place.n), last_step=of if is_final else reading.last_step)
 
 
@@ -524,6 +550,8 @@ _BODY = re.compile(
 
 
 _TIME = r"(?:\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?[:,]? ?(?:- )?)?"
+# `Learning iteration 10/1500` of rsl_rl.
+_ITERATION_HEAD = re.compile(r" (?:[a-z]{1,12} )?iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})", re.IGNORECASE)
 _EPOCH_HEAD = re.compile(rf"{_TIME}Epoch:? (?P<epoch>\d{{1,15}}):? ?", re.IGNORECASE)
 _STAMPED_BODY = re.compile(
     rf"{_TIME}(?P<name>[^\W\d][\w/.-]{{0,39}}(?: [a-z]{{1,20}}){{0,2}}?)(?: ?[:=] ?| )(?P<number>{NUMBER})(?P<unit>%?)"
@@ -630,10 +658,14 @@ def read_row_of_bar(bar: Bar, header: tuple[str, ...]) -> Bar | None:
 
 def _known_pairs(text: str) -> list[tuple[str, float]]:
     """Names that trainings use and their numbers, around a bar."""
-    if ": " not in text and "=" not in text:
+    if ": " not in text and "=" not in text and "oss " not in text:
         return []
     pairs = [(tidy_name(found["name"]), number_of(found["number"], found["unit"])) for found in _SIGNED.finditer(text)]
-    return [(name, value) for name, value in pairs if is_known(name) or step_rank(name) is not None]
+    known = [(name, value) for name, value in pairs if is_known(name) or step_rank(name) is not None]
+    if known:
+        return known
+    loose = [(tidy_name(found["name"]), number_of(found["number"], found["unit"])) for found in _LOOSE.finditer(text)]
+    return [(name, value) for name, value in loose if is_known(name)]
 
 
 def _is_nested(text: str) -> bool:
@@ -664,6 +696,8 @@ def read_block_head(text: str) -> Reading | None:
     or `| time/ | |` of a table."""
     if "poch" in text and (alone := _EPOCH_HEAD.fullmatch(text)):
         return Reading("block", {}, nan, float(alone["epoch"]), nan, seconds_of_line(text))
+    if "teration " in text and (found := _ITERATION_HEAD.fullmatch(text)):
+        return Reading("block", {}, step_of(int(found["step"])), last_step=last_step_of(found["of"]))
     if text.startswith("| ") and _SECTION.fullmatch(text):
         return Reading("block", {})
     if not text.rstrip().endswith(("]", "]:")):

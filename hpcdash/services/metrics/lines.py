@@ -124,16 +124,26 @@ class LineReader:
         elif (head := read_block_head(text)) is not None:
             self.begin_samples(offset)
             self._block = (offset, head)
+        elif self._block is not None and text.startswith(" ") and offset - self._block[0] <= LONGEST_BLOCK_BYTES:
+            # No number, or more than one: the block goes on.
+            return None
         elif (epoch := read_keras_epoch(text)) is not None:
             self.read_prose(offset)
             self._epoch, self._is_epoch_unknown = (offset, epoch), False
         elif self.is_in_keras and (keras := read_keras(text)) is not None:
             self._take_keras(*keras, offset)
         else:
-            self.read_prose(offset)
+            if not self._may_go_on(text, offset):
+                self.read_prose(offset)
             if self.headers_left > 0 and (header := read_header(text)) is not None:
                 self._take_header(header, offset)
         return None
+
+    def _may_go_on(self, text: str, offset: int) -> bool:
+        """Whether a line near the start may be the rest of a record that began before it."""
+        is_open = self._block or self._bar or self._dict or self._record
+        is_near = offset - self._start <= _LONGEST_RECORD
+        return self.whole_from is None and not is_open and is_near and text.startswith((" ", "|"))
 
     def _take_header(self, header: tuple[str, ...], offset: int) -> None:
         if header == self.csv_header:

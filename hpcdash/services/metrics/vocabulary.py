@@ -10,6 +10,8 @@ from math import floor, isfinite, nan
 from typing import NamedTuple
 
 LONGEST_NAME = 80
+# A log repeats its names.
+_MOST_NAMES = 4096
 # A time stands at the beginning of a line, perhaps after a rank or a level.
 STAMP_LETTERS = 120
 
@@ -41,7 +43,7 @@ _STEP_RANKS = {
     "batch": 8,
 }
 _STEP_NAME = re.compile(
-    r"(?:train(?:ing|er)?[_/])*(?P<overall>(?:global|acc|completed|current|cur|optimizer)[_/]?)?"
+    r"(?:train(?:ing|er)?[_/])*(?P<overall>(?:global|acc|completed|finished|current|cur|optimizer)[_/]?)?"
     rf"(?P<word>{'|'.join(_STEP_RANKS)})"
 )
 STEP_WORD = (
@@ -144,6 +146,7 @@ def number_of(text: str, unit: str | None = None) -> float:
     return value * _SCALES[unit] if unit in _SCALES else value
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def tidy_name(raw: str) -> str:
     """A metric's name, "" where it can be none; see the module for the rule."""
     name = " ".join(raw.split()).rsplit(" - ", 1)[-1].strip(_NAME_ENDS)
@@ -153,6 +156,7 @@ def tidy_name(raw: str) -> str:
     return name
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def is_known(name: str) -> bool:
     """Whether a name is one of those that trainings give their metrics."""
     return _KNOWN.search(name) is not None
@@ -168,7 +172,7 @@ def step_rank(name: str) -> int | None:
     return _rank(_key(name))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_MOST_NAMES)
 def _rank(key: str) -> int | None:
     found = _STEP_NAME.fullmatch(key)
     if found is None:

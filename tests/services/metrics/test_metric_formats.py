@@ -189,6 +189,12 @@ def test_numbers_of_any_length_break_no_line(line: str, lengths: tuple[int, ...]
         "step/" * 1600,
         ("a-" * 39 + "a ") * 100,
         "nan " + ("a-" * 39 + "a ") * 98,
+        "Epoch [1/5" * 800,
+        "[1/25][" * 1100,
+        "Train: 0 [ 1/2 ( 3%) " * 380,
+        "Progress on:1it/" * 500,
+        "loss at step 1" * 570,
+        "a's of 1 " * 890,
     ],
 )
 def test_a_long_line_costs_no_more_than_its_length(words: str) -> None:
