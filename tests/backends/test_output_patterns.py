@@ -12,6 +12,7 @@ from hpcdash.backends.output_patterns import (
     paths_as_shown,
     shown_is_doubtful,
 )
+from tests.support.records import for_each
 
 JOB = PathFacts("9", "/w", "alice", "we irdx", "n1")
 TASK = PathFacts("8", "/w", "alice", "sweep", "n2", array_id="5", task="13", is_array=True)
@@ -37,14 +38,12 @@ SEEN = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "facts", "file"), SEEN)
+@for_each(("pattern", "facts", "file"), SEEN)
 def test_a_pattern_becomes_the_file_that_slurmd_makes(pattern: str, facts: PathFacts, file: str) -> None:
     assert output_path(pattern, facts) == f"/w/{file}"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]]
-)
+@for_each(("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]])
 def test_what_scontrol_shows_is_finished_to_the_same_file(pattern: str, facts: PathFacts, file: str) -> None:
     assert finish_shown(paths_as_shown(pattern, facts)[0], facts) == f"/w/{file}"
 

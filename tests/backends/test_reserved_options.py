@@ -12,6 +12,7 @@ from hpcdash.backends.pbs.options import RESERVED as PBS_RESERVED
 from hpcdash.backends.pbs.options import extra_options as pbs_extra_options
 from hpcdash.backends.slurm.options import extra_options as slurm_extra_options
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 LONG = (
     *("--ntasks-per-node", "--tasks-per-node", "--gpus", "--nodes", "--ntasks", "--chdir", "--error", "--output"),
@@ -21,28 +22,28 @@ ABBREVIATED = ("--nod=4", "--part=x", "--no-req", "--outp=x", "--err x", "--gpus
 LETTERS = ("-G", "-N", "-n", "-D", "-e", "-o", "-p")
 
 
-@pytest.mark.parametrize("spelling", ["{}=4", "{} 4", "  {}=4  "])
-@pytest.mark.parametrize("option", LONG)
+@for_each("spelling", ["{}=4", "{} 4", "  {}=4  "])
+@for_each("option", LONG)
 def test_slurm_options_of_the_request_are_refused(option: str, spelling: str) -> None:
     written = option if "requeue" in option else spelling.format(option)
     with pytest.raises(UsageError, match=option):
         slurm_extra_options([written])
 
 
-@pytest.mark.parametrize("spelling", ["{}4", "{} 4", " {}4"])
-@pytest.mark.parametrize("letter", LETTERS)
+@for_each("spelling", ["{}4", "{} 4", " {}4"])
+@for_each("letter", LETTERS)
 def test_their_letters_are_refused(letter: str, spelling: str) -> None:
     with pytest.raises(UsageError, match=letter):
         slurm_extra_options([spelling.format(letter)])
 
 
-@pytest.mark.parametrize("abbreviated", ABBREVIATED)
+@for_each("abbreviated", ABBREVIATED)
 def test_their_abbreviations_are_refused(abbreviated: str) -> None:
     with pytest.raises(UsageError, match=abbreviated.split("=")[0].split(" ")[0]):
         slurm_extra_options([abbreviated])
 
 
-@pytest.mark.parametrize("option", ["--test-only", "--wait", "-W", "--wrap=x", "--help", "--version"])
+@for_each("option", ["--test-only", "--wait", "-W", "--wrap=x", "--help", "--version"])
 def test_options_with_which_sbatch_submits_no_job_that_runs_by_itself_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=option.partition("=")[0]):
         slurm_extra_options([option])
@@ -79,8 +80,8 @@ def test_other_slurm_options_stay_in_order_each_once() -> None:
     assert slurm_extra_options([], ["n1", "n2", "n1"]) == ("--exclude=n1,n2",)
 
 
-@pytest.mark.parametrize("letter", sorted(PBS_RESERVED - {"G"}))
-@pytest.mark.parametrize("spelling", ["-{}", "-A acct   -{}"])
+@for_each("letter", sorted(PBS_RESERVED - {"G"}))
+@for_each("spelling", ["-{}", "-A acct   -{}"])
 def test_pbs_options_of_the_request_are_refused_wherever_they_stand(letter: str, spelling: str) -> None:
     value = "" if letter in "hIVXz" else " x"
     with pytest.raises(UsageError, match=f"-{letter}"):

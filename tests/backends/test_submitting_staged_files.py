@@ -12,6 +12,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError, without_env
+from tests.support.records import for_each
 
 FILE = "/jobs/one-1/batch.sh"
 STAGED = Submission(b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE)
@@ -19,7 +20,7 @@ EMBEDDED = embedded_backend(("queue",))
 PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("backend", "argv"),
     [
         (SLURM, ("sbatch", "--comment=hpcdash:1", FILE)),

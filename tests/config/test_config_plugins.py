@@ -13,6 +13,7 @@ from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import load_settings, settings_from_text
 from hpcdash.errors import ConfigError
 from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
+from tests.support.records import for_each
 
 FILE = Path("config.toml")
 LOGIN = '[[plugins]]\nname = "login"\ncommand = ["ssh", "{node}"]\n'
@@ -58,7 +59,7 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
     assert {"gpus", "gpu"} <= {action.name for action in configured(settings)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "at", "words"),
     [
         ('command = "ssh {node}"', "command", "no shell splits it"),

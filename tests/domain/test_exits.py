@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hpcdash.domain.job_text import format_exit
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "code", "signal", "words"),
     [
         ("failed", 137, 0, "exit 137: a command of it was ended by signal 9 (KILL): killed outright, often for using"),

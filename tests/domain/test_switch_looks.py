@@ -25,6 +25,7 @@ from hpcdash.domain.switch_text import (
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
+from tests.support.records import for_each
 
 FOLDER = PathEntry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
 FREE = SwitchLook("/project/KILL", "/project", "", FOLDER, may_write=True, user="alice", uid=1001, now=1000.0)
@@ -133,7 +134,7 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
     assert "bob's job could not" in warnings(tmp, SwitchKind.SAVE, "bob")[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("progress", "words"),
     [
         (SwitchProgress(5, 0, 0), "set 12 s ago by bob; not seen yet"),

@@ -18,8 +18,8 @@ from tests.support.api import OTHER, OWN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -56,7 +56,7 @@ def launched(program: Program, root: Path, more: str = "") -> tuple[str, Path]:
         assert state in ("pending", "running", "completing", "completed"), state
         return state == "completed"
 
-    wait_until(f"job {job} to complete", completed, 30)
+    wait_until(f"job {job} to complete", completed)
     return job, Path(answer["folder"])
 
 
@@ -78,7 +78,7 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
     lines = over_ssh("log", job).text.splitlines()
     assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
     assert folder.owner() == slurm_lab.alice
-    wait_until("its folder to go", lambda: is_tidied(over_ssh, folder), 30)
+    wait_until("its folder to go", lambda: is_tidied(over_ssh, folder))
     assert list(root.iterdir()) == []
 
 
@@ -101,7 +101,7 @@ def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Pr
         jobs = [over_ssh("show", f"{job}_{task}", "--format", "json").json["job"] for task in (0, 1)]
         return {found["state"] for found in jobs}
 
-    wait_until(f"both tasks of {job} to end", lambda: states() == {"completed", "failed"}, 30)
+    wait_until(f"both tasks of {job} to end", lambda: states() == {"completed", "failed"})
     (folder,) = root.glob("hpcdash_*")
     assert f"the result of sweep:run will be in {folder}/result-N.pkl of task N" in done.stderr
     assert pickle.loads((folder / "result-0.pkl").read_bytes()) == (1.5, 0, str(folder))
@@ -122,7 +122,6 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         wait_until(
             "the first link to end",
             lambda: over_ssh("show", first, "--format", "json").json["job"]["state"] == "completed",
-            40,
         )
         whole = [
             {"job_id": first, "after": [], "by_name": False},
@@ -133,7 +132,6 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         wait_until(
             "its train",
             lambda: all(over_ssh("train", job, "--format", "json").json["order"] == whole for job in links),
-            20,
         )
     finally:
         slurm_lab.admin("scancel", "--quiet", *links, check=False)
@@ -177,7 +175,7 @@ def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher:
     assert lines == [member, str(folder), f"{folder}/run.sh", "é!"]
     # The launcher itself may not even look.
     assert site.run_as(site.launcher, "ls", str(folder)).returncode != 0
-    wait_until("its folder to go", lambda: is_tidied(program, folder), 30)
+    wait_until("its folder to go", lambda: is_tidied(program, folder))
     assert list(site.root.iterdir()) == []
 
 
@@ -191,7 +189,6 @@ def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Subm
     wait_until(
         "the job to end",
         lambda: program("show", job, "--format", "json").json["job"]["state"] == "failed",
-        30,
     )
     assert not is_tidied(program, folder)
     assert program("log", job).text == "step=1 loss=0.5\n"
@@ -272,6 +269,7 @@ def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program,
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.journey
 async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
     over_ssh: Program, slurm_lab: SlurmLab
 ) -> None:
@@ -289,7 +287,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         screen.type("y")
         await screen.until(f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-")
         await screen.until(
-            lambda text: any("typedinaform" in line and "completed" in line for line in text.splitlines()), 60
+            lambda text: any("typedinaform" in line and "completed" in line for line in text.splitlines())
         )
         screen.type("\x11")
         assert b"Traceback" not in screen.raw

@@ -12,6 +12,7 @@ import hpcdash.job as job_module
 from hpcdash.job import JobContext
 from hpcdash.job import JobContext as Ctx
 from hpcdash.job.injection import bind_job_context
+from tests.support.records import for_each
 
 if TYPE_CHECKING:
     from elsewhere import Unknown
@@ -167,17 +168,17 @@ def no_list_of_unknown(x, context: List[Union[Unknown, JobContext]] = []): ...  
 ASK = [plain, optional, union, bar, dotted, aliased, annotated, quoted_inside, twice_quoted, beside_unknown, or_unknown]
 
 
-@pytest.mark.parametrize("function", ASK, ids=lambda function: function.__name__)
+@for_each("function", ASK, ids=lambda function: function.__name__)
 def test_a_parameter_annotated_with_the_context_is_given_it_whatever_its_name(function: Callable[..., Any]) -> None:
     assert bind_job_context(function, (1,), {}, CONTEXT) == ((1, CONTEXT), {})
 
 
-@pytest.mark.parametrize("function", [no_list, no_callable, no_number, no_text, no_list_of_unknown])
+@for_each("function", [no_list, no_callable, no_number, no_text, no_list_of_unknown])
 def test_a_parameter_that_only_mentions_the_context_is_not(function: Callable[..., Any]) -> None:
     assert untouched(function, 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "annotation",
     [
         JobContext,

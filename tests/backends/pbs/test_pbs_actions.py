@@ -18,6 +18,7 @@ from hpcdash.errors import UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
+from tests.support.records import for_each
 
 OPENPBS, OLD, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
 
@@ -63,7 +64,7 @@ def test_a_task_is_not_cancelled_a_second_time_with_its_array() -> None:
     assert command.job_ids == ("12[].pbs01", "12[3].pbs01", "12[6-10].pbs01")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "line"),
     [
         ("hold", "qhold 4"),
@@ -82,7 +83,7 @@ def test_a_signal_is_named_as_people_name_it_and_sent_to_tasks_too() -> None:
     assert lines(commands("signal", "2", signal="10")) == ["qsig -s 10 2"]
 
 
-@pytest.mark.parametrize("signal", ["suspend", "resume", "admin-suspend", "FOO", "", "0", "65", "-9", "9 9", "USR1 4"])
+@for_each("signal", ["suspend", "resume", "admin-suspend", "FOO", "", "0", "65", "-9", "9 9", "USR1 4"])
 def test_what_is_no_signal_is_refused_with_those_there_are(signal: str) -> None:
     with pytest.raises(UsageError, match="USR1"):
         commands("signal", "2", signal=signal)
@@ -94,7 +95,7 @@ def test_pbs_signals_no_part_of_a_job(recipient: str) -> None:
         commands("signal", "2", signal="USR1", recipient=recipient)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "changes", "line"),
     [
         ("hold", {}, "qhold"),
@@ -104,7 +105,7 @@ def test_pbs_signals_no_part_of_a_job(recipient: str) -> None:
         ("alter", {"throttle": "2"}, "qalter -Wmax_run_subjobs=2"),
     ],
 )
-@pytest.mark.parametrize("job_id", ["12[3].pbs01", "12[6-7].pbs01"])
+@for_each("job_id", ["12[3].pbs01", "12[6-7].pbs01"])
 def test_what_was_named_is_asked_for_and_pbs_refuses_tasks_itself(
     verb: str, changes: dict[str, str], line: str, job_id: str
 ) -> None:
@@ -178,7 +179,7 @@ def test_a_throttle_is_an_arrays() -> None:
     assert told.value.next_step == "Name its array: 12[]"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "words"),
     [
         ({"time": "+1h"}, "takes no relative change"),
@@ -315,7 +316,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
 # -- what the answers mean
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "job_id", "stderr", "status", "done", "words"),
     [
         ("cancel", "25.pbs01", b"", 0, True, ""),

@@ -10,12 +10,13 @@ from hpcdash.backends.pbs.script import resource_directives as pbs_resources
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
 GRES, NONE = Site(), Site(gres_supported=False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
         pytest.param(CUDA, GRES, 8, 4, "-l select=2:ngpus=4 -l place=scatter", id="cuda gres S=8 P=4"),
@@ -47,7 +48,7 @@ def test_memory_is_of_each_chunk(slot_type: SlotType, memory_bytes: int, wanted:
     assert pbs_resources(request, slot_type).options[0] == wanted
 
 
-@pytest.mark.parametrize("resource", ["ncpus=4", "ngpus=1", "mem=4gb", "nodes=2:ppn=4", "vnode=n1", "host=n1"])
+@for_each("resource", ["ncpus=4", "ngpus=1", "mem=4gb", "nodes=2:ppn=4", "vnode=n1", "host=n1"])
 def test_what_pbs_takes_in_a_select_alone_is_refused_beside_it(resource: str) -> None:
     with pytest.raises(UsageError, match="-l " + resource.partition("=")[0]):
         pbs_resources(Request(slots=4, extra_args=(f"-l {resource}",)), CUDA)
@@ -60,7 +61,7 @@ def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
     assert not [words for words in asked.warnings if "select" in words]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "per_node", "wanted"),
     [
         ("scatter:excl", 4, "scatter:excl"),
@@ -91,7 +92,7 @@ def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: 
 NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the queue's")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "share", "wanted", "told"),
     [
         ({}, NODES_SHARE, "2:ngpus=4:ncpus=32", ["a node's share"]),

@@ -21,6 +21,7 @@ from hpcdash.errors import ControllerDown, NoSuchJob, UsageError
 from hpcdash.recorded import token_of
 from hpcdash.transport.base import CommandResult
 from tests.backends.pbs.test_pbs_wrapped_records import PRINTED, lists, told_by_squeue
+from tests.support.records import for_each
 
 WRAPPERS = pbs_backend(Dialect.SLURM_WRAPPERS)
 UNKNOWN = "99999999"
@@ -212,7 +213,7 @@ def outcome_of(verb: Verb, name: str) -> tuple[bool | None, str]:
     return outcome.done, outcome.words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "name", "done", "words"),
     [
         (Verb.HOLD, "qhold-held", True, ""),

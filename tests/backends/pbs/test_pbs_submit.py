@@ -22,6 +22,7 @@ from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.errors import UsageError
 from hpcdash.transport.base import CommandResult
 from tests.support.job_rows import table_of
+from tests.support.records import for_each
 
 OPENPBS, TEXT, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
 MARK = "hpcdash:0123456789"
@@ -95,7 +96,7 @@ def test_options_are_handed_on_as_they_were_given() -> None:
     assert words(handed(*given)) == [*given]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "name"),
     [
         ("ok.sh", "ok.sh"),
@@ -157,7 +158,7 @@ def test_where_a_quote_is_open_there_is_no_mark_and_that_is_said() -> None:
 # -- arrays
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("array", "spoken"),
     [
         ("1-10", "1-10"),
@@ -236,7 +237,7 @@ def test_torque_waits_for_arrays_in_words_of_their_own() -> None:
     assert words(handed(after=("12", "14[]"), dialect=TORQUE)) == ["-W", "depend=afterany:12,afteranyarray:14[]"]
 
 
-@pytest.mark.parametrize("after", ["12[3].pbs01", "12_3", "x", "12,umask=0", "12 -W x"])
+@for_each("after", ["12[3].pbs01", "12_3", "x", "12,umask=0", "12 -W x"])
 def test_tasks_and_what_is_no_id_cannot_be_waited_for(after: str) -> None:
     with pytest.raises(UsageError):
         handed(after=(after,))
@@ -251,7 +252,7 @@ def test_a_job_may_be_held_and_is_once() -> None:
 # -- what cannot be
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "script"),
     [
         (("-I",), ()),
@@ -336,7 +337,7 @@ def test_without_an_id_it_is_not_known_and_looked_for() -> None:
     assert outcome(answered(b"")).done is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr", "told"),
     [
         (170, b"qsub: Unknown queue\n", "Unknown queue"),
@@ -356,7 +357,7 @@ def test_a_refusal_is_in_qsub_s_own_words(status: int, stderr: bytes, told: str)
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr", "is_unreachable"),
     [
         (162, b"Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)\n", True),
@@ -608,7 +609,7 @@ def test_what_they_say_otherwise_is_said_over_them() -> None:
     assert options(again({}, "#PBS -l walltime=2:00:00 -N other")) == [*PLAIN, "-v", MARKED]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "shown"),
     [
         ("-a 1130", "-a"),

@@ -19,6 +19,7 @@ from hpcdash.backends.pbs.options import (
     split_arguments,
     split_list,
 )
+from tests.support.records import for_each
 
 
 def read(*words: str) -> list[tuple[str, str | None]]:
@@ -124,7 +125,7 @@ def test_a_directive_of_dos_has_a_blank_at_its_end() -> None:
 # -- the words of a directive
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words"),
     [
         (" -N  a\t-h ", ["-N", "a", "-h"]),

@@ -11,6 +11,7 @@ from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.log_files import log_files, needs_script, submitted_file
+from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 KEPT = "the accounting's copy"
@@ -84,7 +85,7 @@ def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(pa
     assert log_files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(f"/home/alice/{file}", None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "sbatch -o out_%j run.sh",
@@ -108,7 +109,7 @@ def test_the_command_line_may_name_one_stream_and_the_script_the_other() -> None
     assert KEPT in files.note
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "#SBATCH -o out_%j",
@@ -124,9 +125,7 @@ def test_the_script_names_the_file(line: str) -> None:
     assert "SBATCH_OUTPUT" in files.note
 
 
-@pytest.mark.parametrize(
-    "line", [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"]
-)
+@for_each("line", [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"])
 def test_what_only_looks_like_a_directive_names_nothing(line: str) -> None:
     assert log_files(past("sbatch run.sh"), script(line)).stdout == "/home/alice/slurm-30.out"
 
@@ -163,7 +162,7 @@ def test_newer_releases_keep_the_patterns_in_the_accounting() -> None:
     assert log_files(detail, None) == LogFiles("/home/alice/out_train_2", "/scratch/0030")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "file"),
     [
         ("sbatch run.sh 1 2", "/home/alice/run.sh"),

@@ -6,6 +6,7 @@ import pytest
 
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
 from hpcdash.services.jobs.launch_status import LaunchStatus, format_status, is_pulling, status_of
+from tests.support.records import for_each
 
 
 def test_every_state_has_its_status() -> None:
@@ -28,7 +29,7 @@ def test_a_state_that_nobody_knows_is_unknown(state: str | None) -> None:
     assert status_of(state) is LaunchStatus.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "containers", "up", "words"),
     [
         (JobState.RUNNING, 2, 1, "pulling: 1 of 2 containers up"),

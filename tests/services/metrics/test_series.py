@@ -17,6 +17,7 @@ from hpcdash.services.metrics.joined import Series, joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF, MetricLog
 from tests.services.metrics.metric_batches import batch_of
+from tests.support.records import for_each
 
 ODD = [float("nan"), float("inf"), float("-inf")]
 
@@ -391,7 +392,7 @@ EPOCH_LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", EPOCH_LINES)
+@for_each("line", EPOCH_LINES)
 def test_steps_counted_within_their_epoch_count_on(line: str) -> None:
     said = [(e, s) for e in range(1, 6) for s in range(100, 601, 100)]
     content = "".join(line.format(e=e, s=s, v=9 - e - s / 1000) + "\n" for e, s in said).encode()

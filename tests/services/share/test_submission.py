@@ -11,12 +11,13 @@ from hpcdash.errors import UsageError
 from hpcdash.services.share.state import parse_state
 from hpcdash.services.share.submission import refusal, with_pool
 from tests.support.play_case import FIXTURES
+from tests.support.records import for_each
 
 POOL = parse_state((FIXTURES / "slurm" / "22.05" / "pool" / "files" / "shared" / "lab" / "pool.json").read_bytes())
 SETTINGS = PoolSettings("lab", 8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slots", "share", "user", "slot_type", "words"),
     [
         (3, "NORMAL", "maya", SlotType.CUDA, ""),

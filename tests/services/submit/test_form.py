@@ -9,6 +9,7 @@ from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
 from hpcdash.services.submit.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
 from hpcdash.services.submit.form_fields import FIELDS, GROUPS
+from tests.support.records import for_each
 
 ALL = {
     "name": "train",
@@ -97,7 +98,7 @@ def test_what_has_no_field_is_kept_and_comes_back() -> None:
     assert (request.workspace, request.kind, request.site.tres_supported) == ("w", "cmd", False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "words"),
     [
         ("slots", "many", "whole number"),
@@ -166,7 +167,7 @@ def test_a_script_without_a_path_is_missing_one() -> None:
     assert read_script_form(Draft(), READERS["slurm"]).problems["file"].startswith("missing")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "field"),
     [
         ("queue: 'a b' cannot stand in a batch script", "queue"),

@@ -43,6 +43,7 @@ from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
 from hpcdash.services.watch.training import Noticed
 from tests.support.job_rows import BEGIN, at, job_row, table_of, task_row
+from tests.support.records import for_each
 
 NOW = at(600)
 HOUR = 3600.0
@@ -72,11 +73,11 @@ class TestIsRunning:
         assert found.severity is Severity.CRITICAL
         assert found.words == "no job train is running or pending"
 
-    @pytest.mark.parametrize("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
+    @for_each("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
         assert is_running(table_of(job_row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
 
-    @pytest.mark.parametrize("name", ["train-2", "Train", "train ", "trai", "*"])
+    @for_each("name", ["train-2", "Train", "train ", "trai", "*"])
     def test_the_name_is_exact(self, name: str) -> None:
         assert is_running(table_of(job_row("1", "running", name=name)), RunningWatch("train"))
 
@@ -316,7 +317,7 @@ class TestDeadlines:
     def test_less_lost_than_a_save_takes_is_not_worth_one(self) -> None:
         assert self.ending(ends=600.5, saved=599.8) == []
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("mode", "grace", "told"),
         [
             ("REQUEUE", 30, True),
@@ -356,7 +357,7 @@ class TestDeadlines:
 
 
 class TestWaiting:
-    @pytest.mark.parametrize(
+    @for_each(
         "reason",
         [
             "DependencyNeverSatisfied",
@@ -381,7 +382,7 @@ class TestWaiting:
         assert found.next_step
         assert "{" not in found.next_step
 
-    @pytest.mark.parametrize(
+    @for_each(
         "reason",
         [
             None,
