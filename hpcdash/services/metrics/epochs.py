@@ -18,11 +18,12 @@ Place = tuple[float, float]
 class EpochCount(Struct):
     """The evidence of one log. `first` and `last` are its ends: an epoch and the step as it stands in the line.
 
-    has_others: some of its steps are no positions, or of epochs of another length. goes_back, goes_on: the step is
-    lower, or higher, in a later epoch.
+    begins_with: the first epoch's number, as another log of the same run shows it. has_others: some of its steps are no
+    positions, or of epochs of another length. goes_back, goes_on: the step is lower, or higher, in a later epoch.
     """
 
     position: Position | None = None
+    begins_with: float | None = None
     has_others: bool = False
     least_epoch: float | None = None
     greatest_epoch: float = 0.0
@@ -84,11 +85,21 @@ class EpochCount(Struct):
     def first_epoch(self) -> float:
         """The number of the training's first epoch."""
         position = self.position
+        if (shown := self.shown_first_epoch) is not None:
+            return shown
+        if self.begins_with is not None:
+            return self.begins_with
+        return 1.0 if position is None else float(position.base)
+
+    @property
+    def shown_first_epoch(self) -> float | None:
+        """As its own lines show it, None where they do not."""
+        position = self.position
+        if position is None or self.is_mixed or self.is_overall:
+            return None
         if self.least_epoch is not None and self.least_epoch < 2:
             return self.least_epoch
-        if position is not None and position.epochs is not None and self.greatest_epoch == position.epochs:
-            return 1.0
-        return 1.0 if position is None else float(position.base)
+        return 1.0 if position.epochs is not None and self.greatest_epoch == position.epochs else None
 
     @property
     def is_overall(self) -> bool:
@@ -136,5 +147,5 @@ class EpochCount(Struct):
             return "counted in two ways"
         if self.is_overall:
             return "" if self.goes_on else "of its epoch or of all"
-        is_known = not self._is_later or position.is_usual or self.greatest_epoch == position.epochs
+        is_known = self.shown_first_epoch is not None or self.begins_with is not None or position.is_usual
         return "" if is_known else f"if epoch {position.base} is the first"

@@ -222,6 +222,10 @@ class JoinedRun:
 def joined(logs: Sequence[MetricLog], by_time: bool = True) -> JoinedRun:
     """One run of several logs: ordered by their first times where every log has one, else as given."""
     begun = [log for log in logs if log.attempts]
+    # A task that went on in a later epoch counts from where the first began.
+    shown = next((log.first_epoch for log in begun if log.first_epoch is not None), None)
+    if shown is not None:
+        begun = [log.beginning_with(shown) for log in begun]
     firsts = [log.attempts[0].first[3] for log in begun]
     if by_time and not any(isnan(first) for first in firsts):
         begun = [log for _, log in sorted(zip(firsts, begun, strict=True), key=lambda pair: pair[0])]

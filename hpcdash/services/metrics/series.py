@@ -159,6 +159,21 @@ class MetricLog:
         return self._epochs.doubt
 
     @property
+    def first_epoch(self) -> float | None:
+        """The number of the first epoch that its steps are counted from, None where it does not show that."""
+        return self._epochs.shown_first_epoch
+
+    def beginning_with(self, first_epoch: float) -> MetricLog:
+        """The log, or a copy of it that counts its steps from that epoch where it does not show the first itself."""
+        if self._epochs.position is None or self.first_epoch is not None:
+            return self
+        kept = self.snapshot()
+        kept._epochs.begins_with = first_epoch
+        kept._correct(self._epochs)
+        kept.version += 1
+        return kept
+
+    @property
     def memory(self) -> SeriesMemory:
         tables = [self._samples, *self._points.values(), *(cells.table for cells in self._cells.values())]
         cells = sum(len(kept.table) for kept in self._cells.values())
@@ -255,13 +270,17 @@ class MetricLog:
         self._epochs.note(batch, is_behind=behind)
         if self._epochs.position is None:
             return batch
+        self._correct(before)
+        return replace(batch, steps=batch.steps + self._epochs.correction(batch.epochs))
+
+    def _correct(self, before: EpochCount) -> None:
+        """Count the steps anew that were counted as it was known before."""
 
         def moved(steps: Floats, epochs: Floats) -> Floats:
             return steps + (self._epochs.correction(epochs) - before.correction(epochs))
 
         if self._ends is not None and bool(moved(np.zeros(2), np.array([1.0, 2.0])).any()):
             self._move_steps(moved)
-        return replace(batch, steps=batch.steps + self._epochs.correction(batch.epochs))
 
     def _move_steps(self, moved: Callable[[Floats, Floats], Floats]) -> None:
         samples = self._samples.whole.copy()

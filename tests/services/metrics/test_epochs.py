@@ -81,6 +81,19 @@ def test_a_restart_goes_back_to_its_epoch() -> None:
     assert [(one.first[0], one.last[0]) for one in run.attempts] == [(4.0, 120.0), (44.0, 80.0)]
 
 
+@pytest.mark.parametrize("name", ["from 0", "from 1", "from 0, in brackets"])
+def test_a_log_that_goes_on_in_a_later_epoch_counts_from_the_first_of_the_log_before_it(name: str) -> None:
+    first, _ = run_of(batches(name, range(3)))
+    second, alone = run_of(batches(name, range(3, 5)))
+    assert (first.doubt, second.doubt) == ("", "" if name == "from 1" else "if epoch 1 is the first")
+    before = alone.series(alone.names[0]).x.tolist()
+    run = joined([first, second])
+    assert run.series(run.names[0]).x.tolist() == [float(step) for step in range(4, STEPS * EPOCHS + 1, 4)]
+    assert (run.doubt, run.last_step) == ("", STEPS * EPOCHS)
+    # What each says by itself stays.
+    assert alone.series(alone.names[0]).x.tolist() == before
+
+
 @pytest.mark.parametrize(
     ("content", "doubt"),
     [
