@@ -517,7 +517,7 @@ _EPOCH_OF_BAR = re.compile(
 _POSTFIX = re.compile(
     rf"(?:^|, ?)(?P<name>[^\W\d][^=:,]{{0,79}})(?:=|: ?)(?P<number>{NUMBER})(?P<unit>[kKMB%]?)(?=,|$)"
 )
-_JUDGING = re.compile(r"\b(?:val|valid\w*|eval\w*|test\w*|sanity|infer\w*|predict\w*)\b", re.IGNORECASE)
+_JUDGING_WORD = r"(?:val|valid\w{0,8}|eval\w{0,8}|test\w{0,3}|sanity|infer\w{0,6}|predict\w{0,4})"
 _LAST_WORD = re.compile(r"([A-Za-z_]+):? ?$")
 # Of Rich, as Lightning draws it: the last of 0 … 9 is 9 of 9.
 _RICH_BAR = re.compile(
@@ -526,7 +526,11 @@ _RICH_BAR = re.compile(
 )
 _PER_STEP = re.compile(r"(?:it/s|s/it)(?:,|$)")
 _UNKNOWN_END = re.compile(r"\| ?\d+/\? \[\d")
-_RANKS_ONLY = re.compile(r"(?:\d{1,5}: ?|\[[^\]]{1,40}\]:? ?| )*")
+# A blank has one place to be in, lest each doubles the ways to fail.
+_RANKS = r"(?:\d{1,5}:|\[[^\]]{1,40}\]:?|\([^)]{1,60}\)| )*"
+_RANKS_ONLY = re.compile(_RANKS)
+# The first word of a bar, or the last.
+_JUDGING = re.compile(rf"{_RANKS}{_JUDGING_WORD}(?=[ :]|$)|.{{0,160}}(?<=[ (]){_JUDGING_WORD}\)?:? ?$", re.IGNORECASE)
 
 _KERAS_EPOCH = re.compile(r"(?:\d{1,5}: )?Epoch (?P<epoch>\d{1,15})/\d+ ?")
 _KERAS = re.compile(
@@ -597,7 +601,7 @@ def read_bar(text: str) -> Bar | None:
     pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
     is_training = not _is_nested(text) and bool(_PER_STEP.search(inside)) and bool(_RANKS_ONLY.fullmatch(before))
     reading = sort_pairs("bar", pairs, seconds_of_line(before))
-    if _JUDGING.search(before):
+    if _JUDGING.match(before):
         reading = reading._replace(values={})
     counted = _EPOCH_OF_BAR.search(before)
     if counted and counted["first"]:
