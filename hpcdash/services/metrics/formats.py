@@ -134,6 +134,8 @@ _LOGGED_BAR = re.compile(
     r"Progress on:[^/]{0,80}? ?\b(?P<n>\d[\d.]{0,14})(?P<n_scale>[kMG]?)it"
     r"/(?P<of>\d[\d.]{0,14})(?P<of_scale>[kMG]?)it rate:"
 )
+# `Batch [20]`.
+_BRACKETED = re.compile(r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE)
 _EPOCH_ALONE = re.compile(
     r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) \((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
 )
@@ -314,6 +316,8 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
     reading = sort_pairs("pairs", pairs, seconds_of_line(text))
     if reading.epoch != reading.epoch and (counted := _EPOCH_OF.search(text)):
         reading, epochs = reading._replace(epoch=float(counted["epoch"])), counted["of"]
+    if place is None and best is None and (bracketed := _BRACKETED.search(text)):
+        best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
     if place is None and best is not None:
         place = _Place(0, 0, best[1], last_step_of(best[2]) if best[2] else None, rank=best[0])
     if place is None:
@@ -511,7 +515,7 @@ _BAR = re.compile(
     r"(?P<n>\d{1,15})/(?P<of>\d{1,15})(?P<exact> )\[(?P<inside>[^\]]{0,4000})\]?(?P<after>.*)"
 )
 _EPOCH_OF_BAR = re.compile(
-    r"\bepoch[ :=]*\[?(?P<epoch>\d{1,15})(?!\d)(?: ?/ ?(?P<of>\d{1,15}))?|^(?P<first>\d{1,9})\|(?P<step>\d{1,15})\|",
+    r"\bepoch[ :=#]*\[?(?P<epoch>\d{1,15})(?!\d)(?: ?/ ?(?P<of>\d{1,15}))?|^(?P<first>\d{1,9})\|(?P<step>\d{1,15})\|",
     re.IGNORECASE,
 )
 _POSTFIX = re.compile(
