@@ -69,7 +69,7 @@ def test_what_no_scheduler_prints_breaks_no_reader(name: str, raw: bytes) -> Non
         try_reader(BY_NAME[name], raw, status)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "before", "pattern", "after"),
     [
         (

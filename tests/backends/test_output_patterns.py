@@ -54,7 +54,7 @@ def test_a_path_that_may_stand_for_two_patterns_is_doubtful(pattern: str) -> Non
         assert shown_is_doubtful(shown, JOB)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "facts", "up_to_22_05", "from_23_02", "from_25_05"),
     [
         ("slurm-%j.out", JOB, "slurm-9.out", "slurm-9.out", "slurm-9.out"),
@@ -99,7 +99,7 @@ def test_the_number_that_stands_for_no_task_is_the_task_s_field_again() -> None:
     assert finish_shown("/w/slurm-5_4294967294.out", WAITING_TASKS) == "/w/slurm-5_%a.out"
 
 
-@pytest.mark.parametrize("name", ["a%nb", "50%t%", "%j"])
+@for_each("name", ["a%nb", "50%t%", "%j"])
 def test_a_job_s_name_is_no_pattern(name: str) -> None:
     facts = PathFacts("9", "/w", "alice", name, "n1")
     assert output_path("%x_%n", facts) == f"/w/{name}_0"

@@ -49,7 +49,7 @@ def test_options_with_which_sbatch_submits_no_job_that_runs_by_itself_are_refuse
         slurm_extra_options([option])
 
 
-@pytest.mark.parametrize("text", ["--comment='a\ntouch /tmp/x'", "-A 'a\ntouch /tmp/x'", "-A x\r#PBS -h"])
+@for_each("text", ["--comment='a\ntouch /tmp/x'", "-A 'a\ntouch /tmp/x'", "-A x\r#PBS -h"])
 def test_what_would_be_a_line_of_its_own_in_the_script_is_refused(text: str) -> None:
     for check in (slurm_extra_options, pbs_extra_options):
         with pytest.raises(UsageError, match="one line"):
@@ -62,7 +62,7 @@ def test_a_word_that_is_no_option_is_refused_as_sbatch_would_leave_out_what_foll
     assert slurm_extra_options(['--comment="one two"', "--mem 3G"]) == ('--comment="one two"', "--mem 3G")
 
 
-@pytest.mark.parametrize("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
+@for_each("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
 def test_gpus_as_a_resource_of_one_s_own_are_refused(gres: str) -> None:
     with pytest.raises(UsageError, match="gpu"):
         slurm_extra_options([gres])
@@ -88,7 +88,7 @@ def test_pbs_options_of_the_request_are_refused_wherever_they_stand(letter: str,
         pbs_extra_options([spelling.format(letter) + value])
 
 
-@pytest.mark.parametrize("word", ["--", "--version", "-G"])
+@for_each("word", ["--", "--version", "-G"])
 def test_words_of_other_qsubs_are_refused(word: str) -> None:
     with pytest.raises(UsageError, match=word):
         pbs_extra_options([word])

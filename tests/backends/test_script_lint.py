@@ -96,7 +96,7 @@ def test_a_dash_of_print_in_a_command_is_a_warning() -> None:
     assert places(slurm("python train.py —lr 0.1")) == [("warning", "line 2")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "place"),
     [
         (("#SBATCH -p main", "module load x", "#SBATCH -t 1:00"), "line 4"),

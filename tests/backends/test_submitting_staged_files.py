@@ -60,7 +60,7 @@ def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(backend: Back
     assert command.argv == ("sudo", "-n", "-u", "alice", *argv)
 
 
-@pytest.mark.parametrize("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
+@for_each("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
 def test_what_cannot_be_submitted_as_another_is_refused(backend: Backend) -> None:
     with pytest.raises(UsageError):
         backend.submit.submission(replace(STAGED, file="", run_as="alice"))

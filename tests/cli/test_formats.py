@@ -151,7 +151,7 @@ def test_json_holds_names_as_they_are_and_what_is_unknown_as_null() -> None:
     assert (first["flags"], first["features"], second["flags"], second["load"]) == (["maint", "reboot"], [], None, None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_no_rows_are_an_empty_array_a_lone_header_and_a_lone_heading(kind: Kind) -> None:
     table = schema.empty(SCHEMAS[kind])
     assert json_of(kind, table)["jobs" if kind == "history" else kind] == []
@@ -163,7 +163,7 @@ def test_an_argument_that_is_not_utf8_is_replaced() -> None:
     assert json_of("jobs", table_of("jobs", []), cluster="j\udcff")["cluster"] == "j\ufffd"
 
 
-@pytest.mark.parametrize("rows", [8191, 8192, 8193, 20000])
+@for_each("rows", [8191, 8192, 8193, 20000])
 def test_long_tables_are_whole_across_parts_and_chunks(rows: int) -> None:
     table = table_of("jobs", [{"id": str(number), "user": f"u{number % 3}"} for number in range(rows)])
     table = pa.concat_tables([table.slice(0, 5000), table.slice(5000)])
@@ -307,7 +307,7 @@ def test_a_terminal_without_utf8_gets_question_marks() -> None:
     assert b'evil?[2J?"a",=1+1\n' in out.getvalue()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@for_each("kind", KINDS)
 def test_the_default_columns_fit_120_and_say_something_of_every_row(kind: Kind) -> None:
     heading = lines_of(kind, [], width=120)[0]
     assert width_of(heading) <= 120

@@ -108,7 +108,7 @@ def test_a_plugin_s_key_that_is_taken_in_its_view_is_told_with_its_line() -> Non
     assert problems_of(LOGIN + 'key = "j"\n')[0][2].startswith("'j' moves the cursor")
 
 
-@pytest.mark.parametrize("name", ["cancel", "jobs", "quit", "gpu"])
+@for_each("name", ["cancel", "jobs", "quit", "gpu"])
 def test_a_plugin_s_name_is_no_other_s(name: str) -> None:
     text = f'[aliases]\ngpu = "jobs queue:gpu"\n[[plugins]]\nname = "{name}"\ncommand = ["true"]\n'
     assert problems_of(text)[0][:2] == (4, "plugins[0].name")

@@ -146,7 +146,7 @@ def test_a_request_is_written_as_a_person_would() -> None:
     )
 
 
-@pytest.mark.parametrize("amount", [1 << 20, 3 << 29, (1 << 20) + 1, 1 << 40])
+@for_each("amount", [1 << 20, 3 << 29, (1 << 20) + 1, 1 << 40])
 def test_memory_keeps_every_byte(amount: int) -> None:
     request = Request(command="x", memory_bytes=amount)
     assert read_request(request_text(request)) == request
@@ -206,6 +206,6 @@ def test_what_only_looks_like_a_secret_is_remembered(name: str, value: str) -> N
     assert without_secrets(text) == text
 
 
-@pytest.mark.parametrize("text", ['command = "x"\n# mine\n[environment]\nA = "1"\n', "environment = 1", "no toml"])
+@for_each("text", ['command = "x"\n# mine\n[environment]\nA = "1"\n', "environment = 1", "no toml"])
 def test_a_request_without_secrets_is_remembered_as_it_was_written(text: str) -> None:
     assert without_secrets(text) == text

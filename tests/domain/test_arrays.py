@@ -77,7 +77,7 @@ def test_what_is_no_task_list_is_refused_by_name(text: str) -> None:
     assert repr(text) in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     ["1," * 50_000, "1-2," * 50_000 + "x", "0-4000000,0", "9" * 5000],
     ids=["one task over and over", "a bad end", "a large range twice", "digits"],
@@ -182,7 +182,7 @@ def test_a_summary_of_an_array_that_only_waits_asks_for_what_its_first_row_asks(
     assert folded(rows, "state", "cpus", "_states") == [("pending", 4, "8 pending · 1 held")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("states", "summary"),
     [
         (("failed", "running"), "running"),

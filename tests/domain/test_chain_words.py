@@ -150,7 +150,7 @@ def test_how_many_or_which_tasks_and_a_script_are_typed(typed: str, is_array: bo
     assert read_append(typed, is_array=is_array) == wish
 
 
-@pytest.mark.parametrize("typed", ["0", "5-1", "1-3%%"])
+@for_each("typed", ["0", "5-1", "1-3%%"])
 def test_what_is_no_number_of_jobs_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match=r"none to append|array|empty range"):
         read_append(typed, is_array=False)

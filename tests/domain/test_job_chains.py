@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency, living_targets, one_at_a_time
 from tests.support.job_rows import job_row, task_row
 from tests.support.records import for_each
@@ -23,7 +21,7 @@ CHAIN = [
 ]
 
 
-@pytest.mark.parametrize("job_id", ["10", "11", "12"])
+@for_each("job_id", ["10", "11", "12"])
 def test_a_chain_is_found_from_each_of_its_jobs(job_id: str) -> None:
     assert order(find_chain(job_id, CHAIN)) == ["10", "11", "12"]
 

@@ -178,7 +178,7 @@ def test_a_filter_on_nodes_matches(expression: str, expected: list[str]) -> None
     assert apply(nodes(), parse(expression, NODES), NOW)["name"].to_pylist() == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [("default:yes", ["a"]), ("default:no", ["b"]), ("queue:b", ["b"]), ("default:none", ["c"])],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import (
@@ -68,7 +67,7 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
     assert dropped_at(FREE, None) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "thing", "words"),
     [
         ("l", Thing.LINK, "a link of mallory's to /home/alice/.ssh/rc has its name: trainings take it for the switch"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -79,7 +77,7 @@ def test_a_save_switch_is_no_kill_switch() -> None:
     assert named(script, SAVE).path == "/a/SAVE"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "unknown"),
     [
         ("KILL_SWITCH=$SCRATCH/KILL", ("SCRATCH",)),

@@ -215,7 +215,7 @@ def test_a_name_that_only_a_type_checker_imports_is_taken_by_its_word() -> None:
     assert called(names["train"], 1) == (1, CONTEXT, CONTEXT)
 
 
-@pytest.mark.parametrize("annotation", ["JobContext", "Union[Unknown, JobContext]", "JobContext | Unknown"])
+@for_each("annotation", ["JobContext", "Union[Unknown, JobContext]", "JobContext | Unknown"])
 def test_another_class_of_that_name_is_not_the_context(annotation: str) -> None:
     names: dict[str, Any] = {}
     exec(f"class JobContext: ...\ndef train(x, c: {annotation!r} = None): return x, c", names)

@@ -26,6 +26,7 @@ from hpcdash.job.packaging import (
 from hpcdash.job.pickles import packed
 from tests.job.runner_scripts import runner_lines, runner_script
 from tests.job.tiny_wheel import tiny_wheel
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
@@ -259,7 +260,7 @@ def _project(site: Site) -> Path:
     return project
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ({}, "give either wheel"),

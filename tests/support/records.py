@@ -75,8 +75,8 @@ def for_each(
 def _collected(failures: list[tuple[str, BaseException]], title: str) -> Iterator[None]:
     try:
         yield
-    # The latter is what pytest.raises raises, and the hang guard, which ends the test and not a record of it.
-    except (Exception, pytest.fail.Exception) as error:
+    # pytest.raises fails with the second, and so does the hang guard, which ends the test and not a record of it.
+    except (Exception, pytest.fail.Exception, BaseExceptionGroup) as error:
         if "from pytest-timeout" in str(error):
             raise
         failures.append((title, error))

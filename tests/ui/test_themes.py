@@ -138,7 +138,7 @@ def lab_as_seen(color: Color, matrix: tuple[tuple[float, ...], ...]) -> tuple[fl
     return 116 * g - 16, 500 * (f - g), 200 * (g - h)
 
 
-@pytest.mark.parametrize("kind", COLOUR_BLINDNESS)
+@for_each("kind", COLOUR_BLINDNESS)
 def test_good_and_bad_look_different_to_a_colour_blind_person_in_the_theme_made_for_it(kind: str) -> None:
     theme = SHIPPED["hpcdash-colorblind"]
     ground = Color.parse(theme.background or "")

@@ -89,7 +89,7 @@ def test_what_is_no_signal_is_refused_with_those_there_are(signal: str) -> None:
         commands("signal", "2", signal=signal)
 
 
-@pytest.mark.parametrize("recipient", ["batch", "full", "0"])
+@for_each("recipient", ["batch", "full", "0"])
 def test_pbs_signals_no_part_of_a_job(recipient: str) -> None:
     with pytest.raises(UsageError, match="all processes"):
         commands("signal", "2", signal="USR1", recipient=recipient)
@@ -244,13 +244,13 @@ def test_torques_words_are_read() -> None:
     }
 
 
-@pytest.mark.parametrize("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
+@for_each("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
 def test_slurms_wrappers_never_see_a_task_which_they_would_read_as_its_whole_array(job_id: str) -> None:
     with pytest.raises(UsageError, match="only whole jobs"):
         commands("cancel", job_id, dialect=WRAPPERS)
 
 
-@pytest.mark.parametrize("verb", ["suspend", "resume", "signal", "alter"])
+@for_each("verb", ["suspend", "resume", "signal", "alter"])
 def test_what_slurms_wrappers_lack_is_named(verb: str) -> None:
     with pytest.raises(UsageError, match="Slurm's commands by Torque's names"):
         commands(verb, "12", dialect=WRAPPERS, signal="USR1", changes={"time": "1h"})
@@ -284,7 +284,7 @@ def test_slurms_qdel_that_says_nothing_of_an_ended_job_is_asked_for_each() -> No
 # -- many jobs
 
 
-@pytest.mark.parametrize("verb", ["hold", "release", "requeue", "suspend"])
+@for_each("verb", ["hold", "release", "requeue", "suspend"])
 def test_many_jobs_leave_ports_to_others(verb: str) -> None:
     made = commands(verb, *(f"{number}.pbs01" for number in range(1000)))
     assert max(len(command.job_ids) for command in made) <= 50

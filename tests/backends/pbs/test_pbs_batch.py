@@ -179,7 +179,7 @@ def test_logs_are_written_into_the_launch_s_folder_while_the_job_runs_where_noth
     assert "k" not in settings(old)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "asked",
     [
         {"attributes": ("umask=027", "group_list=lab,other")},
@@ -251,7 +251,7 @@ def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(field: d
     assert name in str(refused.value) or "-l select=1:mem=2gb" in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "named"),
     [
         ({"launcher": Launcher.SRUN}, "launcher"),

@@ -204,7 +204,7 @@ def test_a_job_that_waits_for_its_time_is_eligible_then() -> None:
     assert found["eligible_at"] == "2026-11-22T04:01:41Z"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("estimated", "read"),
     [("Sat Nov 21 05:00:00 2026", "2026-11-21T05:00:00Z"), ("1795237200", "2026-11-21T05:00:00Z"), ("UNKNOWN", None)],
 )
@@ -627,7 +627,7 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
     assert caught.value.argv == ("qstat", "-f")
 
 
-@pytest.mark.parametrize("printed", [b"", b"Clock: now\n", b"Welcome to the cluster!\n"])
+@for_each("printed", [b"", b"Clock: now\n", b"Welcome to the cluster!\n"])
 def test_an_answer_without_the_clock_is_no_answer(printed: bytes) -> None:
     with pytest.raises(UnreadableOutput):
         parse_jobs(CommandResult((), 0, printed, b"", 0.1), question=question(), dialect=Dialect.OPENPBS, want=Want.NOW)
@@ -666,7 +666,7 @@ def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     table_to_json_rows(read.table, read.table.column_names)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "file"),
     [
         (Dialect.TORQUE, TORQUE / "qstat-x-t.xml"),

@@ -87,7 +87,7 @@ def test_what_is_no_name_of_a_machine_is_no_host(exec_host: str) -> None:
     assert "on the node the job runs on until it ends" in files.note
 
 
-@pytest.mark.parametrize("keep", ["oed", "doe", "eod"])
+@for_each("keep", ["oed", "doe", "eod"])
 def test_direct_write_puts_it_where_it_stays_at_once(keep: str) -> None:
     for state in (RUNNING, WAITING, ENDED):
         files = found({**paths("koed", 155), "Keep_Files": keep}, job_id="155.pbs01", state=state)

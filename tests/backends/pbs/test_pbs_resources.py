@@ -35,7 +35,7 @@ def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_
     assert " ".join(pbs_resources(request, slot_type).options) == wanted
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slot_type", "memory_bytes", "wanted"),
     [
         pytest.param(CUDA, 64 << 30, "-l select=2:ngpus=4:mem=64gb", id="cuda gres S=8 P=4 64 GiB"),
@@ -81,7 +81,7 @@ def test_a_place_that_a_person_gave_stays_whole(given: str, per_node: int | None
         assert asked.options[1:] == (f"-l place={wanted}",)
 
 
-@pytest.mark.parametrize("word", ["pack", "free", "vscatter", "spread"])
+@for_each("word", ["pack", "free", "vscatter", "spread"])
 def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: str) -> None:
     with pytest.raises(UsageError, match=rf"place={word}:excl in extra_args: .*{word}"):
         pbs_resources(Request(slots=8, slots_per_node=4, extra_args=(f"-l place={word}:excl",)), CUDA)
@@ -133,7 +133,7 @@ def test_slots_that_are_not_counted_a_node_may_lie_together() -> None:
     assert pbs_resources(Request(slots=8), CUDA).options == ("-l select=8:ngpus=1",)
 
 
-@pytest.mark.parametrize("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
+@for_each("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
 def test_what_the_slots_say_in_the_place_of_a_person_s_own_select_is_told(select: str) -> None:
     request = Request(slots=8, slots_per_node=2, cpus_per_gpu=1, extra_args=(f"-l select={select}",))
     (told,) = pbs_resources(request, CUDA).warnings

@@ -59,7 +59,7 @@ def jobs(*listed: object) -> list[dict[str, Any]]:
     return BACKEND.queue.jobs(JobScope(ended=True)).parse(told(list(listed))).table.to_pylist()
 
 
-@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.60/slices", "2.9/tasks"])
+@for_each("case", ["2.60/training", "2.60/tasks", "2.60/slices", "2.9/tasks"])
 def test_the_recorded_cluster_is_read_as_its_expected_json_says(case: str) -> None:
     folder = FIXTURES / "ray" / case
     assert expected_of(folder) == json.loads(Path(folder, "expected.json").read_text("utf-8"))
@@ -413,7 +413,7 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
         again.check.parse(told(b"", 404))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "files", "words"),
     [
         (

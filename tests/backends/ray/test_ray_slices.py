@@ -291,7 +291,7 @@ def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_stage
         assert failure is None if expected else json.loads(failure or b"")["type"] == "JSONDecodeError"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "words"), [('wheel = "/a.whl"', "call: "), ('source = "/a"', "call: "), ("items = [1, 2]", "array: ")]
 )
 def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str) -> None:

@@ -120,7 +120,7 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
     assert "give one of command and call" in typed.problems[""]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "said"),
     [
         ({"job_library": False}, "job_library: "),

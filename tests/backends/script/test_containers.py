@@ -109,7 +109,7 @@ def test_apptainer_is_given_gpus_a_tmpfs_and_a_tmp_of_its_own_that_goes(node: No
     assert node.env["APPTAINERENV_TMPDIR"] == "/tmp"
 
 
-@pytest.mark.parametrize("bind", ["/tmp", "/scratch:/tmp", "/scratch:/tmp/:rw"])
+@for_each("bind", ["/tmp", "/scratch:/tmp", "/scratch:/tmp/:rw"])
 def test_who_binds_tmp_gets_no_other(bind: str) -> None:
     assert "mktemp" not in "\n".join(made_of("apptainer", own_binds=[bind]).lines())
 
@@ -263,7 +263,7 @@ def test_an_enroot_image_that_is_a_file_is_not_imported(node: Node) -> None:
     assert calls[-1][-3:] == ["images+net", "python", "train.py"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("image", "name", "uri"),
     [
         ("ubuntu", "ubuntu", "docker://ubuntu"),

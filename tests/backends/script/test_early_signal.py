@@ -23,6 +23,7 @@ from hpcdash.backends.slurm.script import signal_option as slurm_signal_option
 from hpcdash.backends.slurm.script import signal_trap as slurm_signal_trap
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -168,7 +169,7 @@ def test_where_the_controller_does_not_answer_srun_itself_is_given_the_signal(jo
     assert (process.returncode, out) == (0, "alone warned\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "option"),
     [
         (USR1, "--signal=USR1@600"),
@@ -186,7 +187,7 @@ def test_no_trap_is_written_where_slurm_signals_the_steps_itself() -> None:
     assert slurm_signal_trap(USR1) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "asked",
     [EarlySignal("USR1", 65536), EarlySignal("USR1", -1), EarlySignal("USR1;id", 5), EarlySignal("KILL", 5)],
     ids=["too early for Slurm", "after the limit", "no name", "cannot be trapped"],
@@ -196,7 +197,7 @@ def test_slurm_refuses(asked: EarlySignal) -> None:
         slurm_signal_option(asked)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "limit"),
     [(USR1, None), (USR1, 600), (EarlySignal("TERM", 5), 60), (EarlySignal("$(id)", 5), 60)],
     ids=["no limit", "no time before it", "TERM is the end itself", "no name"],

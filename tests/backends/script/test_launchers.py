@@ -266,7 +266,7 @@ def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> No
         start_of(Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4, environment=SLURM)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "told"),
     [
         ("torchrun train.py", True),

@@ -126,7 +126,7 @@ def test_a_step_of_each_task_is_signalled_on_its_own() -> None:
     assert [line.partition("--signal=TERM ")[2] for line in lines(made)] == ["41.0 42.0", "88_3.0", "88_4.0"]
 
 
-@pytest.mark.parametrize("time", ["90", "1:30:00", "90m", "1.5h"])
+@for_each("time", ["90", "1:30:00", "90m", "1.5h"])
 def test_a_time_limit_is_read_as_people_write_it(time: str) -> None:
     assert lines(commands("alter", "41", "42", changes={"time": time})) == [
         "scontrol update jobid=41,42 timelimit=01:30:00"
@@ -334,7 +334,7 @@ def test_a_controller_that_does_not_answer_scontrol_leaves_it_unknown() -> None:
     assert answered(command, stderr, 1) == dict.fromkeys(("2", "25_3"), (None, "Unexpected message received"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stderr", "words"),
     [
         (

@@ -253,7 +253,7 @@ def test_a_variable_is_in_the_step_as_it_was(environment: dict[str, str]) -> Non
         assert seen.get(name, "") == value
 
 
-@pytest.mark.parametrize("nodes", [(8, 4), (8, 8), (8, None)], ids=["2 nodes", "1 node", "spread"])
+@for_each("nodes", [(8, 4), (8, 8), (8, None)], ids=["2 nodes", "1 node", "spread"])
 def test_only_where_slurm_may_give_other_nodes_is_their_number_looked_at(nodes: tuple[int, int | None]) -> None:
     text = made(slots=nodes[0], slots_per_node=nodes[1]).text
     assert ("Not started." in text) == (nodes[1] is not None)
@@ -357,7 +357,7 @@ def test_pyxis_s_container_is_options_of_srun() -> None:
         batch_script(Scheduler.PBS, Request(command="a", container=container), PLACE)
 
 
-@pytest.mark.parametrize("runtime", [one for one in Runtime if one is not Runtime.NONE])
+@for_each("runtime", [one for one in Runtime if one is not Runtime.NONE])
 def test_in_a_container_too_the_command_starts_in_the_folder_of_its_files(runtime: Runtime) -> None:
     text = made(container=Container(runtime, "lab/net:1"), files=(".",), work_dir="src").text
     assert text.count(f"cd -- {PLACE.folder}/code/src || exit\n") == 1

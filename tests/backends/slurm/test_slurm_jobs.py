@@ -22,7 +22,13 @@ def read(**fields: str | bytes) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin", "job requeued in held state"])
+@for_each(
+    "reason",
+    [
+        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
+        *("launch failed requeued held", "user env retrieval failed requeued held"),
+    ],
+)
 def test_a_pending_job_that_is_held_is_held_not_pending(reason: str) -> None:
     assert read(state="PENDING", reason=reason)["state"] == "held"
 
@@ -153,7 +159,7 @@ def test_time_limits(text: str, limit: int | None) -> None:
     assert read(timelimit=text)["limit_seconds"] == limit
 
 
-@pytest.mark.parametrize("nothing", ["None", "(null)", ""])
+@for_each("nothing", ["None", "(null)", ""])
 def test_no_reason_is_null(nothing: str) -> None:
     assert read(reason=nothing)["reason"] is None
 
@@ -198,7 +204,7 @@ def test_a_row_without_a_number_of_a_job_is_rejected(job_id: str) -> None:
     assert (parsed.table["id"].to_pylist(), len(parsed.rejected)) == (["88"], 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"prioritylong": "9" * 30, "submittime": "9" * 18, "timelimit": "9" * 30 + ":00:00"},

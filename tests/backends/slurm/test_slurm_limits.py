@@ -93,7 +93,7 @@ def test_one_s_own_shares_are_under_their_accounts() -> None:
     assert math.isinf(chem["level_fair_share"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stdout", "stderr", "status", "error", "words"),
     [
         (b"", b"", 0, AccountingUnavailable, "slurmdbd is not configured"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
@@ -75,9 +73,7 @@ def test_a_backslash_in_a_pattern_is_settled_by_the_script() -> None:
     assert "a guess" in log_files(detail, script("#SBATCH -t 1")).note
 
 
-@pytest.mark.parametrize(
-    ("pattern", "shown"), [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")]
-)
+@for_each(("pattern", "shown"), [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")])
 def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(pattern: str, shown: str) -> None:
     detail = held({"StdOut": f"/home/alice/{shown}", "StdErr": f"/home/alice/{shown}"})
     assert needs_script(detail)
@@ -180,8 +176,6 @@ def test_the_file_that_was_submitted_is_on_the_command_line(line: str, file: str
     assert submitted_file(past(line)) == file
 
 
-@pytest.mark.parametrize(
-    ("command", "file"), [("/home/alice/run.sh a b", "/home/alice/run.sh"), ("(null)", None), ("run.sh", None)]
-)
+@for_each(("command", "file"), [("/home/alice/run.sh a b", "/home/alice/run.sh"), ("(null)", None), ("run.sh", None)])
 def test_the_file_that_was_submitted_is_scontrol_s_command(command: str, file: str | None) -> None:
     assert submitted_file(held({"Command": command})) == file

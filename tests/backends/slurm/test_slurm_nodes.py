@@ -165,7 +165,7 @@ def test_a_partition_without_a_limit_has_none() -> None:
     assert read_queues({"time": "infinite"})[0]["limit_seconds"] is None
 
 
-@pytest.mark.parametrize("word", ["down", "drain", "inact"])
+@for_each("word", ["down", "drain", "inact"])
 def test_a_partition_that_is_not_up_is_not_available(word: str) -> None:
     assert read_queues({"available": word})[0]["available"] is False
 

@@ -110,7 +110,7 @@ def test_a_type_of_gpu_stands_before_each_number_of_them() -> None:
     assert options(CUDA, GRES, 8, 4, gpu_type="a100") == "--nodes=2 --ntasks=2 --gres=gpu:a100:4"
 
 
-@pytest.mark.parametrize("kind", ["command", "shell", "notebook"])
+@for_each("kind", ["command", "shell", "notebook"])
 def test_what_a_person_sits_before_has_one_node(kind: str) -> None:
     assert options(CUDA, BOTH, 4, None, kind=kind) == "--gpus=4 --nodes=1 --tasks-per-node=1"
     assert options(CUDA, GRES, 4, None, kind=kind) == "--nodes=1 --ntasks=1 --gres=gpu:4"

@@ -220,7 +220,7 @@ def test_where_the_scripts_name_may_be_another_word_that_is_said() -> None:
     assert any("is not certain" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("line", ["srun train", "", "salloc -n2"])
+@for_each("line", ["srun train", "", "salloc -n2"])
 def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
     assert read_submit_line(line, ROW, None) is None
 

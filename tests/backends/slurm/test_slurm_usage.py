@@ -154,7 +154,7 @@ def test_a_task_and_a_component_are_asked_for_by_a_number_of_their_own(job_id: s
     assert (words[:2], words[3:5]) == (("sh", "-c"), ("sh", job_id))
 
 
-@pytest.mark.parametrize("known", [{"state": "pending"}, {"started_at": None}, {"id": "6_[3-9]", "_tasks": 7}])
+@for_each("known", [{"state": "pending"}, {"started_at": None}, {"id": "6_[3-9]", "_tasks": 7}])
 def test_what_has_not_started_uses_nothing(known: dict[str, Any]) -> None:
     assert BACKEND.detail.usage(row(**known)) is None
 
@@ -174,7 +174,7 @@ def test_a_nice_value_is_taken_off() -> None:
     assert parse_priority(answered(line, argv=("sprio",)))["nice"].startswith("-5000")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         b"",

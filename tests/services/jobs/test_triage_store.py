@@ -112,7 +112,7 @@ async def test_a_job_that_is_no_array_is_refused_and_so_is_one_nobody_knows(tmp_
         await fetch_tasks(store_of(transport), "91")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("paths", "of_12"),
     [
         (("/w/slurm-88_3.out", "/w/slurm-88_7.out"), "/w/slurm-88_12.out"),

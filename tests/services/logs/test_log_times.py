@@ -41,7 +41,7 @@ def test_a_time_with_a_date_is_read(line: str, seconds: float, offset: int | Non
     assert (stamp.has_date, stamp.offset_seconds) == (True, offset)
 
 
-@pytest.mark.parametrize("line", ["[10:22:33] step 4", "10:22:33 step 4", "10:22:33.5 | INFO", "(10:22:33) step"])
+@for_each("line", ["[10:22:33] step 4", "10:22:33 step 4", "10:22:33.5 | INFO", "(10:22:33) step"])
 def test_a_time_of_day_is_read_where_it_cannot_be_a_duration(line: str) -> None:
     stamp = read_stamp(line, ABOUT)
     assert stamp is not None

@@ -203,7 +203,7 @@ def test_without_braille_letters_plain_ones_are_drawn() -> None:
     assert text_of(draw(plain)).isascii()
 
 
-@pytest.mark.parametrize(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
+@for_each(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
 def test_what_fits_lags_by_a_small_part_of_what_is_seen(points: float, weight: float | None) -> None:
     smoothing = smoothing_of("auto", points)
     assert (smoothing.weight if smoothing is not None else None) == weight
@@ -313,7 +313,7 @@ def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_
     assert text_of(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
 
 
-@pytest.mark.parametrize(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
+@for_each(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
 def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None:
     values = 2.0 + np.random.default_rng(1).normal(0, 0.02, 1500)
     values[600 : 600 + rise] = np.linspace(5, 9, rise) if rise > 1 else 9.0

@@ -198,7 +198,7 @@ def test_a_divergence_keeps_its_beginning_however_long_it_lasts() -> None:
         assert finding.step_from == pytest.approx(10_000, abs=64)
 
 
-@pytest.mark.parametrize("noise", NOISES)
+@for_each("noise", NOISES)
 def test_a_loss_that_jumps_and_stays_is_a_divergence_after_fifty_points(noise: str) -> None:
     steps, loss = clean_loss(8, 18_000, noise)
     loss[15_000:] += 1.5

@@ -103,7 +103,7 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     assert only == repr((200 * 70_000 + 1, 7.0, *[float("nan")] * 3, [("loss", 3.0)]))
 
 
-@pytest.mark.parametrize("length", [300, 5000, 9000, 40_000])
+@for_each("length", [300, 5000, 9000, 40_000])
 def test_a_line_too_long_is_none_from_either_side(length: int) -> None:
     content = b"step=1 loss=1\n" + b"step=2 loss=2 " * 3000 + b"\nstep=3 loss=3\n" * 3
     forward = samples([MetricReader().feed(content, is_end=True)])
@@ -120,7 +120,7 @@ def test_a_persons_own_patterns_come_first() -> None:
     assert batch.metrics["loss"].samples.tolist() == [2]
 
 
-@pytest.mark.parametrize("pattern", ["loss=(?P<loss>[0-9.]+", "loss=([0-9.]+)", r"(?P<step>\d+)"])
+@for_each("pattern", ["loss=(?P<loss>[0-9.]+", "loss=([0-9.]+)", r"(?P<step>\d+)"])
 def test_a_bad_pattern_is_named(pattern: str) -> None:
     with pytest.raises(ConfigError) as raised:
         MetricReader([pattern])

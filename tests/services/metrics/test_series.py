@@ -187,7 +187,7 @@ def test_old_points_become_cells_and_the_newest_stay_exact() -> None:
     assert series.points.sum() == 9999
 
 
-@pytest.mark.parametrize("lines", [7, 64, 999])
+@for_each("lines", [7, 64, 999])
 def test_cells_wider_than_what_comes_are_those_of_the_whole(lines: int) -> None:
     limits = {"exact_points": 0, "cells": 16, "border_bytes": 100}
     values = np.random.default_rng(1).standard_normal(2000)

@@ -48,7 +48,7 @@ LAB = PoolSettings("lab", 8, queue="gpu", reservation="r1")
 SPARE = PoolSettings("spare", 2, queue="cpu", qos="low")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "pools", "places"),
     [
         ({"share": "HIGH"}, (LAB,), ("gpu", "", "r1")),
@@ -71,7 +71,7 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
     assert with_pool(Request(command="train", share="HIGH"), (LAB,)).pool == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "words"),
     [
         ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),

@@ -79,7 +79,7 @@ def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
     assert dict(again.texts) == {**ALL, "container.binds": "/data:/data:ro '/with blank:/x'"}
 
 
-@pytest.mark.parametrize(("typed", "sizes"), [("2", (2,)), ("2 4 8", (2, 4, 8)), ("8, 4", (4, 8))])
+@for_each(("typed", "sizes"), [("2", (2,)), ("2 4 8", (2, 4, 8)), ("8, 4", (4, 8))])
 def test_one_number_of_slices_or_those_that_fit_are_typed_in_one_line(typed: str, sizes: tuple[int, ...]) -> None:
     reading = read_form(Draft({"command": "true", "slice": "v4-16", "num_slices": typed}))
     assert reading.request is not None

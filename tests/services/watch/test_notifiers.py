@@ -333,7 +333,7 @@ class TestCommand:
         assert failed.value.is_lasting
         assert "s3cr3t" not in str(failed.value)
 
-    @pytest.mark.parametrize("argv", [(), ("",), ("a\0b",)])
+    @for_each("argv", [(), ("",), ("a\0b",)])
     def test_a_command_that_names_no_program(self, argv: Sequence[str]) -> None:
         with pytest.raises(UsageError):
             CommandNotifier(CommandSettings(tuple(argv)))

@@ -197,9 +197,7 @@ class TestNodes:
         assert drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu",))) == []
         assert len(drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu", "gpu")))) == 3
 
-    @pytest.mark.parametrize(
-        ("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)]
-    )
+    @for_each(("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)])
     def test_spares_are_a_share_of_those_in_use(self, idle: int, in_use: int, told: bool) -> None:
         assert bool(spare_nodes(nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2))) is told
 
@@ -444,7 +442,7 @@ class TestPools:
         assert self.found(replace(self.task(state="waiting"), runs=(just,))) == []
         assert self.found(self.task(state="paused"), self.task()) == []
 
-    @pytest.mark.parametrize("hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")])
+    @for_each("hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")])
     def test_one_that_saves_or_was_hardly_interrupted_is_well(self, hows: tuple[str, ...]) -> None:
         assert self.found(self.task(*hows)) == []
 

@@ -218,7 +218,7 @@ def test_no_output_breaks_a_parser(program: str, printed: bytes) -> None:
             PARSERS[program](text)
 
 
-@pytest.mark.parametrize("program", PARSERS)
+@for_each("program", PARSERS)
 def test_what_another_program_printed_is_refused_by_name(program: str) -> None:
     with pytest.raises(UnreadableOutput, match=program):
         PARSERS[program](b"Last login: Thu Jul 21 16:56:39 2022 from 145.90.36.181\n")
