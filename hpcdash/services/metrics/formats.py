@@ -135,7 +135,7 @@ _LOGGED_BAR = re.compile(
     r"/(?P<of>\d[\d.]{0,14})(?P<of_scale>[kMG]?)it rate:"
 )
 # `Batch [20]`.
-_BRACKETED = re.compile(r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE)
+_BRACKETED_STEP = re.compile(r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE)
 _EPOCH_ALONE = re.compile(
     r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) \((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
 )
@@ -316,7 +316,7 @@ def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) 
     reading = sort_pairs("pairs", pairs, seconds_of_line(text))
     if reading.epoch != reading.epoch and (counted := _EPOCH_OF.search(text)):
         reading, epochs = reading._replace(epoch=float(counted["epoch"])), counted["of"]
-    if place is None and best is None and (bracketed := _BRACKETED.search(text)):
+    if place is None and best is None and (bracketed := _BRACKETED_STEP.search(text)):
         best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
     if place is None and best is not None:
         place = _Place(0, 0, best[1], last_step_of(best[2]) if best[2] else None, rank=best[0])
