@@ -192,9 +192,9 @@ _EXAMPLE = """\
 #nodes = 2
 
 # Your own regular expressions for lines of training logs, tried before the formats that are known. The named groups
-# step, epoch and tokens say where in the training a line stands, each other name is a metric's.
+# step, last_step, epoch and tokens say where in the training a line stands, each other name is a metric's.
 #[metrics]
-#patterns = ['it (?P<step>[0-9]+): total=(?P<loss>[-+.0-9e]+)']
+#patterns = ['round (?P<step>\\d+): objective (?P<loss>\\S+)']
 
 # The watchdogs (`hpcdash watch`, and the view of alerts). Times are seconds, or text such as "30m" and "2d";
 # amounts bytes, or text such as "500G". Each [[watch.…]] may stand more than once. Of jobs: `name` is exact, any

@@ -153,7 +153,7 @@ class MetricsSettings(Struct, frozen=True):
     """[metrics].
 
     patterns: a person's own regular expressions for lines of logs, tried before what is known; their named groups are
-    metrics, and `step`, `epoch` and `tokens`.
+    metrics, and `step`, `last_step`, `epoch` and `tokens`.
     """
 
     patterns: Annotated[tuple[str, ...], Key.APART] = ()
