@@ -50,8 +50,10 @@ def launched(program: Program, root: Path, more: str = "") -> Iterator[tuple[str
     """(the job, its folder), once its log is whole; the job ends with the block, and may be tidied from then on."""
     file = request(program, root, more)
     with tempfile.NamedTemporaryFile() as running:
-        run = f'id -un; pwd; echo "$0"; tail -c 3 "$0"; echo; while [ -e {running.name} ]; do sleep 0.1; done; exit\n# \xe9!'
-        (program.home / "run.sh").write_text(f"#!/bin/sh\n{run}")
+        waits = f"while [ -e {running.name} ]; do sleep 0.1; done; exit"
+        (program.home / "run.sh").write_text(
+            f'#!/bin/sh\nid -un; pwd; echo "$0"; tail -c 3 "$0"; echo\n{waits}\n# \xe9!'
+        )
         done = program("submit", file, "--format", "json")
         assert done.status == 0, done
         answer = json.loads(done.stdout)
