@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.program import Program, program_over_ssh
+from tests.support.program import Program, home_with, program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.daemons import wait_until
 
@@ -159,3 +159,19 @@ def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: 
     # Its script takes precedence.
     assert (told["path"], told["also_named"]) == (f"{run}/SAVE", f"{run}/ELSE")
     assert program("save-switch", array, "--path", f"{run}/../ELSE").refused(2)
+
+
+def test_a_colleague_finds_the_kill_switch_and_is_told_whom_to_ask_where_none_is_named(
+    slurm_lab: SlurmLab, program: Program, run: Path, array: str, tmp_path: Path
+) -> None:
+    colleague = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
+    told = colleague("kill-switch", array, "--status", "--format", "json").json["switches"][0]
+    assert (told["path"], told["whence"], told["living"]) == (f"{run}/KILL", "the job's comment", 5)
+    script = program.home / "plain.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --time=5 --output=/dev/null --hold\nsleep 60\n")
+    job = program("submit", str(script)).text.strip()
+    try:
+        unknown = colleague("kill-switch", job, "--status").refused(2)
+    finally:
+        slurm_lab.admin("scancel", "--quiet", job, check=False)
+    assert f"Ask {slurm_lab.alice} which file it watches" in unknown

@@ -27,7 +27,7 @@ from hpcdash.domain.switch_text import (
     refusal,
     telling_line,
 )
-from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path
+from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, comment_switch
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk
@@ -226,6 +226,8 @@ class JobSwitches:
 
     async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
         """Whether another job names this switch; None where that cannot be read."""
+        if named := comment_switch(switch.kind, str(row["comment"] or "")):
+            return named.path == switch.path
         try:
             if Capability.KEEPS_SCRIPTS in self.store.backend.capabilities:
                 script = await fetch_script(self.store, unit)
