@@ -272,6 +272,25 @@ def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program,
     assert list(root.iterdir()) == []
 
 
+def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_of_the_history(
+    over_ssh: Program, root: Path
+) -> None:
+    wanted = request(over_ssh, root)
+    Path(wanted).write_text('name = "wrongtype"\ncommand = "true"\nslots = 2\nslot_type = "cuda"\ngpu_type = "h100"\n')
+    done = over_ssh("submit", wanted)
+    assert done.status == 1
+    assert "no node has a GPU of type h100; there are: a100" in done.stderr
+    assert "15857" not in done.stderr
+    # The accounting has a record of a later job once it has one of this.
+    later, _ = launched(over_ssh, root)
+
+    def is_in_history() -> bool:
+        return later in {row["id"] for row in over_ssh.rows("history")}
+
+    wait_until("a later job to be in the history", is_in_history, 60)
+    assert "wrongtype" not in {row["name"] for row in over_ssh.rows("history")}
+
+
 async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
     over_ssh: Program, slurm_lab: SlurmLab
 ) -> None:

@@ -130,6 +130,27 @@ def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, 
     assert "ago, and gone since; " in program("save-switch", array, "--status").text
 
 
+def test_the_line_of_a_log_that_tells_of_a_save_is_quoted_after_the_job_s_end_too(
+    slurm_lab: SlurmLab, program: Program, run: Path
+) -> None:
+    script = program.home / "saves.sh"
+    script.write_text(
+        f"""#!/bin/bash
+#SBATCH --time=5 --output={run}/log
+export SAVE_SWITCH={run}/SAVE
+echo up; touch {run}/up
+while [ ! -e "$SAVE_SWITCH" ]; do sleep 0.1; done
+rm "$SAVE_SWITCH"
+echo "save switch: checkpoint written at step 7"
+"""
+    )
+    job = program("submit", str(script)).text.strip()
+    wait_until("it to be up", (run / "up").exists, 20)
+    assert program("save-switch", job).status == 0
+    slurm_lab.wait_state(job, "COMPLETED")
+    assert "its log says: save switch: checkpoint written at step 7" in program("save-switch", job, "--status").text
+
+
 def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
     assert "switch is refused: hpcdash is read-only" in program("--read-only", "save-switch", array).refused(2)
     assert "switch is refused: hpcdash is read-only" in program("--read-only", "kill-switch", array, "--clear").refused(
