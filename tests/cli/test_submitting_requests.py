@@ -29,6 +29,7 @@ from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import LaunchPlan
 from hpcdash.services.submit.plan import after_in_full
+from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.job_rows import job_row, table_of
 from tests.support.pbs import StandIns
@@ -79,7 +80,7 @@ def request(program: Program, more: str = 'command = "echo ran"', name: str = "a
 
 def launches(program: Program) -> list[Path]:
     root = program.home / "hpcdash" / "launches"
-    return sorted(root.iterdir()) if root.exists() else []
+    return sorted(one for one in root.iterdir() if one.name != LIBRARY_FOLDER) if root.exists() else []
 
 
 def size(folder: Path) -> str:
