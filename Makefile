@@ -8,10 +8,9 @@ DEV := $(VENV)/.dev
 RAY := $(VENV)/.ray
 DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
-# Without what starts a process: each of these folders has tests that `make test` alone runs.
-UNIT_TESTS := tests/domain tests/backends tests/config tests/services tests/job tests/contract tests/release tests/test_*.py
+BUSY := $(BIN)/python -m tests.support.busy 8
 
-.PHONY: venv demo unit test long fmt lint bench docs dist single-file clean
+.PHONY: venv demo unit test check long fuzz fmt lint bench docs dist single-file clean
 
 venv: $(DEV)
 
@@ -43,21 +42,35 @@ demo: $(PROGRAM)
 	$(BIN)/hpcdash demo
 
 # What pytest has read of the tests it keeps as bytecode: to read them anew takes five seconds of every run and worker.
-unit test long: export PYTHONDONTWRITEBYTECODE :=
+unit test check long: export PYTHONDONTWRITEBYTECODE :=
 
 unit: $(DEV)
-	$(BIN)/python -m pytest -n 2 --unit $(UNIT_TESTS)
+	$(BIN)/python -m pytest -n 2 --unit
 
-test: $(DEV) $(RAY) $(DOCS) $(RELEASE)
+# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
+test: $(DEV) $(RAY)
+	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped"
+	@$(BIN)/python -m compileall -q hpcdash
+	$(BIN)/python -m pytest -n 4 --journeys
+
+check: $(DEV) $(RAY) $(DOCS) $(RELEASE)
 	@$(BIN)/python -m tests.support.slurm check || echo "so those tests are skipped; with CI set they fail"
-	@# Tests start the program hundreds of times: it is compiled once, whatever PYTHONDONTWRITEBYTECODE says.
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
 
-# Property tests with many examples, then what is marked long: fuzzed answers, kill series, soaks.
+# Property tests with many examples; what is marked long: fuzzed answers, kill series, soaks; `make test` under load.
 long: $(DEV) $(RAY)
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not slurm" --hypothesis-profile long --timeout 1200 -o hard_timeout=1500
 	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
+	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys tests/ui
+	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys --ignore tests/ui
+	$(MAKE) fuzz
+
+SEED ?= 1
+COUNT ?= 200000
+
+fuzz: $(DEV)
+	$(BIN)/python -m tests.support.fuzz --seed $(SEED) --count $(COUNT)
 
 fmt: $(DEV)
 	$(BIN)/ruff check --fix .

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from hpcdash.embedded.start import supervisor_pid
-from tests.embedded.queue_lab import QueueLab, is_alive, until
+from tests.embedded.queue_lab import QueueLab, is_alive
+from tests.support.waiting import wait_until
 
 DEFAULT_TASKS = 2000
 _WARM_SECONDS = 0.050
@@ -53,9 +54,9 @@ def measure(queue: QueueLab, tasks: int) -> int:
     queue.submit("", f"--array=1-{tasks}", "--output=none")
     submitted = time.monotonic() - began
     listed = seconds_of(lambda: queue.run("jobs"))
-    until(lambda: queue.store.pending_count() < tasks - 50, "the first fifty", 600)
+    wait_until("the first fifty", lambda: queue.store.pending_count() < tasks - 50, 600)
     before_bytes = memory_bytes(pid)
-    until(lambda: not queue.store.has_work(), "the last", 3600)
+    wait_until("the last", lambda: not queue.store.has_work(), 3600)
     took = time.monotonic() - began
     growth = memory_bytes(pid) - before_bytes
     print(f"{tasks} tasks: handed in in {submitted:.2f} s, listed in {listed:.2f} s")
@@ -75,7 +76,7 @@ def until_first_line(queue: QueueLab) -> float:
 def cold_until_first_line(queue: QueueLab) -> float:
     pid = queue.supervisor
     os.kill(pid, signal.SIGTERM)
-    until(lambda: not is_alive(pid) and supervisor_pid(queue.folder) is None, "its end")
+    wait_until("its end", lambda: not is_alive(pid) and supervisor_pid(queue.folder) is None)
     return until_first_line(queue)
 
 

@@ -25,13 +25,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 if importlib.util.find_spec("dateutil") is None:
     sys.modules["dateutil"] = None  # type: ignore[assignment]
 
-from tests.support import suite
+from tests.support import suite, waiting
 from tests.support.play_case import parse_cases_once
 from tests.support.slurm import SlurmLab, free_base_port, why_no_lab
 
 _LAB_FIXTURES = {"slurm_lab", "clean_slurm"}
 _LABS = 2
-_NOT_UNIT = ("system", "slurm", "long")
+# Folders whose tests start processes.
+_SYSTEM_FOLDERS = {"behaviour", "cli", "client", "e2e", "embedded", "slurm", "transport", "web"}
 _STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 _stderr = pytest.StashKey[int]()
 
@@ -52,6 +53,7 @@ for number in (signal.SIGQUIT, signal.SIGHUP):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("hard_timeout", "seconds after which the process of a test is ended", type="string", default="0")
     parser.addoption("--unit", action="store_true", help="run the tests that start no process; one that does fails")
+    parser.addoption("--journeys", action="store_true", help="of the tests that start processes run the journeys alone")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,30 +91,55 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     faulthandler.dump_traceback_later(
         float(item.config.getini("hard_timeout")), exit=True, file=item.config.stash[_stderr]
     )
+    mark = item.get_closest_marker("timeout")
+    waiting.begin_test(float(mark.args[0] if mark else item.config.getini("timeout")))
     try:
         return (yield)
     finally:
+        waiting.end_test()
         faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Have --unit read no file of which it runs nothing, and none of the screen, whose tests take minutes."""
+    folders = _system_folders(config) | {config.rootpath / "tests" / "ui"}
+    return True if config.getoption("--unit") and collection_path in folders else None
+
+
+def _system_folders(config: pytest.Config) -> set[Path]:
+    return {config.rootpath / "tests" / name for name in _SYSTEM_FOLDERS}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give the marker `slurm` to every test that uses the lab; with several workers two have them, and a lab each.
+    """Give markers to tests that use the lab or start processes; with several workers two have the lab, one each.
 
-    The longest come first: groups, which one worker has, then what starts processes. With --unit, these are left out.
+    The longest come first: groups, which one worker has, then what starts processes.
     """
-    on_slurm = [item for item in items if item.get_closest_marker("slurm") or _uses_lab(item)]
+    folders = _system_folders(config)
+    for item in items:
+        if not folders.isdisjoint(item.path.parents):
+            item.add_marker("system")
+        if _uses_lab(item):
+            item.add_marker("slurm")
+    left_out = [item for item in items if _is_left_out(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not _is_left_out(item)]
+    on_slurm = [item for item in items if item.get_closest_marker("slurm")]
     files = sorted({item.path for item in on_slurm})
-    labs = 1 if os.environ.get("HPCDASH_SLURM_LAB") else _LABS
+    labs = 1 if os.environ.get("HPCDASH_SLURM_LAB") or config.getoption("--journeys") else _LABS
     for item in on_slurm:
-        item.add_marker(pytest.mark.slurm)
         item.add_marker(pytest.mark.xdist_group(f"slurm{files.index(item.path) % labs}"))
     firsts = ("slurm", "xdist_group", "system")
     items.sort(key=lambda item: next((place for place, name in enumerate(firsts) if item.get_closest_marker(name)), 3))
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    config, on_system = item.config, any(map(item.get_closest_marker, ("system", "slurm")))
     if config.getoption("--unit"):
-        left_out = [item for item in items if any(map(item.get_closest_marker, _NOT_UNIT))]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, _NOT_UNIT))]
+        return on_system or item.get_closest_marker("long") is not None
+    return config.getoption("--journeys") and on_system and item.get_closest_marker("journey") is None
 
 
 class _ByFile(LoadGroupScheduling):

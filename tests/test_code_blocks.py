@@ -12,6 +12,7 @@ from hpcdash.config.request import read_request
 from hpcdash.web.api.tokens import parse_tokens
 from tests.support.code_blocks import PAGES, Block, PageFolder, blocks_of, commands_of
 from tests.support.command_words import read_words
+from tests.support.records import for_each
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 LANGUAGES = {"sh", "python", "toml", "text"}
@@ -28,7 +29,7 @@ def test_every_block_says_its_language() -> None:
         assert page.read_text().count("```") == 2 * len(blocks_of(page)), page
 
 
-@pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.place)
+@for_each("block", of("toml"), ids=lambda block: block.place)
 def test_settings_are_read_by_what_reads_them(block: Block) -> None:
     if block.file.endswith("REQUEST.toml"):
         read_request(block.text)
@@ -38,13 +39,13 @@ def test_settings_are_read_by_what_reads_them(block: Block) -> None:
         settings_from_text(block.text, Path("config.toml"))
 
 
-@pytest.mark.parametrize("block", of("sh"), ids=lambda block: block.place)
+@for_each("block", of("sh"), ids=lambda block: block.place)
 def test_commands_have_the_options_they_are_given(block: Block) -> None:
     for words in commands_of(block):
         read_words(words)
 
 
-@pytest.mark.parametrize("block", of("python"), ids=lambda block: block.place)
+@for_each("block", of("python"), ids=lambda block: block.place)
 def test_python_is_python(block: Block) -> None:
     ast.parse(block.text)
 

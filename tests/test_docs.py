@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from tests.support.cast import CAST, draw
+from tests.support.records import for_each
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,7 +25,6 @@ def test_the_documentation_builds_with_a_reference_and_fetches_nothing(tmp_path:
         env={"NO_MKDOCS_2_WARNING": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert built.returncode == 0, built.stderr
     pages = {page.relative_to(tmp_path).as_posix(): page.read_text() for page in tmp_path.rglob("*.html")}
@@ -48,7 +48,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@for_each("page", _PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_to_files_and_to_titles_in_them(page: Path) -> None:
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):

@@ -17,7 +17,7 @@ HEAVY = (
 
 def test_every_import_contract_is_kept() -> None:
     program = Path(sys.executable).with_name("lint-imports")
-    ended = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
@@ -37,7 +37,6 @@ def test_a_contract_that_is_broken_is_seen(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 
@@ -50,7 +49,5 @@ def test_the_first_screen_waits_for_no_heavy_import() -> None:
         "import sys, hpcdash.cli.main, hpcdash.cli.dashboard, hpcdash.ui.app, hpcdash.services.watch.board\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"

@@ -32,7 +32,7 @@ from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.request import request_text
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_duration, parse_duration, parse_memory
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.cluster.snapshots import Kind
@@ -354,7 +354,8 @@ def _list(common: CommonOptions, form: str) -> None:
         print("You have no allocations. hpcdash alloc makes one.", file=sys.stderr)
     for one in found:
         left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
-        have = f"{one['nodes'] or '?'} nodes, {one['gpus'] or 0} GPUs, {one['cpus'] or '?'} CPUs"
+        amounts = (("node", one["nodes"]), ("GPU", one["gpus"] or 0), ("CPU", one["cpus"]))
+        have = ", ".join(f"? {unit}s" if amount is None else counted(amount, unit) for unit, amount in amounts)
         name = clip(visible(str(one["name"] or "")), 40)
         print(f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} {have}  {name}")
 

@@ -274,8 +274,12 @@ def connection_pool(prompter: Prompter) -> ConnectionPool:
         return LocalTransport(path=path)
 
     def ssh(destination: str, path: str) -> Transport:
+        import logging
+
         from hpcdash.transport.ssh import SshTransport
 
+        # asyncio warns of each write to a connection that was lost; the error that is raised reports it once.
+        logging.getLogger("asyncio").setLevel(logging.ERROR)
         return SshTransport(destination, prompter, path=path)
 
     def openssh(destination: str, path: str) -> Transport:

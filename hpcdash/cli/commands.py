@@ -451,7 +451,7 @@ def _switch_command(kind: str, words: str) -> click.Command:
 @click.option("--queue", metavar="NAME", help="Queue (partition).")
 @click.option("--qos", metavar="NAME", help="Quality of service (Slurm only).")
 @click.option("--nice", metavar="N", help="Higher values wait longer; on PBS, -100 sets priority 100 (qalter -p).")
-@click.option("--throttle", metavar="N", help="Array tasks that may run at once; 0 means all (not on PBS).")
+@click.option("--throttle", metavar="N", help="Array tasks that may run at once; 0, on Slurm only, means all.")
 @click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @common_options

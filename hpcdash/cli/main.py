@@ -160,6 +160,14 @@ def _import_numpy() -> None:
         del os.environ["OPENBLAS_NUM_THREADS"]
 
 
+def _has_current_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _complain(words: str) -> None:
     for number, line in enumerate(words.splitlines()):
         print(("hpcdash: " if number == 0 else "  ") + visible(line), file=sys.stderr)
@@ -210,6 +218,8 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
             _complain(f"the output could not be written: {error.strerror}\nCheck the free space on its disk.")
             _discard_output()
+        elif isinstance(error, FileNotFoundError) and not _has_current_folder():
+            _complain("the current folder no longer exists\nGo to another one: cd")
         else:
             _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
             _complain(

@@ -476,8 +476,11 @@ class _Reader:
 def completions(prefix: str, schema: pa.Schema, table: pa.Table | None = None) -> list[str]:
     """Whole filters that `prefix` may become: its last word completed to a key, or its last value to one there is.
 
-    Values are the states, yes and no, and, with a `table`, the distinct words of its columns.
+    Values are the states, yes and no, and, with a `table`, the distinct words of its columns. What is too long for a
+    filter becomes none.
     """
+    if len(prefix) > MAX_LENGTH:
+        return []
     keys = keys_of(schema)
     if value := _LAST_VALUE.search(prefix):
         name = keys.get(value[1].lower())

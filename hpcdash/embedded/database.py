@@ -12,7 +12,7 @@ from shlex import quote
 
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.errors import HpcdashError
-from hpcdash.private_files import make_private
+from hpcdash.private_files import has_locks, make_private
 
 FORMAT = 1
 # Another process may hold the file for as long as this: a backup, a slow disk.
@@ -190,6 +190,9 @@ def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
     words = str(error)
     if "full" in words:
         return StoreUnusable(f"the queue cannot be written: no room left for {path}", "Make room, then try again.")
+    if ("locked" in words or "busy" in words) and not has_locks(path.parent):
+        step = f"Set {FOLDER_VARIABLE} to a folder on a local disk or in your home."
+        return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
     if "locked" in words or "busy" in words:
         return StoreUnusable(f"{path} is held by another program", "Try again; `lsof` names the program.")
     if any(sign in words for sign in ("malformed", "not a database", "no such table", "no such column")):

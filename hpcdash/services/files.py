@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -279,7 +280,9 @@ def _problem(kind: str, where: bytes, path: str) -> str:
         "not-a-folder": f"{folder} is not a folder",
         "closed-folder": f"no permission to enter {folder}",
         "closed": "no permission to read it",
-        "dangling": f"it is a link to {folder}, which does not exist",
+        "dangling": "it is a link to itself"
+        if posixpath.normpath(posixpath.join(posixpath.dirname(path), folder)) == posixpath.normpath(path)
+        else f"it is a link to {folder}, which does not exist",
         "special": "it is not a regular file",
         "no-stat": "this machine has no stat command",
         "skipped": "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +42,7 @@ class HostKeys:
         if hop.strict == "yes":
             raise HostKeyRefused(
                 f"{hop.label} is not in known_hosts, and StrictHostKeyChecking is yes. Its key is {algorithm} {shown}.",
-                f"Compare that with what the site publishes, then add it: ssh {shlex.quote(hop.alias.host)}",
+                f"Compare that with what the site publishes, then add it: {hop.alias.command_line}",
             )
         target = hop.user_known_hosts[0] if hop.user_known_hosts else None
         if hop.strict not in ("no", "accept-new"):

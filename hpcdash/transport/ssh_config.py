@@ -6,6 +6,7 @@ import getpass
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -264,6 +265,12 @@ class Destination(Struct, frozen=True):
     host: str
     user: str | None = None
     port: int | None = None
+
+    @property
+    def command_line(self) -> str:
+        """The ssh command that logs in there."""
+        port = () if self.port is None else ("-p", str(self.port))
+        return shlex.join(("ssh", *port, self.host if self.user is None else f"{self.user}@{self.host}"))
 
 
 class Hop(Struct, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import shlex
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -193,7 +192,7 @@ def explain_failure(
     if isinstance(error, asyncssh.DisconnectError):
         return ConnectionFailed(
             f"{where} ended the connection: {error.reason}{_proxy_message(line)}.{_said(client)}",
-            f"Try it by hand: ssh {shlex.quote(hop.alias.host)}",
+            f"Try it by hand: {hop.alias.command_line}",
         )
     if isinstance(error, socket.gaierror):
         return ConnectionFailed(

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from tests.support.fuzz import PATTERNS, Reader, mutants, readers, try_reader, with_runs
+from tests.support.records import for_each
 
 SEED = 20260304
 _MUTANTS_A_READER = 10
@@ -16,12 +17,11 @@ _PATTERNS_A_READER = 1
 _NUMBER = b"9" * 5000
 BY_NAME = {reader.name: reader for reader in readers()}
 
-by_reader = pytest.mark.parametrize(
-    "reader", [pytest.param(reader, id=name.replace(" ", "-")) for name, reader in BY_NAME.items()]
-)
+each_reader = for_each("reader", BY_NAME.values(), ids=BY_NAME)
+by_reader = pytest.mark.parametrize("reader", BY_NAME.values(), ids=BY_NAME)
 
 
-@by_reader
+@each_reader
 def test_an_answer_that_was_changed_is_read_or_refused(reader: Reader) -> None:
     for _, raw, status in islice(mutants(SEED, [reader]), _MUTANTS_A_READER):
         try_reader(reader, raw, status)
@@ -41,14 +41,14 @@ def test_a_longer_run_of_any_pattern_costs_no_more_than_its_bytes(reader: Reader
         try_reader(reader, raw)
 
 
-@by_reader
+@each_reader
 def test_a_long_run_of_one_pattern_costs_no_more_than_its_bytes(reader: Reader) -> None:
     choose = random.Random(f"{SEED} {reader.name}")
     for _, raw in with_runs(choose, reader, _RUN_BYTES, choose.sample(PATTERNS, _PATTERNS_A_READER)):
         try_reader(reader, raw)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "raw"),
     [
         ("slurm probe", "command=squeue=/bin/squeue\nversion=slurm 22.05\nclock=٣²\n".encode()),
@@ -69,7 +69,7 @@ def test_what_no_scheduler_prints_breaks_no_reader(name: str, raw: bytes) -> Non
         try_reader(BY_NAME[name], raw, status)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "before", "pattern", "after"),
     [
         (

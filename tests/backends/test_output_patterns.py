@@ -12,6 +12,7 @@ from hpcdash.backends.output_patterns import (
     paths_as_shown,
     shown_is_doubtful,
 )
+from tests.support.records import for_each
 
 JOB = PathFacts("9", "/w", "alice", "we irdx", "n1")
 TASK = PathFacts("8", "/w", "alice", "sweep", "n2", array_id="5", task="13", is_array=True)
@@ -37,14 +38,12 @@ SEEN = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "facts", "file"), SEEN)
+@for_each(("pattern", "facts", "file"), SEEN)
 def test_a_pattern_becomes_the_file_that_slurmd_makes(pattern: str, facts: PathFacts, file: str) -> None:
     assert output_path(pattern, facts) == f"/w/{file}"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]]
-)
+@for_each(("pattern", "facts", "file"), [one for one in SEEN if "\\" not in one[0] and "%%" not in one[0]])
 def test_what_scontrol_shows_is_finished_to_the_same_file(pattern: str, facts: PathFacts, file: str) -> None:
     assert finish_shown(paths_as_shown(pattern, facts)[0], facts) == f"/w/{file}"
 
@@ -55,7 +54,7 @@ def test_a_path_that_may_stand_for_two_patterns_is_doubtful(pattern: str) -> Non
         assert shown_is_doubtful(shown, JOB)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "facts", "up_to_22_05", "from_23_02", "from_25_05"),
     [
         ("slurm-%j.out", JOB, "slurm-9.out", "slurm-9.out", "slurm-9.out"),
@@ -100,7 +99,7 @@ def test_the_number_that_stands_for_no_task_is_the_task_s_field_again() -> None:
     assert finish_shown("/w/slurm-5_4294967294.out", WAITING_TASKS) == "/w/slurm-5_%a.out"
 
 
-@pytest.mark.parametrize("name", ["a%nb", "50%t%", "%j"])
+@for_each("name", ["a%nb", "50%t%", "%j"])
 def test_a_job_s_name_is_no_pattern(name: str) -> None:
     facts = PathFacts("9", "/w", "alice", name, "n1")
     assert output_path("%x_%n", facts) == f"/w/{name}_0"

@@ -13,6 +13,7 @@ from hpcdash.backends.rank_logs import rank_logs_query
 from hpcdash.domain import schema
 from hpcdash.errors import CommandError
 from hpcdash.transport.base import CommandResult
+from tests.support.records import for_each
 
 
 def detail(job_id: str) -> JobDetail:
@@ -22,7 +23,7 @@ def detail(job_id: str) -> JobDetail:
 def found(job_id: str, files: LogFiles) -> tuple[OtherLog, ...]:
     query = rank_logs_query(detail(job_id), files)
     assert query is not None
-    done = subprocess.run(query.argv, capture_output=True, timeout=20)
+    done = subprocess.run(query.argv, capture_output=True)
     return query.parse(CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0))
 
 
@@ -51,7 +52,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         found("7", LogFiles(f"{tmp_path}/gone/7.out", None))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job_id", "path"),
     [("7", None), ("7", "/a/slurm-7.out"), ("7", "7.out"), ("7", "/runs/1/out"), ("*", "/a/*.out"), ("7", "/a/7")],
 )

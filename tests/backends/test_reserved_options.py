@@ -12,6 +12,7 @@ from hpcdash.backends.pbs.options import RESERVED as PBS_RESERVED
 from hpcdash.backends.pbs.options import extra_options as pbs_extra_options
 from hpcdash.backends.slurm.options import extra_options as slurm_extra_options
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 LONG = (
     *("--ntasks-per-node", "--tasks-per-node", "--gpus", "--nodes", "--ntasks", "--chdir", "--error", "--output"),
@@ -21,34 +22,34 @@ ABBREVIATED = ("--nod=4", "--part=x", "--no-req", "--outp=x", "--err x", "--gpus
 LETTERS = ("-G", "-N", "-n", "-D", "-e", "-o", "-p")
 
 
-@pytest.mark.parametrize("spelling", ["{}=4", "{} 4", "  {}=4  "])
-@pytest.mark.parametrize("option", LONG)
+@for_each("spelling", ["{}=4", "{} 4", "  {}=4  "])
+@for_each("option", LONG)
 def test_slurm_options_of_the_request_are_refused(option: str, spelling: str) -> None:
     written = option if "requeue" in option else spelling.format(option)
     with pytest.raises(UsageError, match=option):
         slurm_extra_options([written])
 
 
-@pytest.mark.parametrize("spelling", ["{}4", "{} 4", " {}4"])
-@pytest.mark.parametrize("letter", LETTERS)
+@for_each("spelling", ["{}4", "{} 4", " {}4"])
+@for_each("letter", LETTERS)
 def test_their_letters_are_refused(letter: str, spelling: str) -> None:
     with pytest.raises(UsageError, match=letter):
         slurm_extra_options([spelling.format(letter)])
 
 
-@pytest.mark.parametrize("abbreviated", ABBREVIATED)
+@for_each("abbreviated", ABBREVIATED)
 def test_their_abbreviations_are_refused(abbreviated: str) -> None:
     with pytest.raises(UsageError, match=abbreviated.split("=")[0].split(" ")[0]):
         slurm_extra_options([abbreviated])
 
 
-@pytest.mark.parametrize("option", ["--test-only", "--wait", "-W", "--wrap=x", "--help", "--version"])
+@for_each("option", ["--test-only", "--wait", "-W", "--wrap=x", "--help", "--version"])
 def test_options_with_which_sbatch_submits_no_job_that_runs_by_itself_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=option.partition("=")[0]):
         slurm_extra_options([option])
 
 
-@pytest.mark.parametrize("text", ["--comment='a\ntouch /tmp/x'", "-A 'a\ntouch /tmp/x'", "-A x\r#PBS -h"])
+@for_each("text", ["--comment='a\ntouch /tmp/x'", "-A 'a\ntouch /tmp/x'", "-A x\r#PBS -h"])
 def test_what_would_be_a_line_of_its_own_in_the_script_is_refused(text: str) -> None:
     for check in (slurm_extra_options, pbs_extra_options):
         with pytest.raises(UsageError, match="one line"):
@@ -61,7 +62,7 @@ def test_a_word_that_is_no_option_is_refused_as_sbatch_would_leave_out_what_foll
     assert slurm_extra_options(['--comment="one two"', "--mem 3G"]) == ('--comment="one two"', "--mem 3G")
 
 
-@pytest.mark.parametrize("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
+@for_each("gres", ["--gres=gpu", "--gres=gpu:4", "--gres=cpu:1,gpu:a100:2", "--gres gpu:1"])
 def test_gpus_as_a_resource_of_one_s_own_are_refused(gres: str) -> None:
     with pytest.raises(UsageError, match="gpu"):
         slurm_extra_options([gres])
@@ -79,15 +80,15 @@ def test_other_slurm_options_stay_in_order_each_once() -> None:
     assert slurm_extra_options([], ["n1", "n2", "n1"]) == ("--exclude=n1,n2",)
 
 
-@pytest.mark.parametrize("letter", sorted(PBS_RESERVED - {"G"}))
-@pytest.mark.parametrize("spelling", ["-{}", "-A acct   -{}"])
+@for_each("letter", sorted(PBS_RESERVED - {"G"}))
+@for_each("spelling", ["-{}", "-A acct   -{}"])
 def test_pbs_options_of_the_request_are_refused_wherever_they_stand(letter: str, spelling: str) -> None:
     value = "" if letter in "hIVXz" else " x"
     with pytest.raises(UsageError, match=f"-{letter}"):
         pbs_extra_options([spelling.format(letter) + value])
 
 
-@pytest.mark.parametrize("word", ["--", "--version", "-G"])
+@for_each("word", ["--", "--version", "-G"])
 def test_words_of_other_qsubs_are_refused(word: str) -> None:
     with pytest.raises(UsageError, match=word):
         pbs_extra_options([word])

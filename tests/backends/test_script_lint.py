@@ -9,6 +9,7 @@ import pytest
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import Offers
 from tests.services.submit.test_request_lint import OFFERS
+from tests.support.records import for_each
 from tests.support.scripts import lint_script
 
 HEAD = b"#!/bin/bash\n"
@@ -26,7 +27,7 @@ def places(found: tuple[LintFinding, ...]) -> list[tuple[str, str]]:
     return [(one.severity, one.field) for one in found]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "lines",
     [
         ("#SBATCH -p gpu -t 1-0 --gpus=a100:8 --mem=400G", "#SBATCH -A chem"),
@@ -40,7 +41,7 @@ def test_a_good_script_finds_nothing(lines: tuple[str, ...]) -> None:
     assert slurm(*lines) == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("script", "words"),
     [
         (b"", "empty"),
@@ -71,7 +72,7 @@ def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
     assert "login shell" in one.words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "severity", "step"),
     [
         ("--partitoin=main", "error", "Did you mean --partition?"),
@@ -95,7 +96,7 @@ def test_a_dash_of_print_in_a_command_is_a_warning() -> None:
     assert places(slurm("python train.py —lr 0.1")) == [("warning", "line 2")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "place"),
     [
         (("#SBATCH -p main", "module load x", "#SBATCH -t 1:00"), "line 4"),
@@ -131,7 +132,7 @@ def test_the_directives_of_the_other_scheduler_are_told() -> None:
     assert places(pbs("#PBS -q main", "#SBATCH -p main")) == [("warning", "line 3")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "place_words"),
     [
         ("-p nosuch", "there is no queue 'nosuch'"),
@@ -156,7 +157,7 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(line: str, 
     assert place_words in one.words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "words"),
     [
         ("-q nosuch@server", "there is no queue 'nosuch'"),

@@ -12,6 +12,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError, without_env
+from tests.support.records import for_each
 
 FILE = "/jobs/one-1/batch.sh"
 STAGED = Submission(b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE)
@@ -19,7 +20,7 @@ EMBEDDED = embedded_backend(("queue",))
 PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("backend", "argv"),
     [
         (SLURM, ("sbatch", "--comment=hpcdash:1", FILE)),
@@ -59,7 +60,7 @@ def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(backend: Back
     assert command.argv == ("sudo", "-n", "-u", "alice", *argv)
 
 
-@pytest.mark.parametrize("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
+@for_each("backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"])
 def test_what_cannot_be_submitted_as_another_is_refused(backend: Backend) -> None:
     with pytest.raises(UsageError):
         backend.submit.submission(replace(STAGED, file="", run_as="alice"))

@@ -24,10 +24,10 @@ from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.plan import plan_submission
 from hpcdash.transport.local import LocalTransport
+from tests.support.waiting import deadline
 
 Row = Mapping[str, Any]
 Fate = dict[str, tuple[bool | None, str]]
-LIMIT_SECONDS = 60.0
 ENDED = frozenset({"completed", "failed", "timeout", "cancelled", "gone", "out_of_memory", "node_failed"})
 _LOG_BYTES = 1 << 16
 
@@ -111,7 +111,6 @@ class Cluster:
         self,
         job_id: str,
         holds: str | Iterable[str] | Callable[[Row], object],
-        limit_seconds: float = LIMIT_SECONDS,
     ) -> Row:
         """The row of a job or task once it is in a state (or one of some), or once something holds of it."""
         wanted = frozenset({holds} if isinstance(holds, str) else () if callable(holds) else holds)
@@ -124,7 +123,7 @@ class Cluster:
             return rows[0] if (holds(rows[0]) if callable(holds) else rows[0]["state"] in wanted) else None
 
         told: list[Row] = []
-        return await self.until(look, lambda: f"{job_id} to be {wanted or 'as it should'}; it is {told}", limit_seconds)
+        return await self.until(look, lambda: f"{job_id} to be {wanted or 'as it should'}; it is {told}")
 
     async def wait_for_history(self, job_id: str) -> None:
         """Once the history knows how a job was submitted."""
@@ -186,11 +185,9 @@ class Cluster:
         await self.wait_for_words(job_id, "up")
         return job_id
 
-    async def until(
-        self, look: Callable[[], Any], what: Callable[[], str], limit_seconds: float = LIMIT_SECONDS
-    ) -> Any:
+    async def until(self, look: Callable[[], Any], what: Callable[[], str]) -> Any:
         """The first answer that is something; fails naming `what` where none comes."""
-        over = time.monotonic() + limit_seconds
+        over = deadline()
         while True:
             try:
                 found = await look()

@@ -36,13 +36,11 @@ async def rows_of(cluster: Cluster, job: CronJob) -> tuple[dict[str, object], ..
     return stand.rows if stand is not None else ()
 
 
-async def until(
-    cluster: Cluster, holds: Callable[[], Awaitable[bool]], what: Callable[[], str], seconds: float = 60
-) -> None:
+async def until(cluster: Cluster, holds: Callable[[], Awaitable[bool]], what: Callable[[], str]) -> None:
     async def look() -> bool | None:
         return await holds() or None
 
-    await cluster.until(look, what, seconds)
+    await cluster.until(look, what)
 
 
 def script(job: CronJob, name: str, body: str) -> Path:
@@ -110,7 +108,7 @@ async def test_it_comes_again_runs_all_scripts_though_one_fails_and_ends_when_mo
         return len(lines_of(ran)) >= 3 and len(lines_of(submitted)) >= 2
 
     # A Slurm looks every two seconds for jobs whose time has come.
-    await until(cluster, has_run, lambda: f"three runs; there were {lines_of(ran)}, {lines_of(submitted)}", 60)
+    await until(cluster, has_run, lambda: f"three runs; there were {lines_of(ran)}, {lines_of(submitted)}")
     await cluster.do("cancel", other)
     moments = list(map(int, lines_of(ran)))
     assert moments == sorted(moments)
@@ -142,7 +140,7 @@ async def test_two_of_it_become_one(cluster: Cluster, job: CronJob) -> None:
         return len(rows) == 1 and int(str(rows[0]["id"])) >= first + 3
 
     first = min(int(str(row["id"])) for row in await rows_of(cluster, job))
-    await until(cluster, is_one, lambda: f"one of it; the last was {highest}", 60)
+    await until(cluster, is_one, lambda: f"one of it; the last was {highest}")
 
 
 async def test_removed_nothing_of_it_waits(cluster: Cluster, job: CronJob) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from hpcdash.services.metrics.run import WatchedRun
-from tests.behaviour.clusters import LIMIT_SECONDS, Cluster
+from tests.behaviour.clusters import Cluster
 
 # Writes what it says beside it, so that a curve can be compared with it.
 TRAIN = r"""
@@ -43,7 +43,7 @@ async def test_the_curve_of_a_run_grows_while_it_runs_and_is_what_it_wrote(clust
 
     following = asyncio.create_task(run.follow(changed))
     try:
-        await asyncio.wait_for(all_there.wait(), LIMIT_SECONDS)
+        await all_there.wait()
     finally:
         await run.close()
         await asyncio.wait({following})

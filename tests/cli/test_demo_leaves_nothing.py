@@ -10,8 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import psutil
 import pytest
 
 from hpcdash.embedded.demo.jobs import READY, samples
+from tests.support.waiting import wait_until
 
 SECONDS = 60.0
 
@@ -42,7 +42,7 @@ class Demo:
         assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.close()
-        self.process.wait(SECONDS)
+        self.process.wait()
 
     def jobs(self) -> dict[str, list[dict[str, Any]]]:
         """The rows of the queue by the jobs' names, ended ones as well."""
@@ -57,13 +57,6 @@ class Demo:
     def output(self, name: str) -> str:
         """What a sample job wrote; '' while it has not begun."""
         return "".join(path.read_text() for path in (self.folder / "work").glob(f"{name}-*.out"))
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def processes_of(folder: Path) -> dict[psutil.Process, str]:
@@ -98,10 +91,10 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 
 def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> None:
     assert demo.said == READY
-    until(
-        lambda: {row["state"] for row in demo.jobs().get("profile-io", [])} == {"timeout"}, "the job that is too slow"
+    wait_until(
+        "the job that is too slow", lambda: {row["state"] for row in demo.jobs().get("profile-io", [])} == {"timeout"}
     )
-    until(lambda: "wait" in demo.output("allreduce-bench"), "the one that hangs")
+    wait_until("the one that hangs", lambda: "wait" in demo.output("allreduce-bench"))
     jobs = demo.jobs()
     assert set(jobs) == {sample.name for sample in samples(demo.folder)}
 
@@ -128,20 +121,20 @@ def test_its_jobs_show_what_the_dashboard_is_for_and_end_with_it(demo: Demo) -> 
 
     demo.end()
     assert not demo.folder.exists()
-    until(lambda: not processes_of(demo.folder), "its processes to be gone")
+    wait_until("its processes to be gone", lambda: not processes_of(demo.folder))
 
 
 def test_the_training_obeys_its_switches(demo: Demo) -> None:
-    until(lambda: "iteration      600" in demo.output("train-7b"), "the training")
+    wait_until("the training", lambda: "iteration      600" in demo.output("train-7b"))
     (demo.folder / "work" / "train-7b.save").touch()
-    until(lambda: "save switch seen: checkpoint saved at step" in demo.output("train-7b"), "the save switch")
+    wait_until("the save switch", lambda: "save switch seen: checkpoint saved at step" in demo.output("train-7b"))
     assert not (demo.folder / "work" / "train-7b.save").exists()
     (demo.folder / "work" / "train-7b.kill").touch()
-    until(lambda: demo.jobs()["train-7b"][0]["state"] == "completed", "the kill switch")
+    wait_until("the kill switch", lambda: demo.jobs()["train-7b"][0]["state"] == "completed")
     assert re.search(r"kill switch seen: checkpoint saved at step \d+, ending\n$", demo.output("train-7b"))
     assert (demo.folder / "work" / "train-7b.kill").exists()
     # What waited for it goes on.
-    until(lambda: demo.jobs()["evaluate"][0]["state"] == "completed", "the one after it")
+    wait_until("the one after it", lambda: demo.jobs()["evaluate"][0]["state"] == "completed")
 
 
 def test_it_says_why_it_cannot_begin_and_leaves_nothing(tmp_path: Path) -> None:
@@ -161,7 +154,7 @@ def test_it_outlives_the_signals_of_a_terminal_and_still_tidies_up(tmp_path: Pat
     one.end()
     assert one.process.returncode == 0
     assert not one.folder.exists()
-    until(lambda: not processes_of(one.folder), "its processes to be gone")
+    wait_until("its processes to be gone", lambda: not processes_of(one.folder))
 
 
 @pytest.mark.parametrize(
@@ -169,21 +162,21 @@ def test_it_outlives_the_signals_of_a_terminal_and_still_tidies_up(tmp_path: Pat
 )
 def test_what_is_left_of_one_that_was_killed_goes_at_the_next(tmp_path: Path, ended: str) -> None:
     killed = Demo(own_folder(tmp_path / "hpcdash-demo-killed"))
-    until(lambda: "iteration" in killed.output("train-7b"), "the training")
+    wait_until("the training", lambda: "iteration" in killed.output("train-7b"))
     # The queue starts jobs meanwhile.
     while found := [process for process, words in processes_of(killed.folder).items() if ended in words]:
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-    assert killed.process.wait(SECONDS) == -signal.SIGKILL
+    assert killed.process.wait() == -signal.SIGKILL
     killed.end()
     assert bool(processes_of(killed.folder)) == bool(ended)
 
     following = Demo(own_folder(tmp_path / "hpcdash-demo-next"))
     try:
         assert following.said == READY
-        until(lambda: not killed.folder.exists(), "the folder to be gone")
-        until(lambda: not processes_of(killed.folder), "its processes to be gone")
+        wait_until("the folder to be gone", lambda: not killed.folder.exists())
+        wait_until("its processes to be gone", lambda: not processes_of(killed.folder))
         assert following.jobs()
     finally:
         following.end()
@@ -204,8 +197,8 @@ def test_one_that_is_shown_and_what_is_nobody_s_demonstration_stay(tmp_path: Pat
 
     following = Demo(own_folder(tmp_path / "hpcdash-demo-next"))
     try:
-        until(lambda: not (tmp_path / "hpcdash-demo-killed").exists(), "the one that is left to be gone")
-        until(lambda: not is_looking(following.process.pid), "the look at all to be over")
+        wait_until("the one that is left to be gone", lambda: not (tmp_path / "hpcdash-demo-killed").exists())
+        wait_until("the look at all to be over", lambda: not is_looking(following.process.pid))
     finally:
         following.end()
         os.close(shown)

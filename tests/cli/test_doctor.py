@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.cli.doctor import clock_check, secret_checks
 from hpcdash.config.settings import ClusterSettings
+from tests.support.records import for_each
 
 THERE = 1_795_250_000.0
 HERE_IS_WRONG, THERE_IS_WRONG, UNKNOWN = (
@@ -20,7 +19,7 @@ def test_two_clocks_that_are_close_are_well() -> None:
     assert (check.ok, check.detail) == (True, "differs by -2 s (cluster time: 2026-11-21 08:33:20 UTC)")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kept_here", "kept_there", "told"),
     [
         (False, True, HERE_IS_WRONG),
@@ -42,7 +41,7 @@ def test_of_two_clocks_the_wrong_one_is_that_which_no_time_server_keeps(
     assert "behind" in clock_check(THERE, -600.0, kept_here, kept_there).detail
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "is_safe"),
     [
         ("http://head:8265", False),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import Program, home_with
+from tests.support.records import for_each
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return made
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "said"),
     [
         (("--ssh", "", "submit", "job.sh"), "--ssh is empty"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,15 @@ async def test_a_queue_shows_no_last_jobs_of_another_queue(tmp_path: Path, monke
     await first.fetch(Kind.QUEUES)
     assert Kind.QUEUES in store_in("one").snapshots
     assert not store_in("other").snapshots
+
+
+def test_a_current_folder_that_was_removed_is_named(nobody: Program, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = ("/bin/sh", "-c", '/bin/rmdir "$PWD" && exec "$@"', "sh", *nobody.argv("--local", "submit", "../job.sh"))
+    ended = subprocess.run(words, env=nobody.environment, cwd=gone, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "hpcdash: the current folder no longer exists\n  Go to another one: cd\n",
+    )

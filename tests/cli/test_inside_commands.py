@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import Program, home_with
-from tests.support.slurm.daemons import wait_until
+from tests.support.records import for_each
+from tests.support.waiting import wait_until
 
 SLEEPS = "exec python3 -c 'import time; print(\"up\", flush=True); time.sleep(100)'\n"
 
@@ -123,7 +124,7 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
         ]
         assert all(one.poll() is None for one in processes.values())
         assert f"ended: {left.pid}\n" in program("--yes", "exec", job, "--leftovers").text
-        assert left.wait(60) < 0
+        assert left.wait() < 0
         assert [name for name, one in processes.items() if one.poll() is not None] == ["left"]
     finally:
         for one in processes.values():
@@ -131,7 +132,7 @@ def test_only_what_ended_jobs_of_the_same_queue_left_behind_is_ended(program: Pr
             one.wait()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "status", "said"),
     [
         (("--read-only", "exec", "1", "--", "true"), 2, "exec is refused: hpcdash is read-only"),
@@ -170,7 +171,7 @@ def test_nothing_samples_a_job_once_its_reader_was_killed(program: Program) -> N
     follower.kill()
     follower.wait()
     follower.stdout.close()
-    wait_until("the sampler's end", lambda: not samplers(program), 60)
+    wait_until("the sampler's end", lambda: not samplers(program))
 
 
 def samplers(program: Program) -> list[int]:

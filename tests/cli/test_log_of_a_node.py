@@ -62,9 +62,8 @@ class Command:
         set_state(self.transport, state)
 
     async def until_written(self, content: bytes) -> None:
-        async with asyncio.timeout(60):
-            while self.out.getvalue() != content:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        while self.out.getvalue() != content:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ async def test_following_goes_on_where_the_log_is_once_the_job_has_ended(
     remove(node.log)
     command.end_the_job()
     put(node.last, b"one\ntwo\nthree\n")
-    await asyncio.wait_for(following, 60)
+    await following
     assert command.out.getvalue() == b"one\ntwo\nthree\n"
     said = capsys.readouterr().err
     assert f"stdout is now in {node.last}" in said
@@ -135,11 +134,10 @@ async def test_a_log_that_comes_late_from_its_node_is_waited_for(node: Node, com
     asked = command.transport.count(of_files)
     remove(node.log)
     command.end_the_job()
-    async with asyncio.timeout(60):
-        while command.transport.count(of_files) < asked + 20:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    while command.transport.count(of_files) < asked + 20:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     put(node.last, b"one\ntwo\n")
-    await asyncio.wait_for(following, 60)
+    await following
     assert command.out.getvalue() == b"one\ntwo\n"
 
 
@@ -152,10 +150,9 @@ async def test_a_job_that_is_requeued_writes_anew_on_its_next_node(
     remove(node.log)
     command.requeue_the_job()
     said = ""
-    async with asyncio.timeout(60):
-        while f"stdout is now in {node.last}" not in said:
-            said += capsys.readouterr().err
-            await asyncio.sleep(0.01)
+    while f"stdout is now in {node.last}" not in said:
+        said += capsys.readouterr().err
+        await asyncio.sleep(0.01)
     put(node.log, b"one\nonce more\n")
     command.run_the_job()
     await command.until_written(b"one\none\nonce more\n")
@@ -167,9 +164,8 @@ async def test_a_job_that_is_requeued_writes_anew_on_its_next_node(
 async def test_a_job_that_starts_is_followed_on_its_node(node: Node, command: Command) -> None:
     command.requeue_the_job()
     following = asyncio.ensure_future(command.show(follow=True))
-    async with asyncio.timeout(60):
-        while command.transport.count(of_files) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    while command.transport.count(of_files) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     put(node.log, b"one\n")
     command.run_the_job()
     await command.until_written(b"one\n")
@@ -186,7 +182,7 @@ async def test_a_log_that_never_comes_is_not_waited_for_forever(
     await command.until_written(b"one\n")
     remove(node.log)
     command.end_the_job()
-    await asyncio.wait_for(following, 60)
+    await following
     assert command.out.getvalue() == b"one\n"
 
 
@@ -196,12 +192,11 @@ async def test_following_waits_for_the_end_where_the_node_refuses(
     put(node.log, b"one\n")
     node.ssh_does(REFUSES)
     following = asyncio.ensure_future(command.show(follow=True))
-    async with asyncio.timeout(60):
-        while not node.calls.exists() or node.calls.read_text().count("\n") < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    while not node.calls.exists() or node.calls.read_text().count("\n") < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     command.end_the_job()
     put(node.last, b"one\ntwo\n")
-    await asyncio.wait_for(following, 60)
+    await following
     assert command.out.getvalue() == b"one\ntwo\n"
     said = capsys.readouterr().err
     assert said.count("Permission denied") == 1

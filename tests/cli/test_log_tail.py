@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from hpcdash.errors import AuthenticationFailed, ConnectionFailed
 from hpcdash.services.logs.file import LogFile
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
+from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
+from tests.support.waiting import until
 
 
 class Gathered(io.BytesIO):
@@ -28,12 +30,6 @@ class Gathered(io.BytesIO):
 
     def fileno(self) -> int:
         return 1
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +181,7 @@ def test_letters_that_are_not_ours_to_write_are_replaced() -> None:
     assert out.getvalue() == b"??\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("variables", "colours"),
     [
         ({"TERM": "xterm-256color"}, ColorSystem.EIGHT_BIT),

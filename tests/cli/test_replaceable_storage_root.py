@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from tests.embedded.queue_lab import until
+from tests.support.waiting import wait_until
 
 # An account with a group of its name, and the group of the project.
 PERSON, GROUP = "www-data", "mail"
@@ -68,7 +68,6 @@ class Site(Struct):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
         )
 
     def log(self, name: str, suffix: str) -> str:
@@ -119,7 +118,7 @@ def test_the_site_s_own_is_used_and_what_somebody_put_in_its_place_is_not_run(si
     done = site.run(sites, "submit", "request.toml")
     assert done.returncode == 0, done.stderr
     assert "each node runs a checked copy of what is sent" in done.stderr
-    until(lambda: "trained in" in site.log("train", "out"), "its log")
+    wait_until("its log", lambda: "trained in" in site.log("train", "out"))
     *_, where, token = site.log("train", "out").split()
     assert token == "t0ken"
     assert not where.startswith(str(site.project))
@@ -136,7 +135,7 @@ def test_the_site_s_own_is_used_and_what_somebody_put_in_its_place_is_not_run(si
         # The scheduler opens the logs there.
         planted.chmod(0o777)
     assert site.run(sites, "release", job).returncode == 0
-    until(lambda: "is not what was submitted" in site.log("train", "err"), "its refusal")
+    wait_until("its refusal", lambda: "is not what was submitted" in site.log("train", "err"))
     assert "somebody else" not in site.log("train", "out") + site.log("train", "err")
     assert "trained" not in site.log("train", "out")
 

@@ -52,11 +52,10 @@ async def serving(program: Program, *options: str) -> AsyncIterator[tuple[asynci
     try:
         assert running.stdout is not None
         said = ""
-        async with asyncio.timeout(60):
-            while "Restart to get" not in said or "ssh -L" not in said:
-                line = await running.stdout.readline()
-                assert line, said
-                said += line.decode()
+        while "Restart to get" not in said or "ssh -L" not in said:
+            line = await running.stdout.readline()
+            assert line, said
+            said += line.decode()
         yield running, said
     finally:
         if running.returncode is None:
@@ -81,11 +80,10 @@ async def browser(link: str, socket: Path | None = None) -> AsyncIterator[aiohtt
 
 async def shows(page: aiohttp.ClientWebSocketResponse, wanted: bytes) -> None:
     drawn = b""
-    async with asyncio.timeout(60):
-        while wanted not in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", drawn):
-            message = await page.receive()
-            assert isinstance(message.data, bytes), drawn
-            drawn += message.data
+    while wanted not in re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", drawn):
+        message = await page.receive()
+        assert isinstance(message.data, bytes), drawn
+        drawn += message.data
 
 
 def dashboards(server: int) -> list[psutil.Process]:
@@ -93,12 +91,11 @@ def dashboards(server: int) -> list[psutil.Process]:
 
 
 async def gone(processes: list[psutil.Process]) -> None:
-    async with asyncio.timeout(60):
-        for process in processes:
-            while True:
-                if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                    break
-                await asyncio.sleep(0.05)
+    for process in processes:
+        while True:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                break
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("options", [(), ("--read-only",)])
@@ -192,7 +189,7 @@ def test_enter_prints_a_new_link(program: Program) -> None:
             assert first.partition("token=")[0] == second.partition("token=")[0]
         finally:
             running.terminate()
-            running.wait(60)
+            running.wait()
             os.close(ours)
             os.close(theirs)
     assert running.returncode == 128 + signal.SIGTERM

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.domain.schema import JOBS, public_names
-from tests.embedded.queue_lab import until
 from tests.support.program import Program, home_with
+from tests.support.waiting import wait_until
 
 FAILING = """#!/bin/bash
 #SBATCH --error=failed.err
@@ -86,8 +86,8 @@ def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_agai
     (home / "a.toml").write_text(REQUEST.format(home=home))
     assert program("submit", str(home / "a.toml")).text == "1\n"
     (folder,) = (home / "hpcdash" / "launches").iterdir()
-    until(lambda: (folder / "result-1.pkl.error").exists() and (folder / "result-0.pkl").exists(), "the results")
-    until(lambda: not program.rows("jobs"), "the end")
+    wait_until("the results", lambda: (folder / "result-1.pkl.error").exists() and (folder / "result-0.pkl").exists())
+    wait_until("the end", lambda: not program.rows("jobs"))
 
     told = program("show", "1_1").text
     assert "  calls         nightpkg:main, item 1 of 2, from 0: {'rate': 0.2}\n" in told
@@ -115,4 +115,4 @@ def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_agai
     said = program("requeue", "1_1", "--yes")
     assert (said.status, said.text) == (0, "1_1  requeued\n"), said
     assert f"{warned}Clear it first: hpcdash kill-switch 1 --clear\n" in said.stderr
-    until(lambda: not program.rows("jobs"), "the end")
+    wait_until("the end", lambda: not program.rows("jobs"))

@@ -34,6 +34,7 @@ from tests.job.tiny_wheel import tiny_wheel
 from tests.support.job_rows import job_row, table_of
 from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
+from tests.support.records import for_each
 
 REQUEST = """# remember me
 name = "try"
@@ -226,7 +227,7 @@ def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program
     assert "\nbash /no/such/run.sh\n" in done.text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("more", "words", "told"),
     [
         ('command = "true"\nslotz = 1', (), 'slotz: unknown key; did you mean "slots"?'),

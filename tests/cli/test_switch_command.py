@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.embedded.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, home_with
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def job(queue: QueueLab) -> str:
     script = "export HPCDASH_KILL_SWITCH=KILL HPCDASH_SAVE_SWITCH=SAVE\necho up\nsleep 300"
     number = queue.submit(script, "--job-name=train")
     log = queue.work / f"slurm-{number}.out"
-    until(lambda: log.exists() and "up" in log.read_text(), "it to be up")
+    wait_until("it to be up", lambda: log.exists() and "up" in log.read_text())
     return number
 
 

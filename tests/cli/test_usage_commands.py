@@ -12,6 +12,7 @@ import pytest
 
 from hpcdash.services.state.database import StateDatabase
 from tests.support.program import Program, home_with
+from tests.support.records import for_each
 
 HOSTILE = "=1+1<img src=x>"
 
@@ -127,7 +128,7 @@ def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program
         database.write(("DELETE FROM watched", ()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "status", "said"),
     [
         (("report", "--since", "soon"), 2, "not a time"),

@@ -20,8 +20,9 @@ from hpcdash.cli.watch import _Watch
 from hpcdash.config.read import load_settings
 from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.watch.state import WatchFiles
-from tests.embedded.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, home_with
+from tests.support.waiting import wait_until
 
 SECRET = "T00SECRET"
 
@@ -164,11 +165,10 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
     rounds = _Watch(sessions, replace(settings.watch, every_seconds=0.01), [], dry_run=False, debug=False)
     watched = asyncio.create_task(rounds.run(once=False))
     said = ""
-    async with asyncio.timeout(60):
-        while said.count("here: 0 jobs") < 2 or said.count("torn: this round failed") < 2:
-            await asyncio.sleep(0.01)
-            out, err = capsys.readouterr()
-            said += out + err
+    while said.count("here: 0 jobs") < 2 or said.count("torn: this round failed") < 2:
+        await asyncio.sleep(0.01)
+        out, err = capsys.readouterr()
+        said += out + err
     watched.cancel()
     await asyncio.wait([watched])
     assert "went wrong in hpcdash itself: OSError: [Errno 5] Input/output error; run it with --debug" in said
@@ -257,9 +257,9 @@ def test_in_the_foreground_it_goes_on_until_interrupted(person: Program) -> None
             lines.append(process.stdout.readline())
             return sum("PULSE" in line for line in lines) >= 3
 
-        until(pulses, "three rounds")
+        wait_until("three rounds", pulses)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait() == 130
         assert sum("raised critical" in line for line in lines) == 1
 
 
@@ -281,7 +281,7 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert "hpcdash-1m: job 1" in run.text
     assert "submits" in run.stderr
     files = WatchFiles(Path(person.variables["HPCDASH_STATE"]), "local")
-    until(lambda: files.read()[0].read_alerts().states, "a round of the watchdogs", 40)
+    wait_until("a round of the watchdogs", lambda: files.read()[0].read_alerts().states)
     status = person("cron", "--status").text
     assert status.startswith("hpcdash-1m: installed, ")
     assert f"{folder}/cron.1m: hpcdash-watch" in status
@@ -292,7 +292,7 @@ def test_cron_installed_runs_the_watchdogs_says_how_it_stands_and_is_removed(per
     assert person("cron", "--status").text.startswith("hpcdash-1m: installed, ")
     # The only one there is need not be named.
     assert "/removed" in person("cron", "--remove", "--yes").text
-    until(lambda: person("cron", "--status").text.startswith("not installed"), "its end", 40)
+    wait_until("its end", lambda: person("cron", "--status").text.startswith("not installed"))
     assert [path.name for path in (folder / "removed").iterdir()] == ["hpcdash-1m.sh"]
     assert person("cron", "--remove", "--every", "1m", "--yes").text.startswith("hpcdash-1m is neither installed in ")
 

@@ -16,13 +16,14 @@ import hpcdash
 from hpcdash.client.job import Launched, SubmittedJob
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import HpcdashError, UsageError
-from tests.embedded.queue_lab import until
 from tests.support.program import Program
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 SECONDS = 120.0
 
 
+@pytest.mark.journey
 def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) -> None:
     first = calls.add.submit(1, second=2)
     assert calls.add(1, 2) == 3
@@ -46,7 +47,7 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
     assert described.result(SECONDS) == {"values": {"lr": 0.5}, "python": 3}
     assert after_failure.result(SECONDS) == 41
 
-    assert odd.wait(SECONDS) == {"completed": 2, "failed": 1}
+    assert odd.wait() == {"completed": 2, "failed": 1}
     one, even, three = odd.results(return_exceptions=True)
     assert (one, three) == (1, 3)
     with pytest.raises(ValueError, match="2 is even") as raised:
@@ -67,7 +68,7 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
     # Another program finds them by their numbers.
     text = f"import hpcdash; c = hpcdash.connect('local'); a = c.attach('{odd.id}'); j = c.attach('{odd.id}_0')"
     text += "; print(len(a), a[2].result(60), j.result(60), c.attach('" + described.id + "').result(60)['python'])"
-    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=SECONDS, check=False)
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert found.stdout == "3 3 1 3\n", found.stderr
     assert set(queue.history("1d")["id"]) >= {first.id, context.id}
     assert list(queue.jobs("state=pending")["name"]) == ["add"]
@@ -76,7 +77,7 @@ def test_results_failures_and_chains(queue: hpcdash.Cluster, calls: ModuleType) 
 def test_what_a_request_cannot_have_is_logged_once(queue: hpcdash.Cluster, caplog: pytest.LogCaptureFixture) -> None:
     request = hpcdash.Request(command="true", place="excl", slots=0)
     for job in (queue.submit(request), queue.submit(request)):
-        job.wait(SECONDS)
+        job.wait()
     assert [one.getMessage() for one in caplog.records if one.name == "hpcdash"] == [
         "hpcdash: place: Slurm has none, it is not asked for"
     ]
@@ -97,7 +98,7 @@ def test_results_come_before_their_jobs_end(queue: hpcdash.Cluster, calls: Modul
     with pytest.raises(TimeoutError):
         again.exception(1)
     jobs.cancel()
-    assert jobs.wait(SECONDS) == {"cancelled": 2}
+    assert jobs.wait() == {"cancelled": 2}
     assert (jobs[0].result(), type(again.exception(SECONDS))) == (7, ValueError)
     executor = hpcdash.Executor(queue, time="10m")
     assert executor.submit(calls.lingering, 8).result(SECONDS) == 8
@@ -118,7 +119,7 @@ def test_a_training_is_charted_and_told_to_end(queue: hpcdash.Cluster, calls: Mo
     # A request's tasks, which need not begin at 0, and again by their number.
     assert isinstance(array, hpcdash.JobArray)
     for one in (array, queue.attach(array.id)):
-        assert ([job.id for job in one], one.wait(SECONDS)) == (
+        assert ([job.id for job in one], one.wait()) == (
             [f"{array.id}_{task}" for task in (0, 3, 4)],
             {"completed": 1, "failed": 2},
         )
@@ -132,7 +133,7 @@ def test_tasks_that_leave_nothing_are_looked_for_together(
 ) -> None:
     monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", (0.05, 0.05))
     jobs = calls.vanishing.map([1, 2, 3, 4, 5])
-    assert jobs.wait(SECONDS) == {"failed": 5}
+    assert jobs.wait() == {"failed": 5}
     before = queue.session.store.budget.sent
     found = jobs.results(SECONDS, return_exceptions=True)
     assert [str(error).partition("\n")[0] for error in found] == [
@@ -158,7 +159,7 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
     monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
     job, array, described = calls.add.submit(1), calls.odd_alone.map([1, 3]), calls.described.submit()
     for one in (job, array, described):
-        one.wait(SECONDS)
+        one.wait()
     marker = tmp_path / "ran"
     for path in (job.result_path, array[1].result_path, f"{described.folder}/result.pkl"):
         Path(path).write_bytes(pickle.dumps(Planted(marker)))
@@ -178,7 +179,7 @@ def test_results_of_another_programs_launch_are_read_as_asked_for(
     monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
     array, described = calls.odd_alone.map([1, 3]), calls.described.submit()
     for one in (array, described):
-        one.wait(SECONDS)
+        one.wait()
     monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
     with hpcdash.connect("local") as cluster:
         assert cluster.attach(array.id).results(SECONDS) == [1, 3]
@@ -192,7 +193,7 @@ def test_callbacks_there_and_here(queue: hpcdash.Cluster, calls: ModuleType, tmp
     assert type(job.exception(SECONDS)) is ValueError
     expected = [f"begin {job.id}", "end failure ValueError"]
     expected += [f"completed {where} failure {job.id}" for where in ("runner", "client")]
-    found = until(lambda: len(notes.read_text().splitlines()) == 4 and notes.read_text(), "all that is told")
+    found = wait_until("all that is told", lambda: len(notes.read_text().splitlines()) == 4 and notes.read_text())
     assert found.splitlines() == expected
 
 
@@ -230,7 +231,7 @@ def test_a_result_that_others_may_have_written_is_not_read(
             return os.mkdir, (str(tmp_path / "attacked"),)
 
     job = calls.add.submit(1)
-    assert job.wait(SECONDS) == "completed"
+    assert job.wait() == "completed"
     Path(job.result_path).write_bytes(pickle.dumps(Attack()))
     Path(job.folder).chmod(0o770)
     with pytest.raises(UsageError, match="closed to others"):
@@ -263,7 +264,7 @@ def test_what_a_killed_program_submitted_is_not_submitted_twice(
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(calls.__file__ or "").parent)}
     argv = [sys.executable, "-c", KILLED, moment, "7"]
-    killed = subprocess.run(argv, env=environment, capture_output=True, timeout=SECONDS, check=False)
+    killed = subprocess.run(argv, env=environment, capture_output=True, check=False)
     assert killed.returncode == -9, killed.stderr
     with hpcdash.connect("local") as cluster:
         job = calls.once.submit(7)
@@ -301,7 +302,7 @@ def test_a_program_that_its_jobs_would_submit_again_is_told_so(person: Program) 
         running.append(
             subprocess.Popen([sys.executable, file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
-    said = [process.communicate(timeout=SECONDS)[0] for process in running]
+    said = [process.communicate()[0] for process in running]
     assert [expected in text for expected, text in zip(SUBMITTING.values(), said, strict=True)] == [True] * 3, said
     # The first submits two, the last one.
     assert len([*person.rows("jobs"), *person.rows("history")]) == 3
@@ -362,5 +363,5 @@ def test_the_examples_run(person: Program, tmp_path: Path) -> None:
         words: subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=folder)
         for words in expected
     }
-    said = {words: process.communicate(timeout=240)[0] for words, process in running.items()}
+    said = {words: process.communicate()[0] for words, process in running.items()}
     assert {words: expected[words] in text for words, text in said.items()} == dict.fromkeys(expected, True), said

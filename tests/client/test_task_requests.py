@@ -20,6 +20,7 @@ from hpcdash.domain.request import Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.job.callbacks import Callback
 from hpcdash.job.names import find
+from tests.support.records import for_each
 
 
 @dataclass
@@ -51,7 +52,7 @@ def test_settings_of_a_call_go_before_those_of_its_task_file_and_cluster(calls: 
     assert waiting.after == ("afterok:12", "afterany:13_1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "expected"),
     [
         ({}, (1, 1, SlotType.CPU)),
@@ -80,7 +81,7 @@ def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleTy
     assert (request.container.runtime, request.call and request.call.python) == (Runtime.PODMAN, "python3")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ({"memroy": "4G"}, "memory"),
@@ -163,4 +164,4 @@ def test_what_ends_something_may_be_called_in_the_loops_own_thread() -> None:
     assert ended.is_set()
     ended.clear()
     run_in_loop(collect())
-    assert ended.wait(60)
+    assert ended.wait()

@@ -13,6 +13,7 @@ from hpcdash.config.read import settings_from_text
 from hpcdash.config.request import QUEUE_KEYS, SITE_KEYS, read_request
 from hpcdash.config.settings import Settings
 from hpcdash.domain.request import Site, SlotType
+from tests.support.records import for_each
 
 FILE = Path("/home/ada/config.toml")
 TEXT = """\
@@ -106,7 +107,7 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
     assert read('[clusters.a]\nlaunch.run_as = "grace"').clusters["a"].launch.site.run_as == "grace"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words"),
     [
         ("[launch]\ngres_suported = true", '2: launch.gres_suported: unknown key; did you mean "gres_supported"?'),

@@ -13,6 +13,7 @@ from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import load_settings, settings_from_text
 from hpcdash.errors import ConfigError
 from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
+from tests.support.records import for_each
 
 FILE = Path("config.toml")
 LOGIN = '[[plugins]]\nname = "login"\ncommand = ["ssh", "{node}"]\n'
@@ -58,7 +59,7 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
     assert {"gpus", "gpu"} <= {action.name for action in configured(settings)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "at", "words"),
     [
         ('command = "ssh {node}"', "command", "no shell splits it"),
@@ -107,7 +108,7 @@ def test_a_plugin_s_key_that_is_taken_in_its_view_is_told_with_its_line() -> Non
     assert problems_of(LOGIN + 'key = "j"\n')[0][2].startswith("'j' moves the cursor")
 
 
-@pytest.mark.parametrize("name", ["cancel", "jobs", "quit", "gpu"])
+@for_each("name", ["cancel", "jobs", "quit", "gpu"])
 def test_a_plugin_s_name_is_no_other_s(name: str) -> None:
     text = f'[aliases]\ngpu = "jobs queue:gpu"\n[[plugins]]\nname = "{name}"\ncommand = ["true"]\n'
     assert problems_of(text)[0][:2] == (4, "plugins[0].name")

@@ -14,6 +14,7 @@ from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import QuietHours, WatchSettings
 from hpcdash.domain.alerts import Severity
 from hpcdash.services.watch.secrets import notifiers_of, unready
+from tests.support.records import for_each
 
 FILE = Path("/home/ada/config.toml")
 SECRET = "T00SECRET"
@@ -77,7 +78,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
     assert len(watch('[[watch.running]]\nname = "a"\n[[watch.running]]\nname = "b"').running) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line", "key", "words"),
     [
         ("[watch]\nevery_second = 9", 2, "watch.every_second", "unknown key; did you mean"),

@@ -6,6 +6,7 @@ import pytest
 
 from hpcdash.config.queue_defaults import DefaultPools, Pool, default_pools, overridden, with_queue_defaults
 from hpcdash.domain.request import Request, Site, SlotType
+from tests.support.records import for_each
 
 CPU, CPU_DEFAULT = Pool("cpu"), Pool("cpu", is_default=True)
 GPU, GPU_DEFAULT, MORE = (
@@ -15,7 +16,7 @@ GPU, GPU_DEFAULT, MORE = (
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pools", "compute", "aux"),
     [
         pytest.param([MORE, GPU_DEFAULT], "gpu", "gpu", id="the default one has GPUs"),

@@ -7,12 +7,13 @@ import pytest
 from hpcdash.config.queue_defaults import Pool, with_queue_defaults
 from hpcdash.config.request import read_request
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
+from tests.support.records import for_each
 
 POOLS = (Pool("cpu", is_default=True), Pool("gpu", has_gpus=True))
 GPU = {"GPU": {"account": "llm", "slots_per_node": 8, "slots": 3, "tres_supported": False}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "queue"),
     [
         pytest.param("", "gpu", id="a training asks for GPUs"),

@@ -10,6 +10,7 @@ from hpcdash.config.request import RequestProblems, read_request
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import ConfigError
+from tests.support.records import for_each
 
 FULL = """\
 name = "train llm"
@@ -138,7 +139,7 @@ def test_run_as_user_is_the_cluster_s_user() -> None:
         read_request(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "field", "value"),
     [
         ('time = "20:00:00"', "limit_seconds", 72_000),
@@ -168,7 +169,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
     assert getattr(read_request(f'command = "a"\n{line}\n'), field) == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lines", "line", "key", "words"),
     [
         ('qeue = "gpu"', 2, "qeue", 'unknown key; did you mean "queue"?'),
@@ -266,7 +267,7 @@ def test_a_file_with_nothing_to_run_is_told_so_without_a_line() -> None:
     assert [(problem.line, problem.key) for problem in caught.value.problems] == [(None, "command")]
 
 
-@pytest.mark.parametrize("command", ['""', '"a\\u0000"', '"a\\u001b"', '"a\\u200bb"', "3", "[]"])
+@for_each("command", ['""', '"a\\u0000"', '"a\\u001b"', '"a\\u200bb"', "3", "[]"])
 def test_a_command_that_is_no_text_a_person_could_read_is_the_one_thing_told(command: str) -> None:
     with pytest.raises(RequestProblems) as caught:
         read_request(f"command = {command}")

@@ -14,6 +14,7 @@ from hpcdash.config.request import read_request, request_text, without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 PRINTED = st.text(st.characters(min_codepoint=32, exclude_categories=("C", "Zl", "Zp", "Zs")), min_size=1, max_size=12)
 LINE = st.one_of(PRINTED, st.sampled_from(['a "b" \\c', "'''", '"""', "#x", "é–漢", "a = [1]", "$HOME/`x`", "\\"]))
@@ -145,7 +146,7 @@ def test_a_request_is_written_as_a_person_would() -> None:
     )
 
 
-@pytest.mark.parametrize("amount", [1 << 20, 3 << 29, (1 << 20) + 1, 1 << 40])
+@for_each("amount", [1 << 20, 3 << 29, (1 << 20) + 1, 1 << 40])
 def test_memory_keeps_every_byte(amount: int) -> None:
     request = Request(command="x", memory_bytes=amount)
     assert read_request(request_text(request)) == request
@@ -166,7 +167,7 @@ def test_of_a_secret_the_name_alone_is_remembered_and_it_is_not_submitted_so(env
         secrets_file(request)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("PGPASSWORD", "hunter2"),
@@ -185,7 +186,7 @@ def test_a_password_a_token_or_a_key_is_not_remembered(name: str, value: str) ->
     assert read_request(kept).environment == {name: NOT_KEPT, "A": "1"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         ("GOOGLE_APPLICATION_CREDENTIALS", "/home/alice/key.json"),
@@ -205,6 +206,6 @@ def test_what_only_looks_like_a_secret_is_remembered(name: str, value: str) -> N
     assert without_secrets(text) == text
 
 
-@pytest.mark.parametrize("text", ['command = "x"\n# mine\n[environment]\nA = "1"\n', "environment = 1", "no toml"])
+@for_each("text", ['command = "x"\n# mine\n[environment]\nA = "1"\n', "environment = 1", "no toml"])
 def test_a_request_without_secrets_is_remembered_as_it_was_written(text: str) -> None:
     assert without_secrets(text) == text

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.lines import recordings
 from tests.contract.record import RECORDINGS, recorded_apart
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.journey]
 
 
 @pytest.mark.parametrize("name", [recording.name for recording in recordings()])

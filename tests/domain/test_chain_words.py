@@ -19,6 +19,7 @@ from hpcdash.domain.chains import (
 )
 from hpcdash.domain.states import JobState
 from tests.support.job_rows import at, job_row, task_row
+from tests.support.records import for_each
 
 CHAIN = [
     job_row("10", "running"),
@@ -56,8 +57,8 @@ def test_a_long_one_has_its_runs_counted() -> None:
     assert picture(rows, SIGNS) == "+412 x1 >1 .584  412 done, 1 failed, 1 running, 584 waiting"
 
 
-@pytest.mark.parametrize("count", [1, 7, 40, 41, 333, 1000])
-@pytest.mark.parametrize("width", [44, 76])
+@for_each("count", [1, 7, 40, 41, 333, 1000])
+@for_each("width", [44, 76])
 def test_no_picture_is_wider_than_asked(count: int, width: int) -> None:
     names = ["completed", "failed", "cancelled", "running", "pending", "held", "unknown"]
     mixed = states(*(names[number * 5 % 7] for number in range(count)))
@@ -133,7 +134,7 @@ def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
     assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "is_array", "wish"),
     [
         ("3", False, AppendWish(3)),
@@ -149,7 +150,7 @@ def test_how_many_or_which_tasks_and_a_script_are_typed(typed: str, is_array: bo
     assert read_append(typed, is_array=is_array) == wish
 
 
-@pytest.mark.parametrize("typed", ["0", "5-1", "1-3%%"])
+@for_each("typed", ["0", "5-1", "1-3%%"])
 def test_what_is_no_number_of_jobs_is_refused(typed: str) -> None:
     with pytest.raises(ValueError, match=r"none to append|array|empty range"):
         read_append(typed, is_array=False)

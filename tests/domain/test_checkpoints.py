@@ -9,6 +9,7 @@ import pytest
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.errors import UsageError
 from tests.support.program import Program, Run
+from tests.support.records import for_each
 
 HOUR = 3600.0
 
@@ -49,7 +50,7 @@ def test_without_a_size_nothing_is_said_of_the_disk() -> None:
     assert CheckpointPlan(1, HOUR, 1).tb_per_day is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("days", "interval", "save", "tb"),
     [
         (0, 60, 1, None),

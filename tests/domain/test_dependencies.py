@@ -15,9 +15,10 @@ from hpcdash.domain.dependencies import (
 )
 from hpcdash.errors import ConfigError
 from tests.support.job_rows import job_row
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "conditions"),
     [
         ("afterok:1(unfulfilled)", [Condition("afterok", "1", said="unfulfilled")]),
@@ -63,7 +64,7 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
     assert (dict(third.states), third.words) == ({}, "5 min after it starts")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dependency", "state", "hopeless"),
     [
         ("afterok:1", "failed", True),

@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.diff import OLD_STATE, diff_jobs
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
+from tests.support.records import for_each
 
 Row = tuple[Any, ...]
 
@@ -35,7 +35,7 @@ def told(before: pa.Table, after: pa.Table) -> dict[str, list[tuple[str, str | N
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "kind"),
     [
         ("pending", "running", "started"),

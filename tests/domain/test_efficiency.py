@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import Usage
 from hpcdash.domain.efficiency import NOT_ACCOUNTED, advice, meters
+from tests.support.records import for_each
 
 GIB = 1 << 30
 # An hour on 64 cores with 256 GiB, of which 12.4 cores and 41 GiB were used.
@@ -49,7 +50,7 @@ def test_a_job_that_asked_for_far_more_memory_is_told_so() -> None:
     assert advice(HOUR, "completed") == "asks 256G, used 41G at most: asking for 52G starts sooner"
 
 
-@pytest.mark.parametrize("state", ["running", "failed", "cancelled", "timeout"])
+@for_each("state", ["running", "failed", "cancelled", "timeout"])
 def test_a_job_that_did_not_end_by_itself_might_have_used_more(state: str) -> None:
     busy = replace(HOUR, cpu_seconds=60.0 * 3600)
     assert advice(busy, state) == ""

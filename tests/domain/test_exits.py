@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.domain.job_text import format_exit
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "code", "signal", "words"),
     [
         ("failed", 137, 0, "exit 137: a command of it was ended by signal 9 (KILL): killed outright, often for using"),
@@ -37,7 +36,7 @@ def test_a_number_with_no_meaning_of_its_own_is_only_said() -> None:
     assert format_exit("failed", 0, 120) == "signal 120"
 
 
-@pytest.mark.parametrize("state", ["completed", "running", "pending"])
+@for_each("state", ["completed", "running", "pending"])
 def test_of_what_ended_well_or_not_at_all_nothing_is_said(state: str) -> None:
     assert format_exit(state, 0, 0) == ""
     assert format_exit(state, None, None) == ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import pytest
-
 from hpcdash.domain.impact import (
     choose,
     count_jobs,
@@ -16,6 +14,7 @@ from hpcdash.domain.impact import (
     state_counts,
 )
 from tests.support.job_rows import job_row
+from tests.support.records import for_each
 
 row = partial(job_row, cpus=8, gpus=0)
 ARRAY = (row("12_1", "running"), row("12_2", "completed"), row("12_[3-8%1]", "pending", _tasks=6))
@@ -35,7 +34,7 @@ def test_an_array_with_ended_tasks_is_cancelled_by_its_number() -> None:
     assert count_jobs(choice.rows) == 7
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "ids", "left_out"),
     [
         ("signal", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
@@ -166,7 +165,7 @@ def test_who_waits_for_a_good_end_of_a_cancelled_job_is_left_behind() -> None:
     assert left_behind(cancelled, others) == ("2", "5", "6")
 
 
-@pytest.mark.parametrize("verb", ["cancel", "hold", "alter", "signal"])
+@for_each("verb", ["cancel", "hold", "alter", "signal"])
 def test_the_one_row_of_an_array_that_has_the_array_s_own_id_can_be_acted_on(verb: str) -> None:
     whole = row("12[].pbs01", "running", array_id="12[].pbs01", _tasks=3)
     assert choose(verb, ("12[].pbs01",), (whole,)).job_ids == ("12[].pbs01",)

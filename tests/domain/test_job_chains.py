@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency, living_targets, one_at_a_time
 from tests.support.job_rows import job_row, task_row
+from tests.support.records import for_each
 
 
 def order(train: JobChain) -> list[str]:
@@ -22,7 +21,7 @@ CHAIN = [
 ]
 
 
-@pytest.mark.parametrize("job_id", ["10", "11", "12"])
+@for_each("job_id", ["10", "11", "12"])
 def test_a_chain_is_found_from_each_of_its_jobs(job_id: str) -> None:
     assert order(find_chain(job_id, CHAIN)) == ["10", "11", "12"]
 
@@ -115,7 +114,7 @@ def test_one_that_waited_while_another_of_its_name_ran_is_joined_to_it_and_marke
     assert [(unit.job_id, unit.by_name) for unit in train.units] == [("1", False), ("2", True)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("later", "told"),
     [
         (job_row("2", "running", submitted=61, started=62), {}),
@@ -145,7 +144,7 @@ def test_tasks_of_an_array_run_one_at_a_time_unless_something_says_otherwise() -
     assert not one_at_a_time(find_chain("20", beside).units[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "dependency"),
     [
         ("sbatch --dependency=afterany:12 train.sh", "afterany:12"),

@@ -22,9 +22,10 @@ from hpcdash.domain.job_ids import (
     task_of,
     with_tasks,
 )
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "same"),
     [
         ("12", "12"),
@@ -47,7 +48,7 @@ def test_an_id_is_read_without_its_throttle(text: str, same: str) -> None:
     assert str(parse_job_id(text)) == same
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "position"),
     [
         ("", 0),
@@ -99,7 +100,7 @@ def test_a_list_is_split_at_commas_outside_of_brackets() -> None:
     assert split_ids("88_[3,4") == ["88_[3,4"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "ids"),
     [
         ("12, 13_[1,2]\n14[].srv", ["12", "13_[1,2]", "14[].srv"]),
@@ -118,14 +119,14 @@ def test_digits_that_no_scheduler_counts_to_are_no_number() -> None:
     assert [number_of(text) for text in ("12_3", "999999999999.srv", "9" * 5000, "x")] == ["12", "9" * 12, "", ""]
 
 
-@pytest.mark.parametrize("text", [",", " , ", "1,", "1, ", ",2", "1,,2", "1, ,2", "88_[3,4],"])
+@for_each("text", [",", " , ", "1,", "1, ", ",2", "1,,2", "1, ,2", "88_[3,4],"])
 def test_a_list_in_which_an_id_is_missing_is_refused(text: str) -> None:
     for split in (split_ids, named_ids):
         with pytest.raises(BadJobId, match="missing"):
             split(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other", "does"),
     [
         ("12", "12_3", True),
@@ -141,7 +142,7 @@ def test_an_arrays_number_covers_its_tasks(one: str, other: str, does: bool) -> 
     assert covers(parse_job_id(one), parse_job_id(other)) is does
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job_id", "array_id", "task", "many", "number"),
     [
         ("12", "12", "", False, "12"),
@@ -162,7 +163,7 @@ def test_a_rows_id_tells_its_array_and_tasks(job_id: str, array_id: str, task: s
     assert number_of(job_id) == number
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("array_id", "tasks", "job_id"),
     [
         ("12", "3", "12_3"),
@@ -176,7 +177,7 @@ def test_tasks_of_an_array_are_named_in_the_arrays_manner(array_id: str, tasks: 
     assert with_tasks(array_id, parse_tasks(tasks)) == job_id
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "other", "is_covered"),
     [
         ("12", "12.pbs01", True),
@@ -195,7 +196,7 @@ def test_a_server_left_out_is_any_servers(wanted: str, other: str, is_covered: b
     assert covers(parse_job_id(wanted), parse_job_id(other)) is is_covered
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "row_id", "array_id", "in_the_rows_manner"),
     [
         ("12", "12.pbs01", None, "12.pbs01"),

@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.nodelist import compress, contains, count, expand
+from tests.support.records import for_each
 
 NAMES = st.from_regex(r"(n|rack1n|g-|login)(0{0,2}[0-9]{1,3})?", fullmatch=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "names"),
     [
         ("n[1-3,07-09],g1", ["n1", "n2", "n3", "n07", "n08", "n09", "g1"]),
@@ -27,7 +28,7 @@ def test_a_node_list_is_expanded_in_its_order(expression: str, names: list[str])
     assert count(expression) == len(names)
 
 
-@pytest.mark.parametrize("expression", ["n[1-3", "n1]", "n[[1]]", "n[3-1]", "n[a]", "n[]", "n[1,]", "n][1"])
+@for_each("expression", ["n[1-3", "n1]", "n[[1]]", "n[3-1]", "n[a]", "n[]", "n[1,]", "n][1"])
 def test_brackets_that_make_no_sense_are_refused_by_name(expression: str) -> None:
     with pytest.raises(ValueError, match=r"brackets|range"):
         expand(expression)
@@ -39,7 +40,7 @@ def test_a_list_of_too_many_nodes_is_counted_but_not_made() -> None:
         expand("n[1-1000000]r[1-1000000]", limit=1000)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "expression"),
     [
         (["n3", "n1", "n2", "n1"], "n[1-3]"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hpcdash.domain.query import MAX_LENGTH, apply, completions, parse
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.errors import QueryError
+from tests.support.records import for_each
 
 NOW = 1_795_239_255
 HOUR = 3600
@@ -69,7 +70,7 @@ def matched_jobs(expression: str, table: pa.Table | None = None) -> list[str]:
 ALL = ["101", "102", "88_3", "88_[4-10%2]", "205"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [
         ("", ALL),
@@ -153,7 +154,7 @@ def test_a_filter_on_jobs_matches(expression: str, expected: list[str]) -> None:
     assert sorted(matched_jobs(expression)) == sorted(expected)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [
         ("cpu", ["n1", "n2"]),
@@ -177,7 +178,7 @@ def test_a_filter_on_nodes_matches(expression: str, expected: list[str]) -> None
     assert apply(nodes(), parse(expression, NODES), NOW)["name"].to_pylist() == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [("default:yes", ["a"]), ("default:no", ["b"]), ("queue:b", ["b"]), ("default:none", ["c"])],
 )
@@ -187,7 +188,7 @@ def test_a_filter_on_queues_matches(expression: str, expected: list[str]) -> Non
     assert apply(queues, parse(expression, QUEUES), NOW)["name"].to_pylist() == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "position", "words"),
     [
         ("usr:ada", 0, "did you mean user?"),
@@ -277,7 +278,7 @@ def test_not_is_the_complement(text: str) -> None:
     assert [not hit for hit in wanted.mask(table, NOW).to_pylist()] == opposite.mask(table, NOW).to_pylist()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression", ["ada", "state:running", "node:n03", "limit>2h", "name~e", "started:today", "queue:none", "!gpu"]
 )
 def test_a_table_in_pieces_or_empty_is_filtered_alike(expression: str) -> None:
@@ -289,7 +290,7 @@ def test_a_table_in_pieces_or_empty_is_filtered_alike(expression: str) -> None:
     assert matched_jobs(expression, table.slice(1, 3)) == [job for job in matched_jobs(expression) if job in ALL[1:4]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [
         ("id:6", ["6.pbs01"]),
@@ -325,6 +326,7 @@ def test_a_prefix_is_completed_to_keys_and_values() -> None:
     assert completions("user:", JOBS, jobs()) == ["user:ada", "user:ben"]
     assert completions("default:", QUEUES) == ["default:yes", "default:no"]
     assert completions("nosuch:x", JOBS) == []
+    assert completions("a " * (MAX_LENGTH // 2) + "user:", JOBS, jobs()) == []
 
 
 @given(EXPRESSIONS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.domain.scripts import (
     MOST_DIFFED_LINES,
     MOST_LETTERS_A_LINE,
@@ -15,6 +13,7 @@ from hpcdash.domain.scripts import (
     shown,
     unified,
 )
+from tests.support.records import for_each
 
 NAMES = ("job 1", "job 2")
 
@@ -52,7 +51,7 @@ def test_a_very_long_line_is_cut_and_says_so() -> None:
     assert shown("x" * (MOST_LETTERS_A_LINE + 7)).endswith("x… (7 more)")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words"),
     [("a\nb\n", ""), ("a\r\nb\r\n", "lines end in CRLF"), ("a\r\nb\n", "1 of its lines end in CRLF"), ("", "")],
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pytest
 
 from hpcdash.domain.columns import shared_beginning, shared_ending, shortened
 from hpcdash.domain.job_ids import server_of
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job_id", "server"),
     [
         ("12.pbs01", "pbs01"),
@@ -36,7 +36,7 @@ def test_a_server_all_ids_name_is_left_out() -> None:
     assert shared_ending(ids) == ".pbs01.x.org"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "ids",
     [
         ["1.a", "2.b"],
@@ -54,7 +54,7 @@ def test_ids_of_several_servers_or_of_none_stay_whole(ids: list[str | None]) -> 
     assert shortened(pa.array(ids, pa.string())).to_pylist() == ids
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ids", "beginning"),
     [
         (["raysubmit_a1", "raysubmit_b"], "raysubmit_"),

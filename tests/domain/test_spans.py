@@ -10,6 +10,7 @@ import pytest
 
 from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 BERLIN = ZoneInfo("Europe/Berlin")
 # Sunday; that night the clocks went back by an hour.
@@ -22,7 +23,7 @@ def at(*when: int, zone: tzinfo = UTC) -> int:
     return int(datetime(year, month, day, hour, minute, tzinfo=zone).timestamp())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("since", "until", "expected"),
     [
         ("90d", "", (NOW - 90 * DAY, NOW)),
@@ -58,7 +59,7 @@ def test_this_machine_s_zone_has_the_offset_of_each_day(monkeypatch: pytest.Monk
     assert (span.since, span.until) == (at(2026, 7, 1, zone=BERLIN), at(2026, 10, 26, zone=BERLIN))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("since", "until", "says"),
     [
         ("soon", "", "not a time"),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.array_tasks import ArrayTasks, stepped_ranges
+from tests.support.records import for_each
 
 
 def shown(tasks: list[int]) -> str:
     return str(ArrayTasks(stepped_ranges(tasks)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tasks", "ranges"),
     [
         ([3, 4, 6, 9, 12], "3-12:3,4"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import (
@@ -25,6 +24,7 @@ from hpcdash.domain.switch_text import (
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
+from tests.support.records import for_each
 
 FOLDER = PathEntry("drwxrws---", 1001, 2000, "alice", "physics", 4096, 900.0)
 FREE = SwitchLook("/project/KILL", "/project", "", FOLDER, may_write=True, user="alice", uid=1001, now=1000.0)
@@ -67,7 +67,7 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
     assert dropped_at(FREE, None) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "thing", "words"),
     [
         ("l", Thing.LINK, "a link of mallory's to /home/alice/.ssh/rc has its name: trainings take it for the switch"),
@@ -133,7 +133,7 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
     assert "bob's job could not" in warnings(tmp, SwitchKind.SAVE, "bob")[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("progress", "words"),
     [
         (SwitchProgress(5, 0, 0), "set 12 s ago by bob; not seen yet"),

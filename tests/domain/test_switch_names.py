@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -14,6 +12,7 @@ from hpcdash.domain.switches import (
     switch_in_script,
     variables_in_list,
 )
+from tests.support.records import for_each
 
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
 MEGATRON = """#!/bin/bash
@@ -45,7 +44,7 @@ def test_hpcdash_s_own_variable_counts_before_an_option_and_others() -> None:
     assert named(script).path == "/scratch/a b/KILL $x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "path"),
     [
         ("KILL_SWITCH=/a/KILL python train.py", "/a/KILL"),
@@ -65,7 +64,7 @@ def test_ways_to_name_it(line: str, path: str) -> None:
     assert (found.path, found.unknown) == (path, ())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line", ["# KILL_SWITCH=/a/KILL", "MY_KILL_SWITCHES=/a", "python train.py --kill-switch --x", "KILL_SWITCH=", ""]
 )
 def test_what_names_none(line: str) -> None:
@@ -78,7 +77,7 @@ def test_a_save_switch_is_no_kill_switch() -> None:
     assert named(script, SAVE).path == "/a/SAVE"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "unknown"),
     [
         ("KILL_SWITCH=$SCRATCH/KILL", ("SCRATCH",)),
@@ -97,7 +96,7 @@ def test_values_that_are_known_are_put_in() -> None:
     assert named("KILL_SWITCH=~/k-$SLURM_JOB_ID", HOME="/home/alice", SLURM_JOB_ID="7").path == "/home/alice/k-7"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "said"),
     [
         ("/a/K\nILL", "newline"),
@@ -113,7 +112,7 @@ def test_paths_that_can_be_no_switch(path: str, said: str) -> None:
     assert said in path_problem(path)
 
 
-@pytest.mark.parametrize("path", ["/a/KILL", "/a b/-rf", "/KILL", "/a/$(reboot)", "/ä/'\""])
+@for_each("path", ["/a/KILL", "/a b/-rf", "/KILL", "/a/$(reboot)", "/ä/'\""])
 def test_odd_paths_that_can_be_one(path: str) -> None:
     assert path_problem(path) == ""
 

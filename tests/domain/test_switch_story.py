@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import Deeds, PathEntry, SwitchLook, SwitchProgress, Thing, story_lines, telling_line
 from hpcdash.domain.switches import SwitchKind
+from tests.support.records import for_each
 
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
 FREE = SwitchLook("/project/KILL", "/project", now=1000.0)
@@ -15,7 +15,7 @@ ENDED = SwitchProgress(0, 1, 1, "", "50")
 LIVES = SwitchProgress(1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "look", "deeds", "progress", "told"),
     [
         (KILL, THERE, Deeds("18:54:34"), LIVES, "set 18:54:34, 12 s ago, by bob | seen not yet"),

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.domain.text import MAX_MARKS_IN_A_ROW, clip, clip_path, decode, visible, visible_text, width_of
+from tests.support.records import for_each
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 HOSTILE = st.text(
@@ -16,7 +16,7 @@ HOSTILE = st.text(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "shown"),
     [
         ("train_7 --lr=0.1", "train_7 --lr=0.1"),

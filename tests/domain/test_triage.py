@@ -7,6 +7,7 @@ import pytest
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.states import JobState
 from hpcdash.domain.triage import EndedTask, groups_of, last_meaningful, node_names, normalised
+from tests.support.records import for_each
 
 TRACEBACK = """step 3
 Traceback (most recent call last):
@@ -37,7 +38,7 @@ def test_tasks_with_the_same_last_words_are_one_group_whatever_the_numbers_in_th
     assert groups[0].line == "FileNotFoundError: /data/shard-0003.tar at 12:31:59"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other"),
     [
         ("at 0x7f2218f1fb50", "at 0xdeadbeef"),
@@ -116,7 +117,7 @@ OF_A_RANK = """[rank0]: Traceback (most recent call last):
 CAUGHT = "Traceback (most recent call last):\n  x\nValueError: caught\n" + "go on\n" * 30 + "Killed\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line"),
     [
         (TRACEBACK, OUT_OF_MEMORY),

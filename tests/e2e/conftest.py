@@ -19,8 +19,8 @@ from tests.support.pbs.over_ssh import HOST, PbsCluster, pbs_over_ssh, why_no_cl
 from tests.support.program import Program, home_with, program_on_the_spot, program_over_ssh
 from tests.support.ray_cluster import RayCluster
 from tests.support.slurm import SlurmLab, free_base_port
-from tests.support.slurm.daemons import wait_until
 from tests.support.suite import people
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def clear(lab: SlurmLab, *drained: str) -> None:
     lab.admin("scancel", "--quiet", "--state=PENDING", check=False)
     lab.admin("scancel", "--quiet", "--full", "--signal=KILL", "--state=RUNNING", check=False)
     lab.admin("scancel", "--quiet", "--state=RUNNING", check=False)
-    wait_until("jobs to end", lambda: not lab.admin("squeue", "-h", "-o", "%i").stdout, 30)
+    wait_until("jobs to end", lambda: not lab.admin("squeue", "-h", "-o", "%i").stdout)
     for node in drained:
         lab.admin("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 

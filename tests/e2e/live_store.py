@@ -19,6 +19,7 @@ from hpcdash.transport.base import Prompter
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
 from tests.support.slurm import SlurmLab
+from tests.support.waiting import deadline
 
 QUICK = Pace(dict.fromkeys(Kind, 0.2), controller_share=0.0)
 
@@ -62,18 +63,17 @@ async def polled(store: ClusterStore, pace: Pace = QUICK) -> AsyncIterator[Polle
         await poller.stop()
 
 
-async def until(store: ClusterStore, what: str, holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for the store's changes until something holds; fails after `seconds`."""
+async def until(store: ClusterStore, what: str, holds: Callable[[], bool]) -> None:
+    """Wait for the store's changes until something holds."""
     woken = asyncio.Event()
     stop = store.listen(lambda _changed: woken.set())
-    deadline = time.monotonic() + seconds
+    over = deadline()
     try:
         while not holds():
-            left = deadline - time.monotonic()
-            assert left > 0, f"waited {seconds:g} s in vain for {what}; {told(store)}"
+            assert time.monotonic() < over, f"waited in vain for {what}; {told(store)}"
             woken.clear()
             try:
-                await asyncio.wait_for(woken.wait(), min(left, 0.5))
+                await asyncio.wait_for(woken.wait(), 0.5)
             except TimeoutError:
                 continue
     finally:

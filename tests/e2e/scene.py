@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 DRAINED_NODE = "n3"
 DRAIN_REASON = "kernel update, back at 6"
@@ -84,7 +84,7 @@ def play(lab: SlurmLab) -> Scene:
         lab.wait_state(jobs[label], state)
     # The controller tells the accounting of ends in batches.
     ended = {jobs[label] for label in ("failed", "signalled", "completed", "cancelled")}
-    wait_until("the accounting to know of all ends", lambda: ended <= _ended_in_accounting(lab), 30)
+    wait_until("the accounting to know of all ends", lambda: ended <= _ended_in_accounting(lab))
     return Scene(lab, **jobs)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, Run, home_with
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
+from tests.support.waiting import until, wait_until
 
 SECONDS = 60.0
 
@@ -34,14 +34,6 @@ def on_queue(queue: QueueLab, tmp_path: Path) -> Program:
     (tmp_path / "state").mkdir(mode=0o700)
     variables = {"HPCDASH_QUEUE": str(queue.folder), "HPCDASH_STATE": str(tmp_path / "state")}
     return Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"), variables)
-
-
-def until(what: str, look: Callable[[], Any]) -> Any:
-    over = time.monotonic() + SECONDS
-    while not (found := look()):
-        assert time.monotonic() < over, what
-        time.sleep(0.05)
-    return found
 
 
 def done(run: Run) -> str:
@@ -67,7 +59,7 @@ def ended_runs(program: Program, job: str, count: int) -> list[dict[str, Any]]:
         runs = runs_of(program, job)
         return runs if sum(run["ended_at"] is not None for run in runs) >= count else None
 
-    found: list[dict[str, Any]] = until(f"{count} runs of {job}", look)
+    found: list[dict[str, Any]] = wait_until(f"{count} runs of {job}", look)
     return found
 
 
@@ -113,17 +105,17 @@ async def test_runs_follow_one_another_in_an_allocation_that_is_kept(
 
     (tmp_path / "state" / "toured").touch()
     async with dashboard(on_queue) as screen:
-        await screen.until("hpcdash_alloc", SECONDS)
+        await screen.until("hpcdash_alloc")
         screen.type("l")
-        await screen.until("waiting for runs", SECONDS)
+        await screen.until("waiting for runs")
         screen.type("]")
-        await screen.until(lambda text: f"first in {job}" in text and "run 1" in text, SECONDS)
+        await screen.until(lambda text: f"first in {job}" in text and "run 1" in text)
         screen.type("]")
-        await screen.until(f"second in {job}", SECONDS)
+        await screen.until(f"second in {job}")
         screen.type("]")
-        await screen.until("the last run of the allocation", SECONDS)
+        await screen.until("the last run of the allocation")
         screen.type("\x11")
-        assert await screen.ended(SECONDS) == 0
+        assert await screen.ended() == 0
 
     # What is no allocation, and what a run cannot have.
     other = queue.submit("sleep 600")
@@ -155,7 +147,7 @@ def test_a_link_in_the_spool_is_not_run(queue: QueueLab, on_queue: Program, tmp_
     planted.mkdir()
     (planted / "batch.sh").write_text(f"touch {tmp_path}/ran\n")
     launch = Path(on_queue("show", job, "--format", "json").json["job"]["stdout_path"]).parent
-    until("the spool", (launch / "runs").is_dir)
+    wait_until("the spool", (launch / "runs").is_dir)
     (launch / "runs" / "00000000000001.link").symlink_to(planted)
     script = tmp_path / "own.sh"
     script.write_text("#!/bin/bash\necho own\n")
@@ -185,13 +177,13 @@ async def test_an_idle_allocation_ends_and_one_with_a_shell_in_it_does_not(
     # The run keeps it in use until the shell is there; that stays for longer than the limit.
     words = ("connect", job, "--", "sh", "-c", "echo here; sleep 12; exit 5")
     async with dashboard(on_queue, *words) as screen:
-        await screen.until("here", SECONDS)
+        await screen.until("here")
         go.touch()
-        assert await screen.ended(SECONDS) == 5
+        assert await screen.ended() == 5
     followed = await following
     assert (followed.status, followed.text) == (0, "held\n"), followed
     assert "run 1 completed" in followed.stderr
-    assert queue.ended(job, SECONDS).state == "completed"
+    assert queue.ended(job).state == "completed"
     assert "nothing was run in it for 4 s" in on_queue("log", job).text
 
 
@@ -208,7 +200,9 @@ def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(queue: QueueLab, on_
 
     def asks_more(times: int) -> None:
         before = len(asked.read_text().splitlines()) if asked.exists() else 0
-        until("its GPUs to be asked", lambda: asked.exists() and len(asked.read_text().splitlines()) >= before + times)
+        wait_until(
+            "its GPUs to be asked", lambda: asked.exists() and len(asked.read_text().splitlines()) >= before + times
+        )
         assert queue.job(job).state == "running"
 
     asks_more(2)
@@ -218,36 +212,36 @@ def test_it_is_idle_only_once_its_gpus_are_measured_as_idle(queue: QueueLab, on_
     use.write_text("0\n37\n")
     asks_more(2)
     use.write_text("0\n0\n")
-    assert queue.ended(job, SECONDS).state == "completed"
+    assert queue.ended(job).state == "completed"
 
 
 async def test_without_keep_it_ends_with_the_command_that_made_it(queue: QueueLab, on_queue: Program) -> None:
     async with dashboard(on_queue, "alloc", "--cpus", "1", "--time", "1h") as screen:
         before = screen.attributes
-        await screen.until("is running on", SECONDS)
+        await screen.until("is running on")
         screen.type("\x03")
-        await screen.until("[y/N]", SECONDS)
+        await screen.until("[y/N]")
         screen.type("n\r")
-        await screen.until("continues", SECONDS)
+        await screen.until("continues")
         assert queue.job("1").state == "running"
         screen.type("\x03")
-        await screen.until(lambda text: text.count("[y/N]") == 2, SECONDS)
+        await screen.until(lambda text: text.count("[y/N]") == 2)
         screen.type("y\r")
-        assert await screen.ended(SECONDS) == 130
+        assert await screen.ended() == 130
         assert screen.attributes == before
-    assert queue.ended("1", SECONDS).state == "cancelled"
+    assert queue.ended("1").state == "cancelled"
     async with dashboard(on_queue, "alloc", "--cpus", "1", "--time", "1h") as screen:
-        await screen.until("is running on", SECONDS)
+        await screen.until("is running on")
         screen.process.send_signal(signal.SIGTERM)
-        assert await screen.ended(SECONDS) == 143
-    assert queue.ended("2", SECONDS).state == "cancelled"
+        assert await screen.ended() == 143
+    assert queue.ended("2").state == "cancelled"
     async with dashboard(on_queue, "alloc", "--cpus", "1", "--time", "1h") as screen:
-        await screen.until("is running on", SECONDS)
+        await screen.until("is running on")
         screen.type("\x03")
-        await screen.until("[y/N]", SECONDS)
+        await screen.until("[y/N]")
         screen.hang_up()
-        assert await screen.ended(SECONDS) == 129
-    assert queue.ended("3", SECONDS).state == "cancelled"
+        assert await screen.ended() == 129
+    assert queue.ended("3").state == "cancelled"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -266,10 +260,10 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
         await asyncio.to_thread(until, "the submission", began.exists)
         screen.process.send_signal(number)
         if number != signal.SIGHUP:
-            await screen.until("once its submission is answered", SECONDS)
+            await screen.until("once its submission is answered")
         go.touch()
-        assert await screen.ended(SECONDS) == 128 + number
-    assert queue.ended("1", SECONDS).state == "cancelled"
+        assert await screen.ended() == 128 + number
+    assert queue.ended("1").state == "cancelled"
 
 
 def test_an_allocation_of_a_real_slurm(slurm_lab: SlurmLab, over_ssh: Program, tmp_path: Path) -> None:
@@ -282,20 +276,20 @@ def test_an_allocation_of_a_real_slurm(slurm_lab: SlurmLab, over_ssh: Program, t
     assert done(over_ssh("submit", str(local), "--in", idle)) == "1"
     slurm_lab.admin("scontrol", "release", idle)
     try:
-        slurm_lab.wait_state(job, "RUNNING", seconds=SECONDS)
-        slurm_lab.wait_state(idle, "RUNNING", seconds=SECONDS)
+        slurm_lab.wait_state(job, "RUNNING")
+        slurm_lab.wait_state(idle, "RUNNING")
         # A step in it, as connect and exec make one, is use.
         step = ["srun", f"--jobid={idle}", "--overlap", "--ntasks=1", "--nodes=1", "sh", "-c", "sleep 12; exit 0"]
         with ThreadPoolExecutor() as pool:
             used = pool.submit(slurm_lab.as_user, "alice", *step)
             steps = ["squeue", "-h", "-s", "-j", idle, "-o", "%i"]
-            until("the step", lambda: f"{idle}.0".encode() in slurm_lab.admin(*steps).stdout)
+            wait_until("the step", lambda: f"{idle}.0".encode() in slurm_lab.admin(*steps).stdout)
             go.touch()
             two_runs(over_ssh, job, tmp_path)
             bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
             assert f"is {slurm_lab.alice}'s" in bob("submit", str(tmp_path / "first.sh"), "--in", job).refused(2)
             used.result()
-        slurm_lab.wait_state(idle, "COMPLETED", seconds=SECONDS)
+        slurm_lab.wait_state(idle, "COMPLETED")
         assert "nothing was run in it for 4 s" in over_ssh("log", idle).text
     finally:
         go.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ pytest.importorskip("aiohttp", reason="the extra [api] is not installed")
 from tests.support.api import OTHER, Api, write_tokens
 from tests.support.program import Program
 from tests.support.slurm import SlurmLab
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.slurm]
 
@@ -41,7 +42,7 @@ def test_alice_s_launch_is_hers_alone(api: Api, slurm_lab: SlurmLab) -> None:
     assert (outside in ids, of_bob in ids) == (True, False)
     # The accounting has it a moment later, and the server asks for what has ended only now and then.
     of_sacct = ("sacct", "-nX", "-o", "state", "-j", launch["job_id"])
-    api.until(lambda: slurm_lab.admin(*of_sacct).stdout.split() == [b"COMPLETED"] * 3)
+    wait_until("the accounting to know them", lambda: slurm_lab.admin(*of_sacct).stdout.split() == [b"COMPLETED"] * 3)
     assert launch["job_id"] in {job["array_id"] for job in api("GET", "/jobs?state=ended").json["jobs"]}
     # bob sees his jobs, and nothing of hers.
     assert of_bob in {job["id"] for job in api("GET", "/jobs", token=OTHER).json["jobs"]}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.support.program import Program, home_with
 from tests.support.screen import Screen, dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.sshd import until_gone
+from tests.support.waiting import until
 
 SECONDS = 60.0
 SECRET = "hunter2"
@@ -51,7 +51,7 @@ def on_queue(queue: QueueLab, tmp_path: Path) -> Program:
 
 async def ended(screen: Screen, status: int) -> str:
     """All that was shown, once it has ended so, and left the terminal as it was."""
-    assert await screen.ended(SECONDS) == status, screen.text
+    assert await screen.ended() == status, screen.text
     await screen.all_output()
     assert screen.modes_left == set()
     return screen.text
@@ -59,9 +59,7 @@ async def ended(screen: Screen, status: int) -> str:
 
 async def is_back(screen: Screen) -> str:
     """The dashboard, once it has its own screen again and has drawn it."""
-    return await screen.until(
-        lambda text: "?1049h" in screen.modes_left and "second" in text and "shell>" not in text, SECONDS
-    )
+    return await screen.until(lambda text: "?1049h" in screen.modes_left and "second" in text and "shell>" not in text)
 
 
 @asynccontextmanager
@@ -78,13 +76,6 @@ async def said_by(program: Program, *words: str) -> str:
         return " ".join((await ended(screen, 2)).split())
 
 
-async def until(what: str, holds: Callable[[], object]) -> None:
-    over = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < over, what
-        await asyncio.sleep(0.05)
-
-
 # -- the embedded queue
 
 
@@ -97,7 +88,7 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     queue.wait(job, "running")
     with seen_command_lines(SECRET, "sleep 0.55") as seen:
         async with connected(on_queue, job) as screen:
-            await screen.until("shell>", SECONDS)
+            await screen.until("shell>")
             screen.type('[ "$SEED" = "$(printf "a  b\\n\\033c")" ] && echo seed of job $SLURM_JOB_ID; ls -N ..\r')
             screen.type("echo secret of ${#TOKEN}; sleep 0.55; exit 3\r")
             text = await ended(screen, 3)
@@ -157,7 +148,7 @@ async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_una
 
     contained, bare, absent = launched("a", WHOLE), launched("b", BARE), launched("c", "sleep 600", "sh")
     for seconds in ("600.5", "600.25"):
-        await until("the container", lambda seconds=seconds: f"sleep {seconds} " in queue.processes().values())
+        await until(lambda seconds=seconds: f"sleep {seconds} " in queue.processes().values(), "the container")
 
     async def said(status: int, *words: str) -> str:
         async with connected(on_queue, *words) as screen:
@@ -165,9 +156,9 @@ async def test_a_launch_in_a_container_has_its_shell_inside_and_none_outside_una
 
     async def shell_outside() -> None:
         async with connected(on_queue, absent) as screen:
-            await screen.until("outside of the container? [y/N]", SECONDS)
+            await screen.until("outside of the container? [y/N]")
             screen.type("y\r")
-            await screen.until("shell>", SECONDS)
+            await screen.until("shell>")
             screen.type("exit 5\r")
             await ended(screen, 5)
 
@@ -195,29 +186,29 @@ async def test_the_dashboard_comes_back_as_it_was_and_says_that_the_job_has_ende
     job = queue.submit("sleep 600", "--job-name=second", cwd=folder)
     queue.wait(job, "running")
     async with dashboard(on_queue) as screen:
-        await screen.until(lambda text: "first" in text and "second" in text, SECONDS)
+        await screen.until(lambda text: "first" in text and "second" in text)
         screen.type("/second\r")
-        await screen.until(lambda text: "first" not in text, SECONDS)
+        await screen.until(lambda text: "first" not in text)
         screen.type("C")
-        await screen.until("shell>", SECONDS)
+        await screen.until("shell>")
         screen.type("echo in $SLURM_JOB_NAME\r")
-        await screen.until("in second", SECONDS)
+        await screen.until("in second")
         screen.resize(100, 30)
         # What ends meanwhile is drawn when the screen is back, in its new size.
         queue.act("cancel", first)
         screen.type("exit\r")
         assert "first" not in await is_back(screen)
         screen.type("W")
-        await screen.until("shell>", SECONDS)
+        await screen.until("shell>")
         screen.type("ls -N ..\r")
-        await screen.until(ODD, SECONDS)
+        await screen.until(ODD)
         screen.type("exit\r")
         await is_back(screen)
         screen.type("C")
-        await screen.until("shell>", SECONDS)
+        await screen.until("shell>")
         queue.act("cancel", job)
         await is_back(screen)
-        await screen.until("the job has ended", SECONDS)
+        await screen.until("the job has ended")
         screen.type("\x11")
         await ended(screen, 0)
     assert not (folder / "x").exists()
@@ -227,11 +218,11 @@ async def test_read_only_opens_no_shell(queue: QueueLab, on_queue: Program) -> N
     job = queue.submit("sleep 600")
     queue.wait(job, "running")
     async with dashboard(on_queue, "--read-only") as screen:
-        await screen.until("running", SECONDS)
+        await screen.until("running")
         screen.type("C")
-        await screen.until("read-only: connect is taken away", SECONDS)
+        await screen.until("read-only: connect is taken away")
         screen.type("W")
-        await screen.until("read-only: open shell is taken away", SECONDS)
+        await screen.until("read-only: open shell is taken away")
         screen.type("\x11")
         await ended(screen, 0)
     assert "read-only" in await said_by(on_queue, job, "--read-only")
@@ -245,7 +236,7 @@ def gpu_job(slurm_lab: SlurmLab) -> Iterator[str]:
     """On two nodes, with both GPUs of each, as a request asks for them."""
     asked = ("-N2", "--gpus=4", "--tasks-per-node=1", "--gpus-per-task=2")
     job = slurm_lab.submit("alice", "-J", ODD, "-p", "gpu", *asked, script="#!/bin/sh\nsrun sleep 3600\n")
-    slurm_lab.wait_state(job, "RUNNING", seconds=60)
+    slurm_lab.wait_state(job, "RUNNING")
     yield job
     slurm_lab.admin("scancel", "--quiet", job, check=False)
 
@@ -254,22 +245,22 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
     slurm_lab: SlurmLab, over_ssh: Program, gpu_job: str, tmp_path: Path
 ) -> None:
     async with connected(over_ssh, gpu_job, "--node", "1") as screen:
-        await screen.until("$", SECONDS)
+        await screen.until("$")
         screen.type("echo at=$SLURMD_NODENAME job=$SLURM_JOB_ID gpus=$CUDA_VISIBLE_DEVICES; stty size\r")
-        await screen.until(f"at=g2 job={gpu_job} gpus=0,1", SECONDS)
-        await screen.until("36 130", SECONDS)
+        await screen.until(f"at=g2 job={gpu_job} gpus=0,1")
+        await screen.until("36 130")
         screen.resize(100, 30)
         screen.type("clear; until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo re''sized\r")
-        await screen.until("resized", SECONDS)
+        await screen.until("resized")
         screen.type("sleep 3599; echo went''on\r")
-        await screen.until("sleep 3599", SECONDS)
+        await screen.until("sleep 3599")
         screen.type("\x03")
         screen.type("echo inter''rupted\r")
-        text = await screen.until("interrupted", SECONDS)
+        text = await screen.until("interrupted")
         assert "wenton" not in text
         screen.type("exit 3\r")
         await ended(screen, 3)
-    assert await until_gone("sleep 3599", SECONDS) == []
+    assert await until_gone("sleep 3599") == []
 
     bob = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
     said = await said_by(bob, gpu_job)
@@ -288,19 +279,19 @@ async def test_a_job_that_ends_under_it_and_a_line_that_is_cut_give_the_terminal
         async with connected(
             program, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3598"
         ) as screen:
-            await screen.until("ready", SECONDS)
+            await screen.until("ready")
             line.cut()
             text = await ended(screen, 3)
         assert "was lost while sh ran on your terminal" in " ".join(text.split())
     finally:
         await line.stop()
-    assert await until_gone("sleep 3598", SECONDS) == []
+    assert await until_gone("sleep 3598") == []
 
     async with connected(over_ssh, gpu_job, "--", "sh", "-c", "printf '\\033[?1049hready'; exec sleep 3597") as screen:
-        await screen.until("ready", SECONDS)
+        await screen.until("ready")
         slurm_lab.admin("scancel", gpu_job)
-        assert await screen.ended(SECONDS) > 128
+        assert await screen.ended() > 128
         await screen.all_output()
         assert screen.modes_left == set()
         assert f"job {gpu_job} on g1: the job has ended (" in " ".join(screen.text.split())
-    assert await until_gone("sleep 3597", SECONDS) == []
+    assert await until_gone("sleep 3597") == []

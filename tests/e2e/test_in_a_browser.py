@@ -16,7 +16,7 @@ from tests.cli.test_serve_command import dashboards, gone, serving
 from tests.support.chromium import chromium, why_no_chromium
 from tests.support.program import Program, home_with
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.journey
 _TRAIN = """#!/bin/bash
 #SBATCH -J gpt -o out.log -t 60
 awk 'BEGIN { for (s = 1; s <= 2000; s++) printf "step %d/2000 | train loss: %.4f\\n", s, 9 / sqrt(s) }'

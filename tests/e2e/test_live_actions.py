@@ -7,9 +7,7 @@ import json
 import os
 import pty
 import re
-import select
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +21,7 @@ from tests.e2e.conftest import clear
 from tests.e2e.live_store import store_on
 from tests.support.program import Program, program_over_ssh, together
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 Fate = dict[str, tuple[bool | None, str]]
 # Tells who got which signal, and goes on.
@@ -103,6 +101,7 @@ async def test_own_jobs_are_cancelled_and_others_refuse(lab: SlurmLab, alice: Pe
     assert await alice.does("cancel", held) == {held: (False, "Job/step already completing or completed")}
 
 
+@pytest.mark.journey
 async def test_tasks_and_whole_arrays_are_cancelled(lab: SlurmLab, alice: Person) -> None:
     array = lab.submit("alice", "-H", "--array=0-9%2")
     assert await alice.does("cancel", f"{array}_[3-5]", f"{array}_8") == {
@@ -144,7 +143,7 @@ async def test_running_jobs_are_requeued(lab: SlurmLab, alice: Person) -> None:
     running, held = lab.submit("alice"), lab.submit("alice", "-H")
     array = lab.submit("alice", "--array=0-3%1")
     lab.wait_state(running, "RUNNING")
-    wait_until("a task to run", lambda: states(lab, array).get(f"{array}_0", "").startswith("RUNNING"), 20)
+    wait_until("a task to run", lambda: states(lab, array).get(f"{array}_0", "").startswith("RUNNING"))
     fate = await alice.does("requeue", held, running, f"{array}_[0-2]")
     assert fate[held] == (False, "Job is pending execution")
     assert fate[running] == (True, "")
@@ -216,23 +215,21 @@ async def test_signals_reach_whom_they_are_for_and_no_batch_shell_twice(lab: Slu
     def said(file: Path, words: str) -> int:
         return file.read_text().count(words) if file.exists() else 0
 
-    wait_until("both to be up", lambda: said(of_job, "up") == 1 and said(of_task, "up") == 1, 30)
+    wait_until("both to be up", lambda: said(of_job, "up") == 1 and said(of_task, "up") == 1)
     held = lab.submit("alice", "-H")
-    began = time.monotonic()
     assert await alice.does("signal", job, held, signal="USR1", to="batch") == {
         job: (True, ""),
         held: (False, "not sent: the job is not running"),
     }
-    assert time.monotonic() - began < 3, "a signal to a job that waits takes 95 s"
-    wait_until("the batch shell's word", lambda: said(of_job, "batch USR1") == 1, 10)
+    wait_until("the batch shell's word", lambda: said(of_job, "batch USR1") == 1)
     assert said(of_job, "step USR1") == 0
     assert await alice.does("signal", job, signal="sigusr1", to="0") == {job: (True, "")}
     # One signal to a step may be told twice: Slurm's own doing.
-    wait_until("the step's word", lambda: said(of_job, "step USR1") >= 1, 10)
+    wait_until("the step's word", lambda: said(of_job, "step USR1") >= 1)
     assert said(of_job, "batch USR1") == 1
     steps = said(of_job, "step USR1")
     assert await alice.does("signal", job, signal="10", to="full") == {job: (True, "")}
-    wait_until("both words", lambda: said(of_job, "step USR1") > steps and said(of_job, "batch USR1") > 1, 10)
+    wait_until("both words", lambda: said(of_job, "step USR1") > steps and said(of_job, "batch USR1") > 1)
     fate = await alice.does("signal", array, f"{array}_3", signal="USR1", to="batch")
     assert fate[array][0] is True
     assert fate[f"{array}_3"] == (False, "not sent: the job is not running")
@@ -355,14 +352,12 @@ def test_a_person_at_a_terminal_is_asked(lab: SlurmLab, over_ssh: Program, typed
     )
     os.close(theirs)
     shown = b""
-    deadline = time.monotonic() + 60
     while b"[y/N]" not in shown:
-        assert select.select([ours], [], [], max(0, deadline - time.monotonic()))[0], shown
         shown += os.read(ours, 4096)
     assert f"scancel -v {job}".encode() in shown
     assert states(lab, job)[job].startswith("PENDING")
     os.write(ours, typed)
-    assert asked.wait(60) == status
+    assert asked.wait() == status
     os.close(ours)
     assert states(lab, job)[job].startswith("CANCELLED" if status == 0 else "PENDING")
     lab.admin("scancel", job)
@@ -404,7 +399,7 @@ def test_a_program_killed_on_the_way_leaves_an_unknown_outcome(lab: SlurmLab, ov
     with lab.controller_hung():
         acting.stdin.write(b"go\n")
         acting.stdin.flush()
-        wait_until("the journal's first line", lambda: file.exists() and file.read_bytes().endswith(b"\n"), 20)
+        wait_until("the journal's first line", lambda: file.exists() and file.read_bytes().endswith(b"\n"))
         running = over_ssh("journal").text
         acting.kill()
         acting.communicate()

@@ -15,7 +15,7 @@ import pytest
 from tests.support.cut_line import CutLine, ssh_config_through
 from tests.support.program import Program, Run, home_with
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -50,7 +50,7 @@ def project(folder: Path, data: bytes = b"") -> Path:
     (folder / "out").symlink_to("/etc/shadow")
     (folder / "r.toml").write_text(REQUEST)
     for words in (["init", "-q", "-b", "trunk"], ["add", "."], [*AUTHOR, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", "-C", folder, *words], check=True, timeout=30)
+        subprocess.run(["git", "-C", folder, *words], check=True)
     (folder / "-rf").write_text("dash\n")
     return folder / "r.toml"
 
@@ -73,7 +73,7 @@ def test_a_folder_is_sent_once_and_a_job_starts_in_it(over_ssh: Program, root: P
     def state() -> str:
         return str(over_ssh("show", job, "--format", "json").json["job"]["state"])
 
-    wait_until("the job to end", lambda: state() in ("completed", "failed"), 60)
+    wait_until("the job to end", lambda: state() in ("completed", "failed"))
     listed = "./$(id)~x|./-rf|./.gitignore|./r.toml|/etc/shadow"
     assert over_ssh("log", job).text.splitlines() == ["dash", listed, str(len(SECRET))]
     (folder,) = root.glob("code-*")
@@ -110,13 +110,13 @@ async def test_of_a_line_cut_half_way_nothing_is_used_and_the_rest_is_sent(
         program.config.parent.mkdir(parents=True)
         program.config.write_text(f'[clusters.lab]\nssh = "lab-alice"\nlaunch.storage_root = "{root}"\n')
         line.cut_after("up", 3 << 20)
-        cut = await asyncio.to_thread(program, "submit", "--hold", str(request), seconds=90)
+        cut = await asyncio.to_thread(program, "submit", "--hold", str(request))
         assert (cut.status, cut.stdout) == (1, b""), cut
         assert "it never arrived" in cut.stderr
         assert found(root, "code-*/code") == []
         (part,) = await asyncio.to_thread(until_no_writer, root)
         assert part.stat().st_size < 4 << 20
-        again = await asyncio.to_thread(program, "submit", "--hold", str(request), seconds=90)
+        again = await asyncio.to_thread(program, "submit", "--hold", str(request))
         assert again.status == 0, again
         (there,) = found(root, "code-*/code")
         copied = (there / "$(id)\nx").read_bytes()
@@ -139,5 +139,5 @@ def until_no_writer(root: Path) -> list[Path]:
         parts[:] = found(root, ".code-*/*.part")
         return len(parts) == 1 and not Path(f"/proc/{parts[0].name.split('.')[-2]}").exists()
 
-    wait_until("the shell that writes to end", ended, 60)
+    wait_until("the shell that writes to end", ended)
     return parts

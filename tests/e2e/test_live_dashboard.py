@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from hpcdash.transport.known_hosts import fingerprint
 from tests.e2e.scene import Scene
 from tests.support.program import Program, home_with
@@ -16,6 +18,7 @@ from tests.support.slurm import SlurmLab
 from tests.support.sshd import TwoFactorServer, make_key
 
 
+@pytest.mark.journey
 async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(over_ssh: Program, scene: Scene) -> None:
     async with dashboard(over_ssh) as screen:
         text = await screen.until("JobHeldAdmin")
@@ -183,6 +186,7 @@ async def two_hops(lab: SlurmLab, folder: Path) -> AsyncIterator[tuple[TwoFactor
         await cluster.stop()
 
 
+@pytest.mark.journey
 async def test_two_factors_at_a_jump_host_and_behind_it_are_typed_into_the_app(scene: Scene, tmp_path: Path) -> None:
     folder = tmp_path / "servers"
     folder.mkdir()

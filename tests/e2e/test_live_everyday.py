@@ -213,6 +213,7 @@ def test_queues_have_their_limits_and_their_load(program: Program, scene: Scene)
     assert (main["jobs_running"], main["jobs_pending"]) == (2, waiting_tasks + len(("held", "by root", "after", "bob")))
 
 
+@pytest.mark.journey
 def test_history_tells_how_each_job_ended(program: Program, scene: Scene) -> None:
     jobs = program.rows("history", "--all")
     failed = row_of(jobs, scene.failed)
@@ -310,4 +311,4 @@ def test_a_reader_who_has_enough_ends_it_quietly(locally: Program, scene: Scene)
     assert program.stderr is not None
     assert program.stderr.read() == b""
     program.stderr.close()
-    assert program.wait(60) == 0
+    assert program.wait() == 0

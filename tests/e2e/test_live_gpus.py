@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab, free_base_port
-from tests.support.slurm.daemons import wait_until
 from tests.support.suite import people
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -76,7 +76,7 @@ def test_the_gpus_of_an_ended_job_are_not_known_once_only_the_accounting_knows_i
 ) -> None:
     job = lab.submit("alice", "-p", "gpu", "--gres=gpu:2", script="#!/bin/sh\n")
     lab.wait_state(job, "COMPLETED")
-    wait_until("the accounting to know the job", lambda: job in {row["id"] for row in program.rows("history")}, 30)
+    wait_until("the accounting to know the job", lambda: job in {row["id"] for row in program.rows("history")})
     assert [row["gpus"] for row in program.rows("history") if row["id"] == job] == [None]
 
 

@@ -15,7 +15,7 @@ from tests.e2e.live_store import store_on
 from tests.support.program import Program, together
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 _HOLDS_MEMORY = """#!/bin/sh
 exec python3 -c '
@@ -65,15 +65,15 @@ def jobs(slurm_lab: SlurmLab) -> Iterator[Jobs]:
         waiting=lab.submit("alice", *node, "-J", "whole node", "--exclusive", "--qos=low"),
         after_array=lab.submit("alice", "-J", "collect", "-d", f"afterany:{array}"),
     )
-    lab.wait_state(made.ended, "COMPLETED", seconds=40)
+    lab.wait_state(made.ended, "COMPLETED")
     lab.wait_state(failed, "FAILED")
-    wait_until("steps to be sampled", lambda: made.steps(made.training, made.bobs), 30)
-    wait_until("the dependency to be given up", lambda: b"Never" in _squeue(lab, "%r", made.hopeless), 30)
+    wait_until("steps to be sampled", lambda: made.steps(made.training, made.bobs))
+    wait_until("the dependency to be given up", lambda: b"Never" in _squeue(lab, "%r", made.hopeless))
     yield made
     left = (made.after_array, made.hopeless, made.waiting, made.training, array, made.bobs)
     lab.admin("scancel", "--quiet", "--full", "--signal=KILL", *left, check=False)
     lab.admin("scancel", "--quiet", *left, check=False)
-    wait_until("these jobs to end", lambda: not _squeue(lab, "%i", ",".join(left)), 30)
+    wait_until("these jobs to end", lambda: not _squeue(lab, "%i", ",".join(left)))
 
 
 def _squeue(lab: SlurmLab, letter: str, job_ids: str) -> bytes:
@@ -156,12 +156,11 @@ exit 255
 async def ended(store: ClusterStore, job_id: str) -> JobPicture:
     """The job's picture, once it has ended."""
     picture = JobPicture(store, job_id)
-    async with asyncio.timeout(60):
-        while True:
-            await picture.fetch()
-            if picture.row is not None and picture.row["state"] in ENDED:
-                return picture
-            await asyncio.sleep(0.5)
+    while True:
+        await picture.fetch()
+        if picture.row is not None and picture.row["state"] in ENDED:
+            return picture
+        await asyncio.sleep(0.5)
 
 
 @pytest.mark.parametrize("separate", [False, True], ids=["one file", "two files"])

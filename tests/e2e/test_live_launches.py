@@ -19,8 +19,8 @@ from tests.support.api import OTHER, OWN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -57,7 +57,7 @@ def launched(program: Program, root: Path, more: str = "") -> tuple[str, Path]:
         assert state in ("pending", "running", "completing", "completed"), state
         return state == "completed"
 
-    wait_until(f"job {job} to complete", completed, 30)
+    wait_until(f"job {job} to complete", completed)
     return job, Path(answer["folder"])
 
 
@@ -79,7 +79,7 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
     lines = over_ssh("log", job).text.splitlines()
     assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
     assert folder.owner() == slurm_lab.alice
-    wait_until("its folder to go", lambda: is_tidied(over_ssh, folder), 30)
+    wait_until("its folder to go", lambda: is_tidied(over_ssh, folder))
     assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
 
 
@@ -102,7 +102,7 @@ def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Pr
         jobs = [over_ssh("show", f"{job}_{task}", "--format", "json").json["job"] for task in (0, 1)]
         return {found["state"] for found in jobs}
 
-    wait_until(f"both tasks of {job} to end", lambda: states() == {"completed", "failed"}, 30)
+    wait_until(f"both tasks of {job} to end", lambda: states() == {"completed", "failed"})
     (folder,) = root.glob("hpcdash_*")
     assert f"the result of sweep:run will be in {folder}/result-N.pkl of task N" in done.stderr
     assert pickle.loads((folder / "result-0.pkl").read_bytes()) == (1.5, 0, str(folder))
@@ -123,7 +123,6 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         wait_until(
             "the first link to end",
             lambda: over_ssh("show", first, "--format", "json").json["job"]["state"] == "completed",
-            40,
         )
         whole = [
             {"job_id": first, "after": [], "by_name": False},
@@ -134,7 +133,6 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         wait_until(
             "its train",
             lambda: all(over_ssh("train", job, "--format", "json").json["order"] == whole for job in links),
-            20,
         )
     finally:
         slurm_lab.admin("scancel", "--quiet", *links, check=False)
@@ -178,7 +176,7 @@ def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher:
     assert lines == [member, str(folder), f"{folder}/run.sh", "é!"]
     # The launcher itself may not even look.
     assert site.run_as(site.launcher, "ls", str(folder)).returncode != 0
-    wait_until("its folder to go", lambda: is_tidied(program, folder), 30)
+    wait_until("its folder to go", lambda: is_tidied(program, folder))
     assert list(site.root.iterdir()) == []
 
 
@@ -192,7 +190,6 @@ def test_as_another_account_a_job_that_failed_keeps_its_folder(as_launcher: Subm
     wait_until(
         "the job to end",
         lambda: program("show", job, "--format", "json").json["job"]["state"] == "failed",
-        30,
     )
     assert not is_tidied(program, folder)
     assert program("log", job).text == "step=1 loss=0.5\n"
@@ -288,10 +285,11 @@ def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_o
     def is_in_history() -> bool:
         return later in {row["id"] for row in over_ssh.rows("history")}
 
-    wait_until("a later job to be in the history", is_in_history, 60)
+    wait_until("a later job to be in the history", is_in_history)
     assert "wrongtype" not in {row["name"] for row in over_ssh.rows("history")}
 
 
+@pytest.mark.journey
 async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
     over_ssh: Program, slurm_lab: SlurmLab
 ) -> None:
@@ -309,7 +307,7 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
         screen.type("y")
         await screen.until(f"its logs will be in /home/{slurm_lab.alice}/hpcdash/launches/typedinaform-")
         await screen.until(
-            lambda text: any("typedinaform" in line and "completed" in line for line in text.splitlines()), 60
+            lambda text: any("typedinaform" in line and "completed" in line for line in text.splitlines())
         )
         screen.type("\x11")
         assert b"Traceback" not in screen.raw

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.program import Program
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 _SLEEP = "#!/bin/sh\nexec sleep 600\n"
 # One's own, and one that keeps everybody else out.
@@ -46,7 +46,7 @@ def test_what_is_told_is_what_slurm_counts_and_whom_it_lets_in(reserved: SlurmLa
         listed = lab.admin("squeue", "-h", "-o", "%T %r", "-j", ",".join(ids)).stdout.decode()
         return listed.count("RUNNING") == 2 and "QOSMaxJobsPerUserLimit" in listed
 
-    wait_until("two jobs to run and the third to wait for its QoS", is_held_back, 60)
+    wait_until("two jobs to run and the third to wait for its QoS", is_held_back)
     limits = {(row["name"], row["native"], row["resource"]): row for row in rows(over_ssh, "limits")}
     running = limits["limited", "MaxJobsPU", "jobs_running"]
     assert (running["used"], running["maximum"], running["free"]) == (2, 2, 0)

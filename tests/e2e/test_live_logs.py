@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +19,8 @@ from tests.e2e.live_store import store_on
 from tests.support.program import Program, program_over_ssh
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
-SECONDS = 60.0
 WRITES = """#!/bin/sh
 for step in 1 2 3 4 5 6; do echo "step $step"; sleep 0.2; done
 echo "no such thing" >&2
@@ -56,7 +53,7 @@ def sleeper(lab: SlurmLab) -> Written:
     lab.wait_state(job_id, "RUNNING")
     path = lab.work_dir("alice") / f"sleeper-{job_id}.out"
     # It is cut to nothing when the job opens it.
-    wait_until("the job's file", path.exists, SECONDS)
+    wait_until("the job's file", path.exists)
     return Written(job_id, path)
 
 
@@ -77,16 +74,14 @@ class Following:
     def until(self, stream: str, wanted: bytes) -> None:
         """Read until this has come."""
         pipe = getattr(self.process, stream)
-        deadline = time.monotonic() + SECONDS
         while wanted not in self.read[stream]:
-            assert select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0], (wanted, self.read)
             got = os.read(pipe.fileno(), 1 << 16)
             assert got, (wanted, self.read, self.process.wait())
             self.read[stream] += got
 
     def ended(self) -> tuple[int, bytes, str]:
         """Wait for its end: status, all of stdout, all of stderr."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate()
         return self.process.returncode, self.read["stdout"] + out, (self.read["stderr"] + err).decode()
 
 
@@ -152,7 +147,7 @@ def test_of_an_array_some_of_which_waits_it_is_the_log_of_a_task_that_runs(lab: 
     script = "#!/bin/sh\necho task $SLURM_ARRAY_TASK_ID\nsleep 600\n"
     array = lab.submit("alice", "-J", "sweep", "-o", "a-%A-%a.out", "--array=4-9%1", script=script)
     path = lab.work_dir("alice") / f"a-{array}-4.out"
-    wait_until("the first task's words", lambda: path.exists() and path.stat().st_size > 0, SECONDS)
+    wait_until("the first task's words", lambda: path.exists() and path.stat().st_size > 0)
     run = over_ssh("log", array)
     assert (run.status, run.stdout) == (0, b"task 4\n")
     assert f"showing {array}_4, the only task of array {array}" in run.stderr
@@ -204,7 +199,7 @@ def test_whoever_has_read_enough_ends_it_quietly(over_ssh: Program, sleeper: Wri
             run.until("stdout", b"line\n")
             assert run.process.stdout is not None
             run.process.stdout.close()
-            assert run.process.wait(SECONDS) == 0
+            assert run.process.wait() == 0
             assert run.process.stderr is not None
             assert run.process.stderr.read() == b""
 
@@ -220,7 +215,7 @@ def test_another_persons_closed_log_says_so(lab: SlurmLab, tmp_path: Path) -> No
     job_id = lab.submit("bob", "-J", "private", "-o", "private-%j.out")
     lab.wait_state(job_id, "RUNNING")
     path = lab.work_dir("bob") / f"private-{job_id}.out"
-    wait_until("the job's file", path.exists, SECONDS)
+    wait_until("the job's file", path.exists)
     path.chmod(0o600)
     words = program_over_ssh(lab, tmp_path / "alice")("log", job_id).refused(1)
     assert "no permission to" in words
@@ -243,10 +238,11 @@ def truth(path: Path) -> list[tuple[int, float]]:
     return [(step, loss) for step, loss in map(json.loads, path.read_text().splitlines())]
 
 
+@pytest.mark.journey
 def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: SlurmLab, over_ssh: Program) -> None:
     job_id = lab.submit("alice", "-J", "gpt", "-o", "gpt-%j.out", "-e", "gpt-%j.err", script=TRAIN)
     # What is asked before the job has begun is told that there is no log yet.
-    wait_until("its log", (lab.work_dir("alice") / f"gpt-{job_id}.out").exists, 30.0)
+    wait_until("its log", (lab.work_dir("alice") / f"gpt-{job_id}.out").exists)
     answer = over_ssh("metrics", job_id, "-f", "--format", "json", "--metric", "loss").json
     assert (answer["schema"], answer["backend"]) == (1, "slurm")
     (series,) = answer["series"]
@@ -262,8 +258,8 @@ def test_a_training_is_followed_to_its_end_and_its_curve_is_what_it_wrote(lab: S
 def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab, over_ssh: Program) -> None:
     array = lab.submit("alice", "-J", "chain", "-o", "chain-%A_%a.out", "--array=0-2%1", script=TRAIN)
     folder = lab.work_dir("alice")
-    wait_until("the first log", (folder / f"chain-{array}_0.out").exists, 30.0)
-    answer = over_ssh("metrics", array, "-f", "--format", "json", "--metric", "loss", seconds=90).json
+    wait_until("the first log", (folder / f"chain-{array}_0.out").exists)
+    answer = over_ssh("metrics", array, "-f", "--format", "json", "--metric", "loss").json
     (series,) = answer["series"]
     wrote: dict[int, float] = {}
     for task in range(3):
@@ -277,7 +273,7 @@ def test_an_arrays_tasks_are_one_curve_in_which_the_newest_counts(lab: SlurmLab,
 async def test_the_end_of_a_large_log_is_there_at_once(lab: SlurmLab) -> None:
     job_id = lab.submit("alice", "-J", "large", "-o", "large-%j.out", script="#!/bin/sh\necho up\nsleep 600\n")
     path = lab.work_dir("alice") / f"large-{job_id}.out"
-    wait_until("the job's file", lambda: path.exists() and path.stat().st_size > 0, 20.0)
+    wait_until("the job's file", lambda: path.exists() and path.stat().st_size > 0)
     line = b"step %09d/2000000 | loss 2.5000 | lr 1.0e-4 | " + b"x" * 40 + b"\n"
     with path.open("wb") as file:
         for begin in range(0, 1_000_000, 100_000):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,16 +37,17 @@ def small_locally(small_lab: SlurmLab, tmp_path: Path) -> Program:
     return program_on_the_spot(small_lab, tmp_path / "root")
 
 
+@pytest.mark.journey
 def test_a_controller_that_is_down_is_status_3_with_its_words_and_the_next_step(
     small_lab: SlurmLab, small_over_ssh: Program, small_locally: Program
 ) -> None:
     job_id = small_lab.submit("alice", "--hold")
     with small_lab.controller_down(), ThreadPoolExecutor() as pool:
         asked = [
-            pool.submit(program, kind, "--format", "json", seconds=60)
+            pool.submit(program, kind, "--format", "json")
             for program, kind in ((small_over_ssh, "jobs"), (small_locally, "jobs"), (small_over_ssh, "nodes"))
         ]
-        doctor = pool.submit(small_over_ssh, "doctor", "--format", "json", seconds=60)
+        doctor = pool.submit(small_over_ssh, "doctor", "--format", "json")
         for run in asked:
             said = run.result().refused(3)
             assert "slurmctld" in said
@@ -67,15 +67,13 @@ def test_a_controller_that_is_down_is_status_3_with_its_words_and_the_next_step(
 def test_a_hung_controller_is_given_up_and_no_command_of_ours_is_left(
     small_lab: SlurmLab, small_over_ssh: Program, small_locally: Program
 ) -> None:
-    began = time.monotonic()
     with small_lab.controller_hung(), ThreadPoolExecutor() as pool:
-        asked = [pool.submit(program, "jobs", seconds=60) for program in (small_over_ssh, small_locally)]
+        asked = [pool.submit(program, "jobs") for program in (small_over_ssh, small_locally)]
         for run in asked:
             said = run.result().refused(3)
             assert "does not respond" in said
             assert "timed out" in said
         assert slurm_commands(small_lab) == []
-    assert time.monotonic() - began < 30
     assert small_over_ssh.rows("jobs") == []
 
 

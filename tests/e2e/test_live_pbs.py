@@ -34,7 +34,7 @@ from hpcdash.transport.ssh import SshTransport
 from tests.backends.pbs.test_pbs_stand_ins import QSUB_REFUSALS
 from tests.support.person import Person
 from tests.support.program import Program, home_with
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 LAB = "HPCDASH_PBS_LAB"
 SECONDS = 60.0
@@ -51,14 +51,14 @@ class RealPbs:
 
     def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         argv = ("ssh", "-F", str(self.config), self.host, shlex.join(words))
-        return subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=SECONDS, check=False)
+        return subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False)
 
     def submit(self, **request: object) -> tuple[str, str]:
         """(the job's id, its folder) of a request of CPUs for five minutes."""
         asked = {"slot_type": "cpu", "time": "5m", **request}
         file = self.program.home / "request.toml"
         file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in asked.items()))
-        done = self.program("submit", str(file), "--format", "json", seconds=SECONDS)
+        done = self.program("submit", str(file), "--format", "json")
         assert done.status == 0, done
         answer = json.loads(done.stdout)
         self.submitted.append(answer["job_id"])
@@ -73,11 +73,11 @@ class RealPbs:
 
     def ended(self, job_id: str) -> dict[str, str]:
         """Its attributes, once it has."""
-        wait_until(f"{job_id} to end", lambda: self.attributes(job_id).get("job_state") == "F", SECONDS)
+        wait_until(f"{job_id} to end", lambda: self.attributes(job_id).get("job_state") == "F")
         return self.attributes(job_id)
 
     def says(self, path: str, words: str) -> None:
-        wait_until(f"{words!r} in {path}", lambda: words in self.read(path), SECONDS)
+        wait_until(f"{words!r} in {path}", lambda: words in self.read(path))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_the_command_has_the_path_and_name_of_a_login_and_the_request_s_variable
         f"command = '''printenv A USER; type -P qstat'''\nslot_type = 'cpu'\ntime = '5m'\n"
         f"[environment]\nA = {json.dumps(value)}\n"
     )
-    done = pbs.program("submit", str(file), "--format", "json", seconds=SECONDS)
+    done = pbs.program("submit", str(file), "--format", "json")
     answer = json.loads(done.stdout)
     pbs.submitted.append(answer["job_id"])
     assert pbs.ended(answer["job_id"])["Exit_status"] == "0"
@@ -154,7 +154,7 @@ def test_attributes_place_and_files_are_as_asked_for_and_the_log_is_read_while_i
     assert (attributes["umask"], attributes["group_list"], attributes["Keep_Files"]) == ("27", group, "oed")
     assert (attributes["Resource_List.place"], attributes["Mail_Points"]) == ("scatter:excl", "n")
     assert attributes["Resource_List.select"] == "2:ncpus=1:mem=10mb"
-    assert "begun" in pbs.program("log", job, seconds=SECONDS).text
+    assert "begun" in pbs.program("log", job).text
 
 
 def test_commands_on_all_hosts_save_once_when_their_job_is_cancelled(pbs: RealPbs) -> None:
@@ -162,7 +162,7 @@ def test_commands_on_all_hosts_save_once_when_their_job_is_cancelled(pbs: RealPb
     job, folder = pbs.submit(command=f"{saves}\nwhile :; do sleep 1 & wait $!; done", **ON_TWO)
     for rank in (0, 1):
         pbs.says(f"{folder}/job.out", f"begun {rank}")
-    assert pbs.program("cancel", job, "--yes", seconds=SECONDS).status == 0
+    assert pbs.program("cancel", job, "--yes").status == 0
     pbs.ended(job)
     said = pbs.read(f"{folder}/job.out").splitlines()
     assert sorted(line for line in said if "begun" not in line) == ["asked 0", "asked 1", "saved 0", "saved 1"]
@@ -177,7 +177,7 @@ def test_one_host_that_fails_ends_the_job_with_its_status(pbs: RealPbs) -> None:
 def test_a_chain_runs_one_after_the_other(pbs: RealPbs) -> None:
     file = pbs.program.home / "request.toml"
     file.write_text('command = "true"\nslot_type = "cpu"\ntime = "5m"\n')
-    done = pbs.program("submit", str(file), "--chain", "3", seconds=SECONDS)
+    done = pbs.program("submit", str(file), "--chain", "3")
     pbs.submitted += done.text.split()
     assert len(pbs.submitted) == 3, done
     assert [pbs.ended(job)["Exit_status"] for job in pbs.submitted] == ["0", "0", "0"]
@@ -186,7 +186,7 @@ def test_a_chain_runs_one_after_the_other(pbs: RealPbs) -> None:
 def test_a_script_without_an_interpreter_is_taken(pbs: RealPbs) -> None:
     file = pbs.program.home / "plain.sh"
     file.write_text("exit 3\n")
-    done = pbs.program("submit", str(file), seconds=SECONDS)
+    done = pbs.program("submit", str(file))
     pbs.submitted.append(done.text.strip())
     assert pbs.ended(pbs.submitted[0])["Exit_status"] == "3"
 

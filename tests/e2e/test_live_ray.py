@@ -14,8 +14,9 @@ import pytest
 import hpcdash
 from tests.support.api import OTHER, TOKEN, Api, write_tokens
 from tests.support.program import Program, home_with
-from tests.support.ray_cluster import RayCluster, until, why_no_ray
+from tests.support.ray_cluster import RayCluster, why_no_ray
 from tests.support.sshd import Sshd, login_user, why_no_sshd
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.system,
@@ -58,7 +59,7 @@ def program(ray: RayCluster, tmp_path: Path) -> Program:
 def submit(program: Program, script: str, name: str = "job.sh") -> str:
     file = program.home / name
     file.write_text(f"#!/bin/bash\n{script}\n")
-    done = program("submit", str(file), seconds=60)
+    done = program("submit", str(file))
     assert done.status == 0, done
     return done.text.split()[-1]
 
@@ -69,15 +70,16 @@ def state(program: Program, job_id: str) -> dict[str, object]:
 
 
 def ended(ray: RayCluster, program: Program, job_id: str, as_state: str) -> dict[str, object]:
-    until(f"{job_id} to end", lambda: ray.has_ended(job_id), 120)
+    wait_until(f"{job_id} to end", lambda: ray.has_ended(job_id))
     row = state(program, job_id)
     assert row["state"] == as_state
     return row
 
 
+@pytest.mark.journey
 def test_a_training_is_submitted_read_charted_and_cancelled(ray: RayCluster, program: Program) -> None:
     job_id = submit(program, TRAINING, "train.sh")
-    until("its log", lambda: "step 5 " in ray.log(job_id), 120)
+    wait_until("its log", lambda: "step 5 " in ray.log(job_id))
     assert "step 5 " in program("log", job_id).text
     [row] = [row for row in program.rows("jobs") if row["id"] == job_id]
     assert (row["state"], row["name"]) == ("running", "train.sh")
@@ -103,7 +105,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     }.items():
         (folder / name).write_text(content)
     request = str(folder / "request.toml")
-    done = program("submit", request, seconds=60)
+    done = program("submit", request)
     assert done.status == 0, done
     assert "files: 4 files" in done.stderr
     job_id = done.text.split()[-1]
@@ -117,10 +119,10 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
         return found
 
     task = "/api/v0/tasks?filter_keys=name&filter_predicates=%3D&filter_values=shard-1"
-    until("a task to fail", lambda: "FAILED" in str(ray.get(task)), 120)
-    until("its failure", failures)
+    wait_until("a task to fail", lambda: "FAILED" in str(ray.get(task)))
+    wait_until("its failure", failures)
     assert failures() == [{"name": "shard-1", "why": "ValueError: shard 1 is broken"}]
-    until("the log of a task", lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text)
+    wait_until("the log of a task", lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text)
     assert "shard 0 warns" in program("log", job_id, "--of", "shard-0", "--err").text
     assert "this job has no other log named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
     assert "non-terminal state" in program("delete", "--yes", job_id).text
@@ -135,7 +137,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
         program("delete", "--yes", job_id)
         return False
 
-    until("it to be gone", is_gone, 120)
+    wait_until("it to be gone", is_gone)
 
 
 def test_how_a_job_ended_is_told_with_its_exit_status_and_its_last_words(
@@ -161,8 +163,8 @@ def test_a_launch_over_http_belongs_to_its_token_and_jobs_to_everyone(ray: RayCl
         assert launch["account"] == "ci"
         assert api.launch("one", **asked)["id"] == launch["id"]
         path, job_id = f"/launches/{launch['id']}", launch["job_id"]
-        until("its log", lambda: "from http" in ray.log(job_id), 120)
-        until("its log over HTTP", lambda: "from http\n" in api("GET", f"{path}/logs").json["text"])
+        wait_until("its log", lambda: "from http" in ray.log(job_id))
+        wait_until("its log over HTTP", lambda: "from http\n" in api("GET", f"{path}/logs").json["text"])
         for hidden in (path, f"{path}/logs"):
             assert api("GET", hidden, token=OTHER).status == 404
         for token in (TOKEN, OTHER):
@@ -188,9 +190,9 @@ def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, mon
         assert next(line for line in long.logs(follow=True) if line.startswith("step")) == "step 1 loss 999"
         cluster.attach(long.id).cancel()
         assert short.result(SECONDS) == {"steps": 3}
-        assert (short.wait(SECONDS), "step 3 loss 0\n" in short.logs()) == ("completed", True)
+        assert (short.wait(), "step 3 loss 0\n" in short.logs()) == ("completed", True)
         assert list(short.metrics()["loss"]) == [2, 1, 0]
-        assert long.wait(SECONDS) == "cancelled"
+        assert long.wait() == "cancelled"
         with pytest.raises(hpcdash.JobFailed, match="left no result: cancelled"):
             long.result(SECONDS)
         assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}

@@ -17,7 +17,8 @@ import pytest
 
 from tests.e2e.test_podman import image_of
 from tests.support.program import Program, home_with
-from tests.support.ray_cluster import RayCluster, until, why_no_ray
+from tests.support.ray_cluster import RayCluster, why_no_ray
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.system,
@@ -76,7 +77,7 @@ def submit(program: Program, command: str, more: str = "", kind: str = "v4-16") 
 def submit_text(program: Program, text: str) -> str:
     file = program.home / "request.toml"
     file.write_text(text)
-    done = program("submit", str(file), seconds=60)
+    done = program("submit", str(file))
     assert done.status == 0, done
     return done.text.split()[-1]
 
@@ -86,12 +87,12 @@ def log(program: Program, job_id: str) -> str:
 
 
 def until_said(ray: RayCluster, job_id: str, words: str) -> str:
-    until(words, lambda: words in ray.log(job_id), SECONDS)
+    wait_until(words, lambda: words in ray.log(job_id))
     return ray.log(job_id)
 
 
 def ended(ray: RayCluster, program: Program, job_id: str) -> tuple[str, int | None]:
-    until("the job to end", lambda: ray.has_ended(job_id), SECONDS)
+    wait_until("the job to end", lambda: ray.has_ended(job_id))
     row = program("show", job_id, "--format", "json").json["job"]
     return row["state"], row["exit_code"]
 
@@ -172,7 +173,7 @@ def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
 
     def podman(*words: str, stdin: bytes = b"") -> str:
         done = subprocess.run(
-            ["podman", *words], env={**os.environ, **settings}, input=stdin, capture_output=True, timeout=60, check=True
+            ["podman", *words], env={**os.environ, **settings}, input=stdin, capture_output=True, check=True
         )
         return done.stdout.decode()
 
@@ -191,16 +192,15 @@ def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
             f'[environment]\nCONTAINERS_CONF = "{settings["CONTAINERS_CONF"]}"\n'
             f'CONTAINERS_STORAGE_CONF = "{settings["CONTAINERS_STORAGE_CONF"]}"\n',
         )
-        until(
+        wait_until(
             "both containers",
             lambda: len(list((folder / "saved").glob("?"))) == 2 or ray.has_ended(job_id),
-            SECONDS,
         )
         assert not ray.has_ended(job_id), ray.log(job_id)
         assert [(folder / "work" / rank).read_text() for rank in "01"] == ["small\n"] * 2
         assert program("cancel", "--yes", job_id).status == 0
-        until("the containers to be removed", lambda: not podman("ps", "-aq"), 60)
-        until("what started them to end", lambda: not processes_with(marker), 30)
+        wait_until("the containers to be removed", lambda: not podman("ps", "-aq"))
+        wait_until("what started them to end", lambda: not processes_with(marker))
     finally:
         podman("rm", "-af")
         shutil.rmtree(folder, ignore_errors=True)
@@ -217,18 +217,18 @@ def test_a_failure_ends_the_other_workers_and_is_tried_as_often_as_asked(
         ("0", "cancelled", None),
         ("1", "failed", 7),
     ]
-    until("the other worker's command to end", lambda: not processes_with(marker), 30)
+    wait_until("the other worker's command to end", lambda: not processes_with(marker))
 
 
 def test_cancelling_leaves_no_process_that_does_not_heed_signals(
     ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
     job_id = submit(program, f"trap '' TERM; sh -c 'exec sleep {marker}' & exec sleep {marker}")
-    until("the command to run on both workers", lambda: len(processes_with(marker)) >= 4, SECONDS)
+    wait_until("the command to run on both workers", lambda: len(processes_with(marker)) >= 4)
     assert program("cancel", "--yes", job_id).status == 0
     assert ended(ray, program, job_id)[0] == "cancelled"
-    until("all of it to end", lambda: not processes_with(marker), 60)
-    until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray), 60)
+    wait_until("all of it to end", lambda: not processes_with(marker))
+    wait_until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray))
 
 
 def test_a_function_goes_on_from_its_checkpoint_and_ends_at_the_kill_switch(
@@ -275,7 +275,7 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
                 attempts.setdefault(int(file.name.partition("-")[0]), []).append(file.read_text().split()[0])
             return max((one for one, sizes in attempts.items() if sizes == [str(workers)] * workers), default=0)
 
-        until(f"an attempt of {workers} workers after attempt {after}", lambda: found() > after, SECONDS)
+        wait_until(f"an attempt of {workers} workers after attempt {after}", lambda: found() > after)
         return found()
 
     first = begun(4, after=0)
@@ -349,7 +349,7 @@ def test_a_worker_that_ray_kills_for_memory_has_failed_and_is_counted(
         assert "no further attempt: preempted 0×, failed 1×" in words
         [row] = [row for row in program.rows("history") if row["id"] == job_id]
         assert "attempt 1 failed: " in row["comment"]
-        until("the other worker's command to end", lambda: not processes_with(marker), 30)
+        wait_until("the other worker's command to end", lambda: not processes_with(marker))
     finally:
         ray.kill_node(full)
         slice_a[1] = ray.add_node(**{"slice-a": 1, "TPU": 4})
@@ -365,7 +365,7 @@ def test_a_node_that_is_lost_outranks_a_worker_that_fails_of_it(
         f'[ "$HPCDASH_ATTEMPT" = 1 ] || exit 0\nuntil [ -e {tmp_path}/lost ]; do sleep 0.1; done\nexit 7',
         "retries_failure = 0",
     )
-    until("both workers to begin", lambda: (tmp_path / "1-0").exists() and (tmp_path / "1-1").exists(), SECONDS)
+    wait_until("both workers to begin", lambda: (tmp_path / "1-0").exists() and (tmp_path / "1-1").exists())
     (tmp_path / "lost").touch()
     ray.kill_node(slice_a[1])
     slice_a[1] = ray.add_node(**{"slice-a": 1, "TPU": 4})
@@ -378,14 +378,14 @@ def test_a_driver_that_is_killed_takes_its_workers_along_and_gives_the_slice_bac
     ray: RayCluster, program: Program, slice_a: list[int], marker: str
 ) -> None:
     job_id = submit(program, f"exec sleep {marker}")
-    until("the command to run on both workers", lambda: len(processes_with(marker)) >= 2, SECONDS)
+    wait_until("the command to run on both workers", lambda: len(processes_with(marker)) >= 2)
     drivers = [pid for pid in processes_with("slice_driver") if job_id in _environment(pid, "RAY_JOB_CONFIG")]
     assert drivers
     for pid in drivers:
         psutil.Process(pid).kill()
     assert ended(ray, program, job_id)[0] == "failed"
-    until("the commands to end", lambda: not processes_with(marker), 60)
-    until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray), 60)
+    wait_until("the commands to end", lambda: not processes_with(marker))
+    wait_until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray))
 
 
 def _environment(pid: int, start: str) -> str:
@@ -401,7 +401,7 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
     jobs: list[str] = []
     shares: list[float] = []
     for number in range(30):
-        until("a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS, 300)
+        wait_until("a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS)
         # The first holds the slice until the others are seen to wait.
         holds = f"until [ -e {tmp_path}/seen ]; do sleep 0.2; done; " if number == 0 else ""
         jobs.append(submit(program, f"{holds}echo $HPCDASH_JOB_ID >>{tmp_path}/rank-$RANK; sleep 0.{marker}"))
@@ -412,16 +412,16 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
     # Those that wait do nothing but wait.
     assert len(shares) >= MOST_DRIVERS - 2
     assert sorted(shares)[len(shares) // 2] < 0.1, shares
-    until("all to end", lambda: all(map(ray.has_ended, jobs)), 600)
+    wait_until("all to end", lambda: all(map(ray.has_ended, jobs)))
     assert {row["state"] for row in program.rows("history") if row["id"] in jobs} == {"completed"}
     for rank in (0, 1):
         assert sorted((tmp_path / f"rank-{rank}").read_text().split()) == sorted(jobs)
-    until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray), 60)
-    until("their processes to end", lambda: not processes_with(marker) + processes_with("slice_driver"), 60)
+    wait_until("what held the slice to end", lambda: "SliceHead" not in _alive_actors(ray))
+    wait_until("their processes to end", lambda: not processes_with(marker) + processes_with("slice_driver"))
     for name in ("TPU-v4-16-head", "slice-a"):
         free = re.compile(rf"^{name} .* 0 of \d in use$", re.M)
         # Ray counts what is in use some seconds late.
-        until(f"{name} to be free", lambda free=free: free.search(program("queues", "--format", "table").text), 30)
+        wait_until(f"{name} to be free", lambda free=free: free.search(program("queues", "--format", "table").text))
 
 
 def _cpu_shares(word: str, seconds: float) -> list[float]:

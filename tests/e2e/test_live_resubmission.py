@@ -23,7 +23,7 @@ from hpcdash.services.submit.recovery import reconcile
 from tests.e2e.live_store import store_on
 from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -59,13 +59,13 @@ def sweep(slurm_lab: SlurmLab) -> Sweep:
     slurm_lab.as_user("alice", "sh", "-c", 'cat > "$1"', "sh", folder / "train.sh", stdin=SCRIPT.encode())
     words = ("sbatch", "--parsable", "-D", folder, *OPTIONS, folder / "train.sh", "--lr=0.1")
     array_id = slurm_lab.as_user("alice", *words).stdout.decode().strip()
-    slurm_lab.wait_state(array_id, "COMPLETED", "FAILED", seconds=60)
+    slurm_lab.wait_state(array_id, "COMPLETED", "FAILED")
 
     def known() -> bool:
         listed = slurm_lab.admin("sacct", "-anX", "-P", "-o", "jobid,end", "-j", array_id).stdout.decode()
         return sum(not line.endswith("|Unknown") for line in listed.splitlines()) == 10
 
-    wait_until("accounting to have the array's end", known, 30)
+    wait_until("accounting to have the array's end", known)
     return Sweep(slurm_lab, array_id, folder)
 
 
@@ -108,6 +108,7 @@ async def submit(store: ClusterStore, again: SubmissionPlan, journal: Path) -> s
     return outcome.words.removeprefix("job ")
 
 
+@pytest.mark.journey
 def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(sweep: Sweep, tmp_path: Path) -> None:
     async def again() -> tuple[SubmissionPlan, str]:
         async with store_on(sweep.lab, "alice") as store:
@@ -117,7 +118,7 @@ def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(sweep: Sweep,
 
     prepared, new_id = asyncio.run(again())
     assert prepared.plan.request.job_ids == (f"{sweep.array_id}_[3,7,9]",)
-    sweep.lab.wait_state(new_id, "FAILED", seconds=60)
+    sweep.lab.wait_state(new_id, "FAILED")
     before, after = told(sweep.lab, f"{sweep.array_id}_3"), told(sweep.lab, f"{new_id}_3")
     assert after == before
     assert after["comment"] == "of-the-script"
@@ -240,7 +241,7 @@ def train(slurm_lab: SlurmLab, program: Program) -> Iterator[tuple[str, str]]:
     script.write_text(SLEEPS)
     array = program("submit", str(script), "--array", "1-4%1").text.strip()
     last = program("submit", str(script), "--after", array).text.strip()
-    wait_until("a task to run", lambda: b"R" in states(slurm_lab, f"{array}_1"), 20)
+    wait_until("a task to run", lambda: b"R" in states(slurm_lab, f"{array}_1"))
     yield array, last
     slurm_lab.admin("scancel", "--quiet", last, array, check=False)
 
@@ -296,7 +297,7 @@ def test_a_train_is_cancelled_whole_once_it_is_agreed(
     _, last = train
     assert "needs confirmation, but there is no terminal" in program("cancel", "--train", last).refused(2)
     assert program("cancel", "--train", last, "--yes").status == 0
-    wait_until("its end", lambda: program("train", last, "--format", "json").json["counts"].keys() <= {"cancelled"}, 30)
+    wait_until("its end", lambda: program("train", last, "--format", "json").json["counts"].keys() <= {"cancelled"})
 
 
 def test_a_job_that_nobody_knows_has_no_train(program: Program, slurm_lab: SlurmLab) -> None:

@@ -24,7 +24,7 @@ from tests.e2e.live_store import store_on
 from tests.support.program import Program
 from tests.support.scripts import lint_script
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 TRUE = "#!/bin/sh\ntrue\n"
 # What each batch of jobs is submitted with, beside its folder.
@@ -84,7 +84,7 @@ def written(slurm_lab: SlurmLab) -> Written:
         ended = {line.partition("|")[0] for line in listed.splitlines() if not line.endswith("|Unknown")}
         return ended >= set(job_ids)
 
-    wait_until("the accounting to know of all ends", known, 30)
+    wait_until("the accounting to know of all ends", known)
     return Written(slurm_lab, folder, tuple(job_ids))
 
 
@@ -154,9 +154,7 @@ async def test_a_script_is_what_was_submitted_byte_by_byte(slurm_lab: SlurmLab) 
         of_the_controller = await fetch_script(store, f"{job_id}_2")
         assert of_the_controller.text.encode("utf-8", "surrogateescape") == sent
         store.backend = FORGETFUL
-        wait_until(
-            "the accounting to keep it", lambda: b"echo" in slurm_lab.admin("sacct", "-B", "-j", job_id).stdout, 20
-        )
+        wait_until("the accounting to keep it", lambda: b"echo" in slurm_lab.admin("sacct", "-B", "-j", job_id).stdout)
         of_the_accounting = await fetch_script(store, f"{job_id}_2")
         # A database of UTF-8 keeps no other bytes.
         assert of_the_accounting.text.encode("utf-8", "surrogateescape") == sent.replace(b"\xe9", b"?")

@@ -16,11 +16,10 @@ import pytest
 
 from tests.support.shared_pool import SharedPool
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
+from tests.support.waiting import wait_until
 
 # A machine that others work on takes its time.
-pytestmark = pytest.mark.timeout(600)
 # All five nodes, for those of one account.
 QUEUE = ACCOUNT = "staff"
 CONFIG = """
@@ -115,7 +114,7 @@ class Pool(SharedPool):
 
     def run_as(self, account: str, *words: str) -> subprocess.CompletedProcess[str]:
         argv, home = self.argv(account, *words), self.site.home(account)
-        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=90, cwd=home)
+        return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=home)
 
     def work(self, name: str) -> Path:
         return self.lab.work_dir(self.users[self.owners[name]]) / name
@@ -170,7 +169,7 @@ def site(slurm_lab: SlurmLab, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with sudo_site() as site:
         if site.run_as(site.launcher, sys.executable, "-c", "import hpcdash").returncode != 0:
             pytest.skip(f"other accounts cannot run {sys.executable}")
-        subprocess.run(["usermod", "-a", "-G", site.group, site.outsider], check=True, timeout=60)
+        subprocess.run(["usermod", "-a", "-G", site.group, site.outsider], check=True)
         variables = site.top / "slurm.env"
         variables.write_text("".join(f"{name}={value}\n" for name, value in slurm_lab.env.items()))
         site.install(commands=("scontrol", "scancel"), env_file=str(variables))
@@ -267,7 +266,7 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     where = (f"--partition={QUEUE}", f"--account={ACCOUNT}", "--output=/dev/null")
     other = pool.lab.submit(carol, *where, script="#!/bin/sh\nsleep 100\n")
     told = f"not tasks of the pool: job {other} of {carol} on 1 node"
-    wait_until("it is named", lambda: told in pool.call("show").stdout, 60)
+    wait_until("it is named", lambda: told in pool.call("show").stdout)
 
 
 def test_a_coordinator_that_is_killed_goes_on(pool: Pool) -> None:
@@ -287,7 +286,7 @@ def test_tasks_outlive_the_controller_and_a_drained_node(pool: Pool) -> None:
     pool.start()
     tasks = pool.until(first="running", second="running")
     with pool.lab.controller_down():
-        wait_until("the coordinator to say so", lambda: "trying again" in pool.log.read_text(), 60)
+        wait_until("the coordinator to say so", lambda: "trying again" in pool.log.read_text())
     # The node is the second's until that ends; what waits for it then does not get it.
     node = pool.nodes_of(tasks["second"]["id"])[0]
     pool.lab.admin("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
@@ -439,7 +438,6 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
                     and wanted.items() <= pool.states().items()
                     and what()
                 ),
-                120,
                 lambda: f"{pool.tasks()}\n{pool.queue()}",
             )
             return pool.tasks()
@@ -476,7 +474,7 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         for user in pool.users.values():
             lab.admin("scancel", f"--user={user}")
         delete = ("scontrol", "delete", f"reservation={reservation}")
-        wait_until("the reservation to be deleted", lambda: lab.admin(*delete, check=False).returncode == 0, 60)
+        wait_until("the reservation to be deleted", lambda: lab.admin(*delete, check=False).returncode == 0)
 
 
 @pytest.mark.long
@@ -532,7 +530,6 @@ def test_a_job_that_submits_itself_again_coordinates_and_its_successor_goes_on(p
         wait_until(
             "its successor",
             lambda: json.loads(pool.published.read_text())["coordinator"] != coordinator,
-            120,
             pool.queue,
         )
         pool.enough("hot")

@@ -38,7 +38,7 @@ async def test_tasks_that_were_only_ever_seen_in_their_array_are_counted_right(c
         array = clean_slurm.submit("alice", "--array=1-6%2", "--hold", script=TASK)
         await store.fetch(Kind.MINE)
         clean_slurm.as_user("alice", "scontrol", "release", array)
-        clean_slurm.wait_state(array, "FAILED", "COMPLETED", seconds=120)
+        clean_slurm.wait_state(array, "FAILED", "COMPLETED")
         await store.fetch(Kind.MINE)
         assert sorted(states(store, array)) == ["completed"] * 3 + ["failed"] * 3
         assert len(store.events) == 6

@@ -81,7 +81,7 @@ async def test_a_job_that_ran_out_of_its_time_while_hpcdash_was_closed_is_told_a
     left_running: LeftRunning,
 ) -> None:
     job_id = left_running.job_id
-    await asyncio.to_thread(left_running.lab.wait_state, job_id, "TIMEOUT", seconds=60)
+    await asyncio.to_thread(left_running.lab.wait_state, job_id, "TIMEOUT")
     async with store_on(left_running.lab, "alice", cache=left_running.cache) as store:
         store.load_cached()
         assert states(store) == {job_id: "running"}
@@ -184,7 +184,7 @@ async def test_the_store_comes_back_by_itself_after_the_controller_did(small_lab
         assert states(store) == {job_id: "held"}
         assert list(store.events) == []
         await asyncio.to_thread(small_lab.start_controller)
-        await until(store, "an end of the error", lambda: Kind.MINE not in store.errors, 40)
+        await until(store, "an end of the error", lambda: Kind.MINE not in store.errors)
         assert states(store) == {job_id: "held"}
         assert list(store.events) == []
     small_lab.reset()
@@ -249,7 +249,7 @@ async def test_a_login_node_that_crashes_and_comes_back_is_found_again_and_keeps
             assert states(store) == {job_id: "held"}
             other = clean_slurm.submit("alice", "--hold")
             own_sshd.start(f"SetEnv SLURM_CONF={clean_slurm.conf}\n")
-            await until(store, "both jobs", lambda: states(store) == {job_id: "held", other: "held"}, 40)
+            await until(store, "both jobs", lambda: states(store) == {job_id: "held", other: "held"})
             assert store.connection_error is None
             assert store.errors == {}
         assert list(store.events) == []
@@ -270,7 +270,7 @@ async def test_a_login_node_that_comes_back_with_another_key_is_refused_and_aske
         own_sshd.kill_with_sessions()
         own_sshd.replace_host_key()
         own_sshd.start(f"SetEnv SLURM_CONF={clean_slurm.conf}\n")
-        await until(store, "refusal", lambda: isinstance(poller.waiting_for_person, HostKeyChanged), 40)
+        await until(store, "refusal", lambda: isinstance(poller.waiting_for_person, HostKeyChanged))
         assert person.questions == []
         assert states(store) == {job_id: "held"}
         tried = own_sshd.log.count("Connection from")
@@ -282,4 +282,4 @@ async def test_a_login_node_that_comes_back_with_another_key_is_refused_and_aske
         # The site says the key is right: a person sets it straight and asks again.
         (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{own_sshd.port} {own_sshd.host_key_line}\n")
         poller.ask_now()
-        await until(store, "an end of the error", lambda: store.connection_error is None and not store.errors, 20)
+        await until(store, "an end of the error", lambda: store.connection_error is None and not store.errors)

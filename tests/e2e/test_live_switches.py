@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.program import Program, home_with, program_over_ssh
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -51,11 +51,12 @@ exit 0
 """
     )
     number = program("submit", str(script)).text.strip()
-    wait_until("the first task to be up", (run / "up").exists, 20)
+    wait_until("the first task to be up", (run / "up").exists)
     yield number
     slurm_lab.admin("scancel", "--quiet", number, check=False)
 
 
+@pytest.mark.journey
 def test_all_tasks_of_an_array_burn_through_with_status_0(
     slurm_lab: SlurmLab, program: Program, run: Path, array: str
 ) -> None:
@@ -74,7 +75,7 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
         told = program("kill-switch", array, "--status", "--format", "json").json["switches"][0]
         return (told["living"], told["ended_since"], told["ended_cleanly"]) == (0, 5, 5)
 
-    wait_until("all to end cleanly", burnt, 60)
+    wait_until("all to end cleanly", burnt)
     assert "seen: 5 of 5 ended, cleanly" in program("kill-switch", array, "--status").text
     again = program("kill-switch", array, "--yes").refused(1)
     assert "already set" in again
@@ -101,7 +102,7 @@ echo "kill switch: saved, ending"
     )
     job = program("submit", str(script)).text.strip()
     try:
-        wait_until("it to be up", (run / "up").exists, 20)
+        wait_until("it to be up", (run / "up").exists)
         run.chmod(0o755)
         dropped = program("kill-switch", job, "--yes")
         assert f"create the empty file {run}/kill, group {slurm_lab.alice}; links are not followed" in dropped.stderr
@@ -112,7 +113,7 @@ echo "kill switch: saved, ending"
             words = program("kill-switch", job, "--status").text
             return words.endswith(f"ago, and removed since; seen: job {job} ended cleanly\n")
 
-        wait_until("its end to be told", told, 30)
+        wait_until("its end to be told", told)
         switch = program("kill-switch", job, "--status", "--format", "json").json["switches"][0]
         assert (switch["living"], switch["ended_since"], switch["ended_cleanly"]) == (0, 1, 1)
         assert isinstance(switch["dropped_here_seconds_ago"], int)
@@ -126,7 +127,7 @@ def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, 
     dropped = program("--debug", "save-switch", array)
     assert dropped.text == f"{array}  created {run}/SAVE\n"
     assert "LC_ALL=C; export LC_ALL" in dropped.stderr, "the command itself, where it is wanted"
-    wait_until("the program to remove it", lambda: not (run / "SAVE").exists(), 20)
+    wait_until("the program to remove it", lambda: not (run / "SAVE").exists())
     assert "ago, and gone since; " in program("save-switch", array, "--status").text
 
 
@@ -145,7 +146,7 @@ echo "save switch: checkpoint written at step 7"
 """
     )
     job = program("submit", str(script)).text.strip()
-    wait_until("it to be up", (run / "up").exists, 20)
+    wait_until("it to be up", (run / "up").exists)
     assert program("save-switch", job).status == 0
     slurm_lab.wait_state(job, "COMPLETED")
     assert "its log says: save switch: checkpoint written at step 7" in program("save-switch", job, "--status").text

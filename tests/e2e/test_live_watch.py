@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.program import Program
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 SILENT = "#!/bin/sh\necho step 1\nwhile [ ! -f go ]; do sleep 0.1; done\nwhile :; do echo step 2; sleep 0.1; done\n"
 
@@ -53,9 +53,9 @@ def test_a_job_that_hangs_over_there_is_told_once_and_that_it_goes_on_once(
             assert f"PULSE: silent ({job}) has been running for " in run.text
             return (kind, "is-hanging") in told(alerts)
 
-        wait_until("the alert", lambda: is_told("raised"), 60)
+        wait_until("the alert", lambda: is_told("raised"))
         go.touch()
-        wait_until("its end", lambda: is_told("recovered"), 60)
+        wait_until("its end", lambda: is_told("recovered"))
         over_ssh("watch", "--once")
         found = told(alerts)
         assert [kind for kind, rule in found if rule == "is-hanging"] == ["raised", "recovered"]

@@ -19,7 +19,7 @@ from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, Run, home_with, program_over_ssh
 from tests.support.receivers import HookReceiver, hook_receiver
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 EVERY_STEPS = 10
 MOST_LOOKS = 20

@@ -20,7 +20,7 @@ from tests.support.process_lists import seen_command_lines
 from tests.support.program import Program
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 # Its image is imported and its container started twice over.
 pytestmark = [pytest.mark.slurm, pytest.mark.long]
@@ -94,19 +94,17 @@ async def test_its_shell_is_inside_its_program_hears_of_its_end_and_its_secret_i
         submitted = await asyncio.to_thread(over_ssh, "submit", str(request))
         job = submitted.text.strip()
         begun = f"small {len(SECRET)}\n"
-        wait_until(
-            "the container", lambda: over_ssh("log", job).text == begun, SECONDS, lambda: over_ssh("log", job).text
-        )
+        wait_until("the container", lambda: over_ssh("log", job).text == begun, lambda: over_ssh("log", job).text)
         # The image has no `true`, and no `ls`.
         async with dashboard(
             over_ssh, "connect", job, "--", "sh", "-c", "type ls; echo at $IN_IMAGE; exit 3"
         ) as screen:
-            assert await screen.ended(SECONDS) == 3, screen.text
+            assert await screen.ended() == 3, screen.text
             await screen.all_output()
             assert "ls: not found" in screen.text
             assert "at small" in screen.text
         await asyncio.to_thread(over_ssh, "cancel", job, "--yes")
-        wait_until("its last words", lambda: over_ssh("log", job).text == f"{begun}saved\n", SECONDS)
+        wait_until("its last words", lambda: over_ssh("log", job).text == f"{begun}saved\n")
     containers = slurm_lab.as_user("alice", "podman", "ps", "-aq").stdout
     assert containers == b""
     assert [line for line in seen if image in line]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from tests.support.pbs import StandIns
 from tests.support.program import Program, home_with
 from tests.support.screen import Screen, dashboard
 from tests.support.sshd import TwoFactorServer, make_key
+from tests.support.waiting import until
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 
@@ -30,14 +29,6 @@ def program(tmp_path: Path) -> Program:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "toured").touch()
     return Program(home_with(tmp_path / "home"), ("--local", "--backend", "local"), variables)
-
-
-async def until(what: str, look: object, seconds: float = 60.0) -> None:
-    """Wait until something is so; fails naming it."""
-    deadline = time.monotonic() + seconds
-    while not look():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.02)
 
 
 async def write_a_draft(screen: Screen) -> None:
@@ -186,7 +177,7 @@ async def test_in_the_background_it_stays_stopped_until_fg(shell: Screen) -> Non
     (app,) = psutil.Process(shell.process.pid).children()
     shell.type("bg\r")
     await shell.until("&")
-    await until("it is stopped again", lambda: app.status() == psutil.STATUS_STOPPED)
+    await until(lambda: app.status() == psutil.STATUS_STOPPED, "it is stopped again")
     shell.type("fg\r")
     await shell.until("You have no jobs")
     await leave_from_shell(shell)
@@ -210,7 +201,7 @@ async def test_a_program_that_a_stop_caught_gives_the_terminal_back_at_its_end(p
         before = screen.attributes
         await screen.until("You have no jobs")
         screen.process.send_signal(signal.SIGSTOP)
-        await until("it stops", lambda: psutil.Process(screen.process.pid).status() == psutil.STATUS_STOPPED)
+        await until(lambda: psutil.Process(screen.process.pid).status() == psutil.STATUS_STOPPED, "it stops")
         screen.process.send_signal(signal.SIGCONT)
         entered = screen.raw.count(b"\x1b[?1049h")
         await screen.until(lambda text: screen.raw.count(b"\x1b[?1049h") > entered or entered > 1)
@@ -259,7 +250,7 @@ async def test_ctrl_c_at_a_password_ends_it_at_once(program: Program, gate: TwoF
     async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
         before = screen.attributes
         await screen.until("Password:")
-        await until("what is typed is hidden", lambda: not echoes(screen))
+        await until(lambda: not echoes(screen), "what is typed is hidden")
         screen.type(keys)
         assert await screen.ended() == 128 + (signal.SIGQUIT if keys == "\x1c" else signal.SIGINT)
         raw = await screen.all_output()
@@ -275,7 +266,7 @@ async def test_a_signal_at_a_password_has_what_is_typed_next_shown(
     async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
         before = screen.attributes
         await screen.until("Password:")
-        await until("what is typed is hidden", lambda: not echoes(screen))
+        await until(lambda: not echoes(screen), "what is typed is hidden")
         screen.process.send_signal(number)
         assert await screen.ended() == 128 + number
         assert screen.attributes == before
@@ -284,10 +275,10 @@ async def test_a_signal_at_a_password_has_what_is_typed_next_shown(
 async def test_answers_are_typed_hidden_or_shown_as_asked(program: Program, gate: TwoFactorServer) -> None:
     async with dashboard(Program(program.home, (), program.variables), "--ssh", "gate", "jobs") as screen:
         await screen.until("Password:")
-        await until("what is typed is hidden", lambda: not echoes(screen))
+        await until(lambda: not echoes(screen), "what is typed is hidden")
         screen.type("secret\r")
         await screen.until("Code:")
-        await until("what is typed is shown", lambda: echoes(screen))
+        await until(lambda: echoes(screen), "what is typed is shown")
         screen.type("123456\r")
         raw = await screen.all_output()
     assert gate.responses == [["secret"], ["123456"]]
@@ -355,7 +346,7 @@ async def test_a_submission_that_is_cut_off_is_unknown_in_the_journal(tmp_path: 
     (program.home / "job.sh").write_text("#!/bin/sh\ntrue\n")
     async with dashboard(program, "submit", "job.sh") as screen:
         began = tmp_path / "began"
-        await until("qsub is called", lambda: began.exists() and began.read_text().strip())
+        await until(lambda: began.exists() and began.read_text().strip(), "qsub is called")
         screen.process.send_signal(number)
         assert await screen.ended() == 128 + number
         raw = (await screen.all_output()).decode()
@@ -384,7 +375,7 @@ ending.run_async(work())
         assert process.stderr is not None
         assert process.stdout.readline() == b"ready\n"
         process.terminate()
-        assert process.wait(60) == 143
+        assert process.wait() == 143
         assert process.stderr.read() == b""
 
 
@@ -406,7 +397,7 @@ def test_ctrl_c_while_it_starts_shows_no_traceback(program: Program, module: str
         assert any(line.rpartition("|")[2].strip() == module for line in process.stderr), module
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-        process.wait(60)
+        process.wait()
     assert "Traceback" not in said, said
 
 
@@ -437,5 +428,5 @@ with ending.ends_with_signals(Stuck()):
         for _ in range(signals):
             process.terminate()
             assert process.stdout.readline() in (b"told 15\n", b"restored\n")
-        assert process.wait(60) == 143
+        assert process.wait() == 143
         assert process.stdout.read() in (b"", b"restored\n")

@@ -8,28 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcdash.embedded.job import Job
 from hpcdash.embedded.start import supervisor_pid
 from hpcdash.embedded.store import QueueStore
+from tests.support.waiting import wait_until
 
 _ROOT = Path(__file__).parent.parent.parent
-LIMIT_SECONDS = 60.0
 _LOOK_SECONDS = 0.005
 T = TypeVar("T")
-
-
-def until(look: Callable[[], T | None], what: str, limit_seconds: float = LIMIT_SECONDS) -> T:
-    """The first answer that is true; fails naming `what` where none comes."""
-    over = time.monotonic() + limit_seconds
-    while not (found := look()):
-        assert time.monotonic() < over, f"it never came about: {what}"
-        time.sleep(_LOOK_SECONDS)
-    return found
 
 
 class QueueLab:
@@ -72,7 +62,6 @@ class QueueLab:
             cwd=cwd or self.work,
             env={**self.environment, **(env or {})},  # type: ignore[dict-item]
             umask=umask,
-            timeout=60,
             check=False,
         )
 
@@ -98,7 +87,7 @@ class QueueLab:
         done = self.run("submit", *options, stdin=f"#!/bin/sh\n{body}\n".encode(), env=env, cwd=cwd)
         assert done.returncode == 0, done.stderr.decode()
         # Else the next command would start a second supervisor, which waits for the first one's end.
-        until(lambda: (self.folder / "wake").exists(), "a supervisor that listens")
+        wait_until("a supervisor that listens", lambda: (self.folder / "wake").exists())
         return str(json.loads(done.stdout)["id"])
 
     # -- looking
@@ -115,7 +104,7 @@ class QueueLab:
         (job,) = self.store.find(int(number), [int(task)] if task else None)
         return job
 
-    def wait(self, job_id: str, *states: str, limit_seconds: float = LIMIT_SECONDS) -> Job:
+    def wait(self, job_id: str, *states: str) -> Job:
         """The job once it is in one of some states."""
 
         def look() -> Job | None:
@@ -123,19 +112,19 @@ class QueueLab:
             return job if job.state in states else None
 
         try:
-            return until(look, f"{job_id} {states}", limit_seconds)
+            return wait_until(f"{job_id} {states}", look)
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {self.job(job_id)}; {self.log()}") from None
 
-    def ended(self, job_id: str, limit_seconds: float = LIMIT_SECONDS) -> Job:
-        return self.wait(job_id, "completed", "failed", "cancelled", "timeout", "gone", limit_seconds=limit_seconds)
+    def ended(self, job_id: str) -> Job:
+        return self.wait(job_id, "completed", "failed", "cancelled", "timeout", "gone")
 
     def output(self, job_id: str) -> str:
         return (self.work / f"slurm-{job_id}.out").read_text()
 
     def wait_for_output(self, job_id: str, words: str) -> None:
         path = self.work / f"slurm-{job_id}.out"
-        until(lambda: path.exists() and words in path.read_text(errors="replace"), f"{words} in {path}")
+        wait_until(f"{words} in {path}", lambda: path.exists() and words in path.read_text(errors="replace"))
 
     def log(self) -> str:
         path = self.folder / "supervisor.log"
@@ -145,13 +134,13 @@ class QueueLab:
 
     @property
     def supervisor(self) -> int:
-        return until(lambda: supervisor_pid(self.folder), "a supervisor")
+        return wait_until("a supervisor", lambda: supervisor_pid(self.folder))
 
     def kill_supervisor(self) -> None:
         """kill -9; returns once it is gone."""
         pid = self.supervisor
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not is_alive(pid), "the supervisor's end")
+        wait_until("the supervisor's end", lambda: not is_alive(pid))
 
     def processes(self) -> dict[int, str]:
         """pid → command line of all that belongs to this queue."""
@@ -178,9 +167,11 @@ class QueueLab:
         numbers = sorted({str(job.number) for job in self._open_jobs()})
         if numbers:
             self.run("cancel", *numbers)
-        until(lambda: not any((self.folder / "attempts").glob("*")), f"the jobs' ends: {self.processes()} {self.log()}")
+        wait_until(
+            f"the jobs' ends: {self.processes()} {self.log()}", lambda: not any((self.folder / "attempts").glob("*"))
+        )
         try:
-            until(self._is_over, "an end of all processes")
+            wait_until("an end of all processes", self._is_over)
         except AssertionError:
             left = self.processes()
             for pid in left:

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from hpcdash.embedded.start import supervisor_pid
-from tests.embedded.queue_lab import QueueLab, is_alive, until
+from tests.embedded.queue_lab import QueueLab, is_alive
+from tests.support.waiting import wait_until
 
 
 def test_a_token_that_comes_twice_gives_the_same_number(queue: QueueLab) -> None:
@@ -117,7 +118,7 @@ def test_a_supervisor_ends_when_it_is_idle_and_comes_back_when_needed(queue: Que
         " supervisor._IDLE_SECONDS = 0.2; supervisor.supervise(Path(sys.argv[1]), [])"
     )
     process = subprocess.Popen([sys.executable, "-c", short, str(queue.folder)], env=queue.environment)
-    assert process.wait(60) == 0
+    assert process.wait() == 0
     assert supervisor_pid(queue.folder) is None
     assert queue.ended(queue.submit("true")).state == "completed"
     assert supervisor_pid(queue.folder) is not None
@@ -126,7 +127,7 @@ def test_a_supervisor_ends_when_it_is_idle_and_comes_back_when_needed(queue: Que
 def test_an_idle_supervisor_uses_no_time(queue: QueueLab) -> None:
     number = queue.submit("sleep 1000")
     queue.wait(number, "running")
-    until(lambda: (queue.folder / "wake").exists(), "it listens")
+    wait_until("it listens", lambda: (queue.folder / "wake").exists())
     path = Path(f"/proc/{queue.supervisor}/stat")
 
     def ticks() -> int:
@@ -134,7 +135,7 @@ def test_an_idle_supervisor_uses_no_time(queue: QueueLab) -> None:
 
     before = ticks()
     over = time.monotonic() + 1.0
-    until(lambda: time.monotonic() > over, "a second")
+    wait_until("a second", lambda: time.monotonic() > over)
     assert ticks() - before <= 1
 
 
@@ -149,7 +150,7 @@ def test_nothing_secret_is_in_a_command_line(queue: QueueLab) -> None:
 def test_a_supervisor_survives_the_end_of_its_terminal_and_of_who_started_it(queue: QueueLab) -> None:
     queue.submit("true", "--hold")
     pid = queue.supervisor
-    until(lambda: (queue.folder / "wake").exists(), "it listens")
+    wait_until("it listens", lambda: (queue.folder / "wake").exists())
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     assert os.getsid(pid) != os.getsid(0)
     assert fields[1] != str(os.getpid())

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.embedded.queue_lab import QueueLab
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("script", "words"),
     [
         (b"echo hi\n", "its first line does not begin with #!"),
@@ -39,7 +40,7 @@ def test_what_is_no_batch_script_is_refused_in_words(queue: QueueLab, script: by
     assert queue.rows("jobs") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "complaint"),
     [
         (["--no-such", "job.sh"], "--no-such: unknown"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.embedded.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab
+from tests.support.waiting import wait_until
 
 
 def _memory_bytes(pid: int) -> int:
@@ -15,24 +15,21 @@ def _memory_bytes(pid: int) -> int:
 
 
 def test_ten_thousand_waiting_tasks_are_handed_in_listed_and_cancelled(queue: QueueLab) -> None:
-    began = time.monotonic()
     number = queue.submit("true", "--array=1-10000", "--hold")
     after = queue.submit("true", f"--dependency=afterany:{number}")
     assert len(queue.rows("jobs")) == 10001
     assert queue.act("cancel", number)[0]["done"]
     assert queue.ended(after).state == "completed"
-    # Two seconds on an idle machine.
-    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("tasks", [100, pytest.param(2000, marks=pytest.mark.long)])
 def test_a_supervisor_does_not_grow_with_the_tasks_it_ran(queue: QueueLab, tasks: int) -> None:
     queue.set_slots(cpus=2, gpus=0)
     number = queue.submit("exit 0", f"--array=1-{tasks}", "--output=none")
-    until(lambda: queue.store.pending_count() < tasks - 50, "the first fifty")
+    wait_until("the first fifty", lambda: queue.store.pending_count() < tasks - 50)
     before = _memory_bytes(queue.supervisor)
-    until(lambda: queue.store.pending_count() == 0, "all but the last", tasks)
+    wait_until("all but the last", lambda: queue.store.pending_count() == 0, tasks)
     queue.ended(f"{number}_{tasks}")
-    until(lambda: not queue.store.has_work(), "the last", 60)
+    wait_until("the last", lambda: not queue.store.has_work())
     assert {job.state for job in queue.store.jobs()} == {"completed"}
     assert _memory_bytes(queue.supervisor) - before < 3 << 20

@@ -11,6 +11,7 @@ from hpcdash.backends.slurm import options as sbatch
 from hpcdash.embedded.job import JobDependency, JobSignal, QueueRequest
 from hpcdash.embedded.script import ParsedScript, read_dependencies, read_submission
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 _NOW = 1_790_000_000.0
 
@@ -105,7 +106,7 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
         request("#PBS -l nodes=2:ppn=4")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "words"),
     [
         ("#PBS -l select=x:ncpus=1", "line 2 of the script: -l select=x:ncpus=1: 'x' is not a number of chunks"),

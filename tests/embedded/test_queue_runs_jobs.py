@@ -9,7 +9,8 @@ from pathlib import Path
 
 from hpcdash.cli.build import set_slots
 from hpcdash.config.settings import EmbeddedSettings
-from tests.embedded.queue_lab import QueueLab, is_alive, until
+from tests.embedded.queue_lab import QueueLab, is_alive
+from tests.support.waiting import wait_until
 
 
 def test_a_job_runs_and_its_output_is_in_the_folder_it_was_submitted_from(queue: QueueLab) -> None:
@@ -312,7 +313,7 @@ def test_cancel_ends_all_that_a_job_started_however_it_hides(queue: QueueLab) ->
     number = queue.submit(body)
     names = ("plain", "session", "orphan", "deaf")
     pids = [
-        int(until(lambda name=name: (queue.work / name).exists() and (queue.work / name).read_text(), name))  # type: ignore[misc]
+        int(wait_until(name, lambda name=name: (queue.work / name).exists() and (queue.work / name).read_text()))  # type: ignore[misc]
         for name in names
     ]
     assert all(map(is_alive, pids))
@@ -399,7 +400,7 @@ def test_a_suspended_job_stands_still_until_it_is_resumed(queue: QueueLab) -> No
     assert (queue.work / f"slurm-{number}.out").stat().st_size == size
     assert queue.act("suspend", number)[0]["done"], "once more changes nothing"
     assert queue.act("resume", number)[0]["done"]
-    until(lambda: (queue.work / f"slurm-{number}.out").stat().st_size > size, "it goes on")
+    wait_until("it goes on", lambda: (queue.work / f"slurm-{number}.out").stat().st_size > size)
     queue.act("suspend", number)
     queue.act("cancel", number)
     assert queue.ended(number).state == "cancelled"
@@ -423,12 +424,12 @@ def test_a_signal_reaches_the_steps_the_shell_or_both(queue: QueueLab) -> None:
 def test_a_requeued_job_runs_once_more(queue: QueueLab) -> None:
     body = 'echo run ${SLURM_RESTART_COUNT:-0} >> log; [ -n "$SLURM_RESTART_COUNT" ] || sleep 1000'
     number = queue.submit(body)
-    until(lambda: (queue.work / "log").exists(), "its first run")
+    wait_until("its first run", lambda: (queue.work / "log").exists())
     assert queue.act("requeue", number)[0]["done"]
     job = queue.ended(number)
     assert (job.state, job.restarts) == ("completed", 1)
     assert queue.act("requeue", number)[0]["done"], "one that ended may run again too"
-    until(lambda: queue.job(number).restarts == 2 and queue.job(number).state == "completed", "its third run")
+    wait_until("its third run", lambda: queue.job(number).restarts == 2 and queue.job(number).state == "completed")
     assert (queue.work / "log").read_text() == "run 0\nrun 1\nrun 2\n"
     other = queue.submit("sleep 1000", "--no-requeue")
     queue.wait(other, "running")
@@ -452,7 +453,7 @@ def test_who_could_never_start_waits_again_once_the_failed_job_is_requeued(queue
     first = queue.submit("[ -e fixed ]")
     after = queue.submit("true", f"--dependency=afterok:{first}")
     queue.ended(first)
-    until(lambda: queue.job(after).ready == -1, "never")
+    wait_until("never", lambda: queue.job(after).ready == -1)
     (queue.work / "fixed").touch()
     queue.act("requeue", first)
     assert queue.ended(after).state == "completed"

@@ -15,8 +15,10 @@ from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Reque
 from hpcdash.embedded.scancel import SignalRequest, read
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
-from tests.embedded.queue_lab import QueueLab, until
+from tests.embedded.queue_lab import QueueLab
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
+from tests.support.waiting import wait_until
 
 _TORCHRUN = f"""#!{sys.executable}
 import os, subprocess, sys
@@ -76,7 +78,7 @@ def submit(queue: QueueLab, command: str, **fields: Any) -> str:
     script = batch_script(Scheduler.SLURM, request, Place("test", str(queue.work)))
     done = queue.run("submit", stdin=script.text.encode())
     assert done.returncode == 0, done.stderr.decode()
-    until(lambda: (queue.folder / "wake").exists(), "a supervisor that listens")
+    wait_until("a supervisor that listens", lambda: (queue.folder / "wake").exists())
     return str(json.loads(done.stdout)["id"])
 
 
@@ -189,7 +191,7 @@ def test_a_command_of_several_lines_may_save_before_it_is_ended(
 ) -> None:
     (launches.work / "save.py").write_text(_SAVE)
     number = submit(launches, f"true\n{sys.executable} save.py\necho went on", container=container)
-    until(lambda: "up" in said(launches, number), "a program that runs")
+    wait_until("a program that runs", lambda: "up" in said(launches, number))
     launches.run("cancel", number)
     assert launches.ended(number).state == "cancelled"
     assert said(launches, number) == ["saved", "up"]
@@ -232,7 +234,7 @@ def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: Qu
     assert "embedded queue knows only" in launches.output(number)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "asked"),
     [
         (["--signal=USR1", "12.0"], SignalRequest(("12",), "USR1")),
@@ -290,7 +292,7 @@ def stage_copied(queue: QueueLab, **fields: Any) -> tuple[Path, str]:
 def hand_in(queue: QueueLab, text: str) -> str:
     done = queue.run("submit", stdin=text.encode())
     assert done.returncode == 0, done.stderr.decode()
-    until(lambda: (queue.folder / "wake").exists(), "a supervisor that listens")
+    wait_until("a supervisor that listens", lambda: (queue.folder / "wake").exists())
     return str(json.loads(done.stdout)["id"])
 
 
@@ -330,12 +332,12 @@ def test_a_job_that_is_cancelled_saves_and_removes_its_copies(launches: QueueLab
     text = text.replace("/files/train.py\n", "/files/train.py until it is told to end\n")
     number = hand_in(launches, text)
     log = folder / f"{number}.out"
-    copy = until(lambda: log.exists() and "t0ken" in log.read_text() and log.read_text(), "its start").split()[0]
+    copy = wait_until("its start", lambda: log.exists() and "t0ken" in log.read_text() and log.read_text()).split()[0]
     assert Path(copy).is_dir()
     launches.act("cancel", number)
     launches.ended(number)
     assert log.read_text().splitlines()[-1] == "saved"
-    until(lambda: not Path(copy).exists(), "the end of its copies")
+    wait_until("the end of its copies", lambda: not Path(copy).exists())
 
 
 def test_what_cannot_be_run_from_copies_is_refused() -> None:

@@ -23,7 +23,8 @@ from hpcdash.embedded import database
 from hpcdash.embedded.record import Record
 from hpcdash.embedded.start import supervisor_pid
 from hpcdash.private_files import atomic_write
-from tests.embedded.queue_lab import QueueLab, is_alive, until
+from tests.embedded.queue_lab import QueueLab, is_alive
+from tests.support.waiting import wait_until
 
 _RUN = "echo $SLURM_ARRAY_TASK_ID run >> log"
 
@@ -46,7 +47,7 @@ def supervise(queue: QueueLab, patch: str) -> subprocess.Popen[bytes]:
 def without_supervisor(queue: QueueLab) -> None:
     """Make the queue, and end the supervisor it got."""
     held = queue.submit("true", "--hold")
-    until(lambda: (queue.folder / "wake").exists(), "a supervisor that listens")
+    wait_until("a supervisor that listens", lambda: (queue.folder / "wake").exists())
     queue.kill_supervisor()
     queue.store.end(1, "cancelled", now=0.0)
     assert held == "1"
@@ -68,10 +69,10 @@ def submit_quietly(queue: QueueLab, body: str, *options: str) -> str:
 
 def test_a_job_whose_supervisor_is_killed_goes_on_and_the_next_one_notes_its_end(queue: QueueLab) -> None:
     number = queue.submit("while [ ! -e go ]; do sleep 0.02; done; exit 4")
-    until(lambda: Record(queue.folder, 1, 1).read()[0], "it began")
+    wait_until("it began", lambda: Record(queue.folder, 1, 1).read()[0])
     queue.kill_supervisor()
     (queue.work / "go").touch()
-    until(lambda: Record(queue.folder, 1, 1).read()[1], "its end noted by its keeper")
+    wait_until("its end noted by its keeper", lambda: Record(queue.folder, 1, 1).read()[1])
     assert queue.job(number).state == "running"
     queue.run("jobs")
     job = queue.ended(number)
@@ -89,7 +90,7 @@ def test_a_job_that_is_taken_over_is_cancelled_and_its_end_seen_at_once(queue: Q
 def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: QueueLab) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
-    assert supervise(queue, "supervisor.start_attempt = die").wait(20) == -signal.SIGKILL
+    assert supervise(queue, "supervisor.start_attempt = die").wait() == -signal.SIGKILL
     assert queue.job(number).state == "running"
     queue.set_slots(cpus=0.5, gpus=0, grace_seconds=1)
     assert queue.act("cancel", number)[0]["done"]
@@ -118,14 +119,14 @@ def test_a_job_runs_once_wherever_the_supervisor_is_killed(queue: QueueLab, patc
     first = supervise(queue, patch)
     if "keeper." in patch:
         # Only what it forks dies; this one would start it anew for ever.
-        until(lambda: queue.job(number).attempt >= 2, "another attempt")
+        wait_until("another attempt", lambda: queue.job(number).attempt >= 2)
         first.kill()
-    assert first.wait(60) == -signal.SIGKILL
+    assert first.wait() == -signal.SIGKILL
     # Whoever comes next starts another supervisor where there is work.
     queue.ended(queue.submit("true"))
     assert queue.ended(number).state == "completed"
     assert runs(queue) == 1
-    until(lambda: not list((queue.folder / "attempts").iterdir()), "no record left")
+    wait_until("no record left", lambda: not list((queue.folder / "attempts").iterdir()))
 
 
 def test_a_script_s_process_that_is_killed_before_it_runs_has_failed(queue: QueueLab) -> None:
@@ -150,6 +151,7 @@ def test_a_script_that_was_begun_but_perhaps_not_run_is_gone_and_not_run_again(q
     process.wait()
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("tasks", [20, pytest.param(400, marks=pytest.mark.long)])
 def test_no_job_is_lost_or_run_twice_while_supervisors_are_killed_again_and_again(queue: QueueLab, tasks: int) -> None:
     # One at a time, and each once it may: else all might have run before the first kill.
@@ -164,11 +166,11 @@ def test_no_job_is_lost_or_run_twice_while_supervisors_are_killed_again_and_agai
         before = runs(queue)
         wanted = min(before + 1 + chance.randrange(3), tasks)
         atomic_write(allowed, str(wanted).encode())
-        until(lambda wanted=wanted: runs(queue) >= wanted, "some work")  # type: ignore[misc]
+        wait_until("some work", lambda wanted=wanted: runs(queue) >= wanted)  # type: ignore[misc]
         if (pid := supervisor_pid(queue.folder)) is not None:
             os.kill(pid, signal.SIGKILL)
             kills += 1
-            until(lambda pid=pid: not is_alive(pid), "its end")  # type: ignore[misc]
+            wait_until("its end", lambda pid=pid: not is_alive(pid))  # type: ignore[misc]
     assert kills > tasks / 12
     atomic_write(allowed, str(tasks).encode())
     queue.run("jobs")
@@ -183,7 +185,7 @@ def test_a_submission_is_kept_once_its_number_is_told(queue: QueueLab) -> None:
     for pid in queue.processes():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not queue.processes(), "an end of all")
+    wait_until("an end of all", lambda: not queue.processes())
     queue.run("jobs")
     job = queue.ended(number)
     # It may have begun already.
@@ -193,24 +195,24 @@ def test_a_submission_is_kept_once_its_number_is_told(queue: QueueLab) -> None:
 def test_who_looks_has_tidied_what_a_supervisor_left_that_was_killed_as_it_noted_the_last_end(queue: QueueLab) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
-    assert supervise(queue, "supervisor.Record.forget = die").wait(20) == -signal.SIGKILL
+    assert supervise(queue, "supervisor.Record.forget = die").wait() == -signal.SIGKILL
     assert queue.job(number).state == "completed"
     assert list((queue.folder / "attempts").iterdir())
     queue.run("jobs")
-    until(lambda: not list((queue.folder / "attempts").iterdir()), "no record left")
+    wait_until("no record left", lambda: not list((queue.folder / "attempts").iterdir()))
 
 
 def test_a_record_whose_lock_a_dying_process_still_has_is_dropped_once_it_is_free(queue: QueueLab) -> None:
     without_supervisor(queue)
     number = submit_quietly(queue, _RUN)
-    assert supervise(queue, "supervisor.Record.forget = die").wait(20) == -signal.SIGKILL
+    assert supervise(queue, "supervisor.Record.forget = die").wait() == -signal.SIGKILL
     (path,) = (queue.folder / "attempts").iterdir()
     with path.open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         queue.run("jobs")
         queue.ended(queue.submit("true"))
         assert path.exists()
-    until(lambda: not path.exists(), "no record left")
+    wait_until("no record left", lambda: not path.exists())
     assert (queue.job(number).state, runs(queue)) == ("completed", 1)
 
 
@@ -220,7 +222,7 @@ def test_supervisors_that_race_start_nothing_twice(queue: QueueLab) -> None:
     racing = [supervise(queue, "supervisor._IDLE_SECONDS = 0.5") for _ in range(5)]
     for task in range(1, 9):
         queue.ended(f"{number}_{task}")
-    assert [process.wait(60) for process in racing] == [0] * 5
+    assert [process.wait() for process in racing] == [0] * 5
     assert runs(queue) == 8
     assert max(job.attempt for job in queue.store.jobs()) == 1
 
@@ -242,14 +244,16 @@ def test_first_submissions_that_race_all_get_numbers_of_their_own(tmp_path: Path
 
 def test_a_job_whose_keeper_is_killed_is_gone_and_its_processes_are_ended(queue: QueueLab) -> None:
     number = queue.submit("setsid sh -c 'echo $$ > hidden; exec sleep 1000' & sleep 1000")
-    hidden = int(until(lambda: (queue.work / "hidden").exists() and (queue.work / "hidden").read_text(), "it runs"))
+    hidden = int(
+        wait_until("it runs", lambda: (queue.work / "hidden").exists() and (queue.work / "hidden").read_text())
+    )
     begun, _ = Record(queue.folder, 1, 1).read()
     assert begun is not None
     os.kill(begun.keeper, signal.SIGKILL)
     job = queue.ended(number)
     assert (job.state, job.exit_code, job.elapsed) == ("gone", None, None)
     assert job.reason == "its end was not observed: exit unknown"
-    until(lambda: not is_alive(hidden) and not is_alive(begun.pid), "an end of its processes")
+    wait_until("an end of its processes", lambda: not is_alive(hidden) and not is_alive(begun.pid))
 
 
 def test_a_supervisor_that_a_job_started_outlives_it_with_its_jobs(queue: QueueLab) -> None:
@@ -257,11 +261,11 @@ def test_a_supervisor_that_a_job_started_outlives_it_with_its_jobs(queue: QueueL
         [*queue.program, "submit", "--wrap=while [ ! -e end ]; do sleep 0.02; done; echo second >> log"]
     )
     first = queue.submit(f"echo first >> log; while [ ! -e go ]; do sleep 0.02; done; {program}; sleep 0.3")
-    until(lambda: runs(queue) == 1, "it runs")
+    wait_until("it runs", lambda: runs(queue) == 1)
     queue.kill_supervisor()
     (queue.work / "go").touch()
     second = str(int(first) + 1)
-    until(lambda: queue.store.find(int(second)), "it submits another")
+    wait_until("it submits another", lambda: queue.store.find(int(second)))
     queue.wait(second, "running")
     supervisor = queue.supervisor
     assert queue.ended(first).state == "completed"
@@ -280,7 +284,7 @@ def test_without_proc_plain_jobs_run_and_their_group_is_ended(queue: QueueLab) -
         "keeper.adopt_orphans = lambda: False\n"
     )
     process = supervise(queue, patch)
-    child = int(until(lambda: (queue.work / "child").exists() and (queue.work / "child").read_text(), "it runs"))
+    child = int(wait_until("it runs", lambda: (queue.work / "child").exists() and (queue.work / "child").read_text()))
     assert queue.act("suspend", number)[0]["done"]
     assert queue.act("resume", number)[0]["done"]
     assert queue.act("cancel", number)[0]["done"]
@@ -298,14 +302,14 @@ def test_after_a_reboot_a_job_has_its_recorded_exit_or_is_gone(queue: QueueLab) 
     waiting = queue.submit(_RUN, f"--dependency=afterany:{unseen}")
     for number in (seen, unseen):
         queue.wait(number, "running")
-        until(lambda number=number: Record(queue.folder, int(number), 1).read()[0], "it began")  # type: ignore[misc]
+        wait_until("it began", lambda number=number: Record(queue.folder, int(number), 1).read()[0])  # type: ignore[misc]
     queue.kill_supervisor()
     (queue.work / "go").touch()
-    until(lambda: Record(queue.folder, int(seen), 1).read()[1], "its end")
+    wait_until("its end", lambda: Record(queue.folder, int(seen), 1).read()[1])
     # The machine goes down with all that runs, and comes up as another start of it.
     for pid in queue.processes():
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not queue.processes(), "an end of all")
+    wait_until("an end of all", lambda: not queue.processes())
     with queue.store.writing():
         queue.store.change("UPDATE jobs SET boot = 'another', started_clock = 1e9 WHERE state = 'running'")
     row = queue.rows("jobs", unseen)[0]
@@ -317,7 +321,7 @@ def test_after_a_reboot_a_job_has_its_recorded_exit_or_is_gone(queue: QueueLab) 
 
 def test_a_record_that_somebody_removed_makes_no_job_run_twice(queue: QueueLab) -> None:
     number = queue.submit(f"{_RUN}; sleep 1000")
-    until(lambda: runs(queue) == 1, "it runs")
+    wait_until("it runs", lambda: runs(queue) == 1)
     shutil.rmtree(queue.folder / "attempts")
     queue.submit("true", "--hold")
     assert queue.ended(number).state == "gone"
@@ -329,7 +333,7 @@ def test_a_supervisor_whose_folder_is_removed_ends(tmp_path: Path) -> None:
     queue.submit("true", "--begin=now+2")
     pid = queue.supervisor
     shutil.rmtree(queue.folder)
-    until(lambda: not is_alive(pid), "its end")
+    wait_until("its end", lambda: not is_alive(pid))
 
 
 @contextlib.contextmanager
@@ -365,7 +369,7 @@ def test_a_full_disk_refuses_submissions_and_loses_no_end(tmp_path: Path) -> Non
         assert b"no room left for" in refused.stderr
         held = len(queue.rows("jobs"))
         (queue.work / "go").touch()
-        until(lambda: Record(queue.folder, 1, 1).read()[1], "its end noted by its keeper")
+        wait_until("its end noted by its keeper", lambda: Record(queue.folder, 1, 1).read()[1])
         (tmp_path / "disk" / "filler").unlink()
         job = queue.ended(running)
         assert (job.state, job.exit_code) == ("failed", 3)
@@ -401,7 +405,7 @@ def test_a_queue_held_by_another_program_is_waited_for(queue: QueueLab) -> None:
     with held_by_another(queue):
         submitting.start()
         (queue.work / "go").touch()
-        until(lambda: Record(queue.folder, 1, 1).read()[1], "its end noted by its keeper")
+        wait_until("its end noted by its keeper", lambda: Record(queue.folder, 1, 1).read()[1])
         assert queue.rows("jobs")[0]["state"] == "running", "who only looks need not wait"
     submitting.join()
     assert queue.ended(number).exit_code == 5
@@ -416,13 +420,17 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
     with held_by_another(queue):
         monkeypatch.setattr(database, "_BUSY_SECONDS", 0.05)
         store = database.Database(queue.folder)
+        with monkeypatch.context() as nfs:
+            nfs.setattr(database, "has_locks", lambda folder: False)
+            with pytest.raises(database.StoreUnusable, match="its file system has no locks"), store.writing():
+                pass
         with pytest.raises(database.StoreUnusable, match="is held by another program"), store.writing():
             pass
         store.close()
         process = supervise(queue, "database._BUSY_SECONDS = 0.05\nsupervisor._IDLE_SECONDS = 0.1")
-        until(lambda: "held by another" in queue.log(), "it noticed")
+        wait_until("it noticed", lambda: "held by another" in queue.log())
     assert queue.ended(number).state == "completed"
-    assert process.wait(60) == 0
+    assert process.wait() == 0
     assert queue.log().count("held by another") == 1, "it says so once"
 
 
@@ -464,9 +472,9 @@ def test_what_an_older_version_started_finds_the_queue_by_its_former_name(queue:
     """Cron scripts run `python -m hpcdash.local FOLDER`; a running job's scancel, scontrol and srun import from it."""
     submitted = queue.submit("true", "--hold")
     words = [sys.executable, "-P", "-m", "hpcdash.local", str(queue.folder), "jobs"]
-    listed = subprocess.run(words, env=queue.environment, capture_output=True, timeout=60, check=True)
+    listed = subprocess.run(words, env=queue.environment, capture_output=True, check=True)
     assert f'"{submitted}"' in listed.stdout.decode()
     root = Path(database.__file__).parent.parent.parent
     for name in ("srun", "scontrol", "scancel", "orphans"):
         program = f"import sys; sys.path.insert(0, {str(root)!r}); import hpcdash.local.{name}"
-        subprocess.run([sys.executable, "-I", "-S", "-c", program], timeout=30, check=True)
+        subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True)

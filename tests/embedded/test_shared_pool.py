@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hpcdash.embedded.start import supervisor_pid
-from tests.embedded.queue_lab import until
 from tests.support.program import Program, home_with
 from tests.support.shared_pool import SharedPool
+from tests.support.waiting import wait_until
 
 CONFIG = """
 [embedded]
@@ -124,7 +124,7 @@ def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
         lab.kill()
         for row in lab.program.rows("jobs"):
             lab.program("cancel", row["id"], "--yes")
-        until(lambda: not lab.program.rows("jobs"), "no job is left")
+        wait_until("no job is left", lambda: not lab.program.rows("jobs"))
         if (supervisor := supervisor_pid(lab.queue_folder)) is not None:
             os.kill(supervisor, signal.SIGTERM)
 
@@ -142,7 +142,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     # More than the quota ever gives is refused, and before it is submitted once the coordinator has said its rules.
     again = lab.program("submit", str(lab.program.home / "large.toml"), "--yes").refused(2)
     assert "quota at HIGH is 1" in again
-    until(lambda: lab.states().get("large") == "refused", "large is refused", 120.0)
+    wait_until("large is refused", lambda: lab.states().get("large") == "refused")
     assert lab.tasks()["large"]["why"] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]
     )
@@ -168,10 +168,10 @@ def test_a_model_that_saves_goes_on_where_it_was_though_its_coordinator_is_kille
     lab.start()
     for turn in (1, 2):
         known = len(lab.steps("model"))
-        until(lambda known=known: len(lab.steps("model")) > known, "the model trains", 120.0)
+        wait_until("the model trains", lambda known=known: len(lab.steps("model")) > known)
         lab.submit(f"hot{turn}", "high", steps=5)
         said = "asked to suspend" if turn == 1 else "is suspended"
-        until(lambda said=said: said in lab.log.read_text().rpartition("waits at HIGH")[2], said, 120.0)
+        wait_until(said, lambda said=said: said in lab.log.read_text().rpartition("waits at HIGH")[2])
         lab.kill()
         lab.start()
         lab.until(**{f"hot{turn}": "succeeded", "model": "running"})
@@ -337,10 +337,10 @@ def test_a_day_in_fast_motion_keeps_quotas_and_loses_no_step(lab: Lab) -> None:
         if number == 12:
             lab.kill()
             lab.start()
-        until(lambda name=name: name in look(), f"{name} is known", 120.0)
+        wait_until(f"{name} is known", lambda name=name: name in look())
     lab.enough(*names)
     wanted = dict.fromkeys(names, "succeeded")
-    until(lambda: look() == wanted, f"{wanted}", 240.0)
+    wait_until(f"{wanted}", lambda: look() == wanted)
     lab.assert_nothing_lost(*names)
     tasks = lab.tasks()
     assert seen == set(quotas)

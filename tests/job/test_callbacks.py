@@ -13,6 +13,7 @@ import pytest
 from hpcdash.job.callbacks import Callback, ClientCallbacks, RunsOn, StatusOn, received, shipped, tell
 from hpcdash.job.pickles import packed, unpacked
 from hpcdash.job.states import EmittedBy, JobStatus, Launch, RunStatus
+from tests.support.records import for_each
 
 LAUNCH = Launch("train", "main", pre_submission_id="s1")
 
@@ -168,7 +169,7 @@ def test_a_broken_callback_of_the_client_hides_no_end_from_others() -> None:
 POLLED = ("PENDING", "PENDING", "RUNNING", "RUNNING", "RUNNING", "RUNNING", "RUNNING", "COMPLETED")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status_on", "seen"),
     [
         (StatusOn.CHANGE, ["PENDING", "RUNNING", "COMPLETED"]),

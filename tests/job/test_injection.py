@@ -12,6 +12,7 @@ import hpcdash.job as job_module
 from hpcdash.job import JobContext
 from hpcdash.job import JobContext as Ctx
 from hpcdash.job.injection import bind_job_context
+from tests.support.records import for_each
 
 if TYPE_CHECKING:
     from elsewhere import Unknown
@@ -167,17 +168,17 @@ def no_list_of_unknown(x, context: List[Union[Unknown, JobContext]] = []): ...  
 ASK = [plain, optional, union, bar, dotted, aliased, annotated, quoted_inside, twice_quoted, beside_unknown, or_unknown]
 
 
-@pytest.mark.parametrize("function", ASK, ids=lambda function: function.__name__)
+@for_each("function", ASK, ids=lambda function: function.__name__)
 def test_a_parameter_annotated_with_the_context_is_given_it_whatever_its_name(function: Callable[..., Any]) -> None:
     assert bind_job_context(function, (1,), {}, CONTEXT) == ((1, CONTEXT), {})
 
 
-@pytest.mark.parametrize("function", [no_list, no_callable, no_number, no_text, no_list_of_unknown])
+@for_each("function", [no_list, no_callable, no_number, no_text, no_list_of_unknown])
 def test_a_parameter_that_only_mentions_the_context_is_not(function: Callable[..., Any]) -> None:
     assert untouched(function, 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "annotation",
     [
         JobContext,
@@ -214,7 +215,7 @@ def test_a_name_that_only_a_type_checker_imports_is_taken_by_its_word() -> None:
     assert called(names["train"], 1) == (1, CONTEXT, CONTEXT)
 
 
-@pytest.mark.parametrize("annotation", ["JobContext", "Union[Unknown, JobContext]", "JobContext | Unknown"])
+@for_each("annotation", ["JobContext", "Union[Unknown, JobContext]", "JobContext | Unknown"])
 def test_another_class_of_that_name_is_not_the_context(annotation: str) -> None:
     names: dict[str, Any] = {}
     exec(f"class JobContext: ...\ndef train(x, c: {annotation!r} = None): return x, c", names)

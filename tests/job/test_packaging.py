@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from hpcdash.job.packaging import (
 from hpcdash.job.pickles import packed
 from tests.job.runner_scripts import runner_lines, runner_script
 from tests.job.tiny_wheel import tiny_wheel
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
@@ -107,7 +107,7 @@ class Site:
 
     def run(self, text: str, **env: str) -> tuple[int, str, str]:
         process = self.start(text, **env)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
         return process.returncode, out, err
 
     def result(self, ending: str = "") -> Any:
@@ -175,7 +175,7 @@ def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site:
     (site.folder / "items").write_bytes(packed(list("abcd")))
     text = packaged_wheel(site, array_tasks=4)
     racing = [site.start(text, SLURM_ARRAY_TASK_ID=str(number)) for number in range(4)]
-    ended = [(process.communicate(timeout=120)[1], process.returncode) for process in racing]
+    ended = [(process.communicate()[1], process.returncode) for process in racing]
     assert ended == [("", 0)] * 4
     (prefix,) = {site.result(f"-{number}")[0] for number in range(4)}
     assert Path(prefix).parent == site.folder / "env"
@@ -222,10 +222,8 @@ def test_a_job_that_is_ended_while_it_builds_leaves_nothing(site: Site) -> None:
     fifo.read_text()
     assert (site.folder / "env" / "lock").exists()
     os.killpg(process.pid, signal.SIGTERM)
-    began = time.monotonic()
-    assert process.wait(timeout=60) != 0
+    assert process.wait() != 0
     process.communicate()
-    assert time.monotonic() - began < 10
     assert not (site.folder / "env").exists()
 
 
@@ -271,7 +269,7 @@ def _project(site: Site) -> Path:
     return project
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "said"),
     [
         ({}, "give either wheel"),

@@ -19,6 +19,7 @@ import hpcdash.job
 from hpcdash.job.callbacks import Callback, shipped
 from hpcdash.job.pickles import packed, read_packed
 from hpcdash.job.results import write_result
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 ROOT = Path(hpcdash.job.__file__).parent.parent.parent
@@ -211,7 +212,6 @@ class Job:
             stdout=stdout,
             stderr=stderr,
             text=True,
-            timeout=60,
             check=False,
         )
 
@@ -511,7 +511,7 @@ def test_the_standard_library_alone_is_imported(tmp_path: Path) -> None:
     assert not {"socket", "subprocess", "asyncio"} & loaded
 
 
-@pytest.mark.parametrize("name", OURS)
+@for_each("name", OURS)
 def test_python_3_8_reads_it(name: str) -> None:
     text = (ROOT / "hpcdash" / "job" / f"{name}.py").read_text()
     assert "from __future__ import annotations" in text

@@ -81,7 +81,7 @@ def test_two_ranks_on_each_of_two_nodes_know_where_they_are(slurm_lab: SlurmLab,
         output_file=f"{folder}/out.pkl",
     )  # fmt: skip
     job = submit(slurm_lab, folder, call, "-N2", "-n4", "--ntasks-per-node=2", wrap=("srun",))
-    slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=60)
+    slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     ranks = [json.loads((folder / f"seen.{rank}.json").read_text()) for rank in range(4)]
     assert [seen["rank"] for seen in ranks] == [0, 1, 2, 3]
@@ -105,7 +105,7 @@ def test_each_array_task_has_its_item(slurm_lab: SlurmLab, folder: Path) -> None
     (folder / "items").write_bytes(packed(["a", "b", "c"]))
     call = RunnerCall("mine", "each", str(folder), array_items_file=f"{folder}/items", output_file=f"{folder}/o.pkl")
     job = submit(slurm_lab, folder, call, "--array=0-2")
-    slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=60)
+    slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     assert {path.name for path in folder.glob("item.*")} == {"item.a.json", "item.b.json", "item.c.json"}
     assert {path.name for path in folder.glob("o*.pkl")} == {"o-0.pkl", "o-1.pkl", "o-2.pkl"}
@@ -122,7 +122,7 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(slu
     )
     call = RunnerCall("tiny", "prefix", str(folder), array_items_file=f"{folder}/items", output_file=f"{folder}/o.pkl")
     job = submit(slurm_lab, folder, call, "--array=0-3", "-c4", packaging=packaging)
-    slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=120)
+    slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     seen = [pickle.loads((folder / f"o-{task}.pkl").read_bytes()) for task in range(4)]
     assert [item for item, _, _ in seen] == ["a", "b", "c", "d"]
@@ -134,6 +134,6 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(slu
 
 def test_a_function_that_raises_fails_the_job(slurm_lab: SlurmLab, folder: Path) -> None:
     job = submit(slurm_lab, folder, RunnerCall("mine", "fails", str(folder)), wrap=("srun",))
-    slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=60)
+    slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"FAILED"}
     assert "RuntimeError: nan" in log(folder)

@@ -250,7 +250,7 @@ def test_two_runs_that_save_the_same_steps_in_one_folder_lose_none(tmp_path: Pat
         assert run.stdin is not None
         run.stdin.write("\n")
         run.stdin.flush()
-    assert [run.communicate(timeout=60)[1] for run in runs] == ["", ""]
+    assert [run.communicate()[1] for run in runs] == ["", ""]
     assert steps_of(Checkpoints(tmp_path).all()).count(39) == 2
     assert len(Checkpoints(tmp_path).all()) == 80
 
@@ -436,7 +436,7 @@ def test_the_parts_of_two_ranks_are_one_checkpoint(tmp_path: Path) -> None:
     ]
     for end in (in_0, out_1, in_1, out_0):
         os.close(end)
-    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    assert [rank.wait() for rank in ranks] == [0, 0]
     newest = Checkpoints(tmp_path).newest()
     assert newest is not None
     assert {path.name: path.read_text() for path in newest.path.glob("part*")} == {"part0": "3 of 0", "part1": "3 of 1"}

@@ -7,6 +7,7 @@ import pytest
 
 from hpcdash.job.context import JobContext, current_job_context, expand_hosts
 from hpcdash.job.rank_variables import processes_in_all, rank_among_all
+from tests.support.records import for_each
 
 SLURM = {
     "SLURM_JOB_ID": "4711",
@@ -76,7 +77,7 @@ def test_each_fallback_is_taken_where_the_first_source_is_missing() -> None:
     assert of(SLURM_JOB_NODELIST="b[1-3]").num_nodes == 3
 
 
-@pytest.mark.parametrize("bad", ["", "x", "-1", "4.0", "٣", "1e3", "9" * 40])
+@for_each("bad", ["", "x", "-1", "4.0", "٣", "1e3", "9" * 40])
 def test_a_number_that_is_none_is_not_known(bad: str) -> None:
     context = of(
         SLURM_PROCID=bad,
@@ -117,7 +118,7 @@ def test_tasks_of_a_node_are_known_as_slurm_may_count_them(asked: str) -> None:
     assert of(SLURM_NTASKS_PER_NODE=asked, SLURM_NODEID="7").local_world_size == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("node", "tasks", "on_this_node"),
     [("0", "2,1", 2), ("1", "2,1", 1), ("1", "2(x1),1", 1), ("2", "4(x3),2,1(x2)", 4), ("4", "4(x3),2,1(x2)", 1)],
 )
@@ -130,7 +131,7 @@ def test_a_node_with_fewer_tasks_than_the_first_says_its_own(node: str, tasks: s
     assert of(SLURM_NODEID="9", SLURM_TASKS_PER_NODE=tasks).local_world_size is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "names"),
     [
         ("n1", ("n1",)),
@@ -181,7 +182,7 @@ def three(rank: int, local_rank: int, world_size: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world_size)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environment", "stands"),
     [
         # torchrun, four on each of two nodes, once a node by srun.

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdash.job import job_zip
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 USER = "alice"
 CODE = """
@@ -90,11 +90,9 @@ def test_a_signal_to_the_step_has_all_ranks_save_and_spares_what_they_started_ho
     slurm_lab: SlurmLab, folder: Path
 ) -> None:
     job = submit(slurm_lab, folder, "srun {python} train.py ask", "-N2", "-n2")
-    wait_until(
-        "both ranks train", lambda: len(list(folder.glob("ready.*"))) == 2, 60, lambda: (folder / "log").read_text()
-    )
+    wait_until("both ranks train", lambda: len(list(folder.glob("ready.*"))) == 2, lambda: (folder / "log").read_text())
     slurm_lab.as_user(USER, "scancel", "--signal=USR1", f"{job}.0")
-    slurm_lab.wait_state(job, "COMPLETED", "FAILED", "CANCELLED", seconds=60)
+    slurm_lab.wait_state(job, "COMPLETED", "FAILED", "CANCELLED")
     log = (folder / "log").read_text()
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log
     assert log.count("saved received SIGUSR1 True True True True\n") == 2, log
@@ -114,7 +112,7 @@ def test_an_array_that_is_queued_burns_through_while_the_kill_switch_is_there(
 ) -> None:
     slurm_lab.as_user(USER, "touch", folder / "KILL")
     job = submit(slurm_lab, folder, "srun {python} train.py", "--array=1-4%1")
-    slurm_lab.wait_state(job, "COMPLETED", "FAILED", seconds=90)
+    slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}
     assert (folder / "log").read_text().count("ending before the start") == 4
     assert not list(folder.glob("ready.*"))

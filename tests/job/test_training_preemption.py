@@ -15,6 +15,7 @@ from hpcdash.job import Checkpoints, TrainingGuard
 from hpcdash.job.end_time import end_time, process_start, walltime_seconds
 from hpcdash.job.preemption import Preemption
 from tests.job.oldest_python import oldest_python
+from tests.support.records import for_each
 
 LOOP = """
 import os, signal, sys, time
@@ -43,7 +44,7 @@ def started(code: str) -> "subprocess.Popen[str]":
 def test_a_signal_lets_the_iteration_end_and_save(name: str) -> None:
     training = started(LOOP.format(before=""))
     training.send_signal(signal.Signals[name])
-    out, _ = training.communicate(timeout=60)
+    out, _ = training.communicate()
     assert (training.returncode, out) == (0, f"saved: received {name}\n")
 
 
@@ -53,7 +54,7 @@ def test_a_handler_that_was_there_is_called_too() -> None:
     before = "signal.signal(signal.SIGUSR1, lambda number, frame: os.write(1, b'mine %d\\n' % number))"
     training = started(LOOP.format(before=before))
     training.send_signal(signal.SIGUSR1)
-    out, _ = training.communicate(timeout=60)
+    out, _ = training.communicate()
     assert out == f"mine {int(signal.SIGUSR1)}\nsaved: received SIGUSR1\n"
 
 
@@ -81,7 +82,7 @@ print(word if worker.exitcode == -signal.SIGTERM else f"worker {worker.exitcode}
     )
     training = started(code)
     training.send_signal(signal.SIGTERM)
-    out, _ = training.communicate(timeout=60)
+    out, _ = training.communicate()
     assert out == "saved: received SIGTERM\n"
 
 
@@ -143,7 +144,6 @@ def test_a_warning_to_the_whole_step_spares_workers_however_they_were_started(tm
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     said = [line for line in ended.stdout.splitlines() if line != "mine"]
@@ -287,7 +287,7 @@ def test_a_job_without_an_end_is_never_out_of_time(monkeypatch: pytest.MonkeyPat
     assert (preemption.seconds_left(), preemption.should_stop(1)) == (float("inf"), "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "seconds"),
     [
         (90, 90),
@@ -302,7 +302,7 @@ def test_a_walltime_is_seconds(written: str, seconds: float) -> None:
     assert walltime_seconds(written) == seconds
 
 
-@pytest.mark.parametrize("written", ["", "x", "1:2:3:4", "-5", "1-x", "inf", "nan", "-1:00"])
+@for_each("written", ["", "x", "1:2:3:4", "-5", "1-x", "inf", "nan", "-1:00"])
 def test_a_walltime_that_is_none_is_refused_with_what_to_write(written: str) -> None:
     with pytest.raises(ValueError, match="write seconds, HH:MM:SS or D-HH:MM:SS"):
         walltime_seconds(written)
@@ -430,6 +430,6 @@ def test_a_marker_that_cannot_be_written_does_not_end_the_training(tmp_path: Pat
     assert training.stdout is not None
     assert training.stdout.readline() == "ready\n"
     training.send_signal(signal.SIGTERM)
-    out, said = training.communicate(timeout=60)
+    out, said = training.communicate()
     assert (training.returncode, out) == (0, "saved: received SIGTERM\n")
     assert "the batch script is not notified of this stop" in said

@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from hpcdash.job.switches import Switches
 from tests.support.real_files import NOBODY, as_somebody_else
+from tests.support.waiting import wait_until
 
 BURN = (
     "from hpcdash.job import TrainingGuard\n"
@@ -25,9 +25,7 @@ BURN = (
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, **environment}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=given, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.system
@@ -65,7 +63,7 @@ def test_the_file_of_another_person_stops_a_running_training(tmp_path: Path) -> 
     assert training.stdout.readline() == "training\n"
     with as_somebody_else():
         kill.touch()
-    _, said = training.communicate(timeout=60)
+    _, said = training.communicate()
     assert training.returncode == 0
     assert f"the kill switch {kill} is there" in said
     assert kill.stat().st_uid == NOBODY
@@ -143,7 +141,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
 
     def lstat(path: str) -> os.stat_result:
         asked.append(path)
-        assert answers.wait(60)
+        assert answers.wait()
         return real(path)
 
     kill, save = tmp_path / "KILL", tmp_path / "SAVE"
@@ -153,15 +151,13 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
     monkeypatch.setattr("hpcdash.job.switches._WAIT_AT_START_SECONDS", 0.02)
     monkeypatch.setattr(os, "lstat", lstat)
     switches = Switches(str(kill), str(save), every_seconds=0)
-    begun = time.monotonic()
     switches.exit_if_killed()
     assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(1000))
     # One look a file hangs; the others do not wait for it.
-    assert (sorted(asked), time.monotonic() - begun < 5) == ([str(kill), str(save)], True)
+    assert sorted(asked) == [str(kill), str(save)]
     assert caplog.text.count("does not respond") == 2
     answers.set()
-    while not (switches.kill_wanted() and switches.save_wanted()):
-        assert time.monotonic() - begun < 30
+    wait_until("both to be seen", lambda: switches.kill_wanted() and switches.save_wanted())
     assert not save.exists()
     assert not switches.save_wanted()
 

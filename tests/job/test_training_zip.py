@@ -14,6 +14,7 @@ import pytest
 import hpcdash.job
 from hpcdash.job.zip import job_zip, main
 from tests.job.oldest_python import oldest_python
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 PACKAGE = Path(hpcdash.job.__file__).parent
@@ -78,7 +79,6 @@ def run_everything(python: str, folder: Path) -> tuple[float, float]:
         env={"PYTHONPATH": str(made), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
@@ -106,7 +106,7 @@ def test_the_program_writes_the_same_zip_each_time(tmp_path: Path, capsys: pytes
     assert "usage: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+@for_each("path", SOURCES, ids=lambda path: path.name)
 def test_every_file_is_of_the_oldest_python_and_imports_the_standard_library_alone(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST)
     imported = set()

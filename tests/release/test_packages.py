@@ -23,7 +23,7 @@ def run(*argv: str | Path, home: Path, seconds: float = 120.0) -> str:
     """stdout of a command that ends well, in `home` and with nothing of this environment."""
     environment = {"HOME": str(home), "PATH": os.defpath, "LANG": "C.UTF-8"}
     environment |= {"SLURM_CONF": "/dev/null", "PBS_CONF_FILE": "/dev/null"}
-    ended = subprocess.run(argv, env=environment, cwd=home, capture_output=True, text=True, timeout=seconds)
+    ended = subprocess.run(argv, env=environment, cwd=home, capture_output=True, text=True)
     assert ended.returncode == 0, ended
     return ended.stdout
 
@@ -33,7 +33,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel and the sdist of this tree, in a folder."""
     folder = tmp_path_factory.mktemp("packages")
     argv = (sys.executable, "-m", "hatchling", "build", "-d", str(folder))
-    subprocess.run(argv, cwd=_ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(argv, cwd=_ROOT, check=True, capture_output=True)
     return folder
 
 
@@ -76,9 +76,9 @@ def content_of(wheel: Path) -> dict[str, bytes]:
 
 
 def test_a_wheel_of_the_sdist_is_the_same(packages: Path, tmp_path: Path) -> None:
-    subprocess.run(("tar", "-xzf", only(packages, "*.tar.gz"), "-C", tmp_path), check=True, timeout=60)
+    subprocess.run(("tar", "-xzf", only(packages, "*.tar.gz"), "-C", tmp_path), check=True)
     argv = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
-    subprocess.run(argv, cwd=only(tmp_path, "hpcdash-*"), check=True, capture_output=True, timeout=120)
+    subprocess.run(argv, cwd=only(tmp_path, "hpcdash-*"), check=True, capture_output=True)
     assert content_of(only(tmp_path, "*.whl")) == content_of(only(packages, "*.whl"))
 
 
@@ -90,7 +90,7 @@ def pythons() -> list[str]:
         program = shutil.which(name)
         code = "import sys; sys.version_info >= (3, 11) and print(*sys.version_info[:2], sep='.')"
         if program is not None:
-            said = subprocess.run((program, "-c", code), capture_output=True, text=True, timeout=30).stdout.strip()
+            said = subprocess.run((program, "-c", code), capture_output=True, text=True).stdout.strip()
             if said:
                 found.setdefault(said, program)
     return [found[version] for version in sorted(found)]
@@ -102,7 +102,7 @@ def test_each_python_here_installs_it_from_the_registry(packages: Path, tmp_path
     for number, python in enumerate(pythons()):
         home, environment = tmp_path / f"home {number}", tmp_path / str(number)
         home.mkdir()
-        subprocess.run((python, "-m", "venv", environment), check=True, timeout=120)
+        subprocess.run((python, "-m", "venv", environment), check=True)
         pip = (environment / "bin" / "pip", "install", "-q", "--disable-pip-version-check", only(packages, kind))
-        subprocess.run(pip, check=True, timeout=600)
+        subprocess.run(pip, check=True)
         use(environment / "bin" / "hpcdash", home)

@@ -63,7 +63,7 @@ def start(file: Path, home: Path, *words: str, **variables: str) -> subprocess.P
 def run(file: Path, home: Path, *words: str, **variables: str) -> tuple[int, str, str]:
     """Status, stdout and stderr."""
     process = start(file, home, *words, **variables)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     return process.returncode, out, err
 
 
@@ -89,7 +89,7 @@ def test_it_unpacks_once_and_runs_from_there_with_a_python_that_has_it_too(file:
 def test_several_first_starts_at_once_leave_one_program(file: Path, home: Path) -> None:
     started = [start(file, home, str(number)) for number in range(3)]
     for number, process in enumerate(started):
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate()
         assert (process.returncode, json.loads(out)["words"]) == (0, [str(number)]), err
     assert len(list(programs(home).iterdir())) == 1
 

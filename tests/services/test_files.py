@@ -30,7 +30,7 @@ Run = Callable[[Query[tuple[Chunk, ...]]], tuple[Chunk, ...]]
 def answer(query: Query[tuple[Chunk, ...]], shell: str = "sh", path: str = "") -> CommandResult:
     words = [shutil.which(shell) or shell, *(("sh",) if shell == "busybox" else ()), *query.argv[1:]]
     environment = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"} if path else None
-    done = subprocess.run(words, capture_output=True, check=False, timeout=60, env=environment)
+    done = subprocess.run(words, capture_output=True, check=False, env=environment)
     return CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0)
 
 
@@ -64,6 +64,7 @@ def test_each_that_cannot_be_read_says_why_and_the_others_are_read(run: Run, tmp
     (tmp_path / "file").write_bytes(b"here")
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("gone")
+    (tmp_path / "loop").symlink_to("loop")
     problems = {
         f"{tmp_path}": "this is a folder",
         f"{tmp_path}/none": "there is no such file",
@@ -71,6 +72,7 @@ def test_each_that_cannot_be_read_says_why_and_the_others_are_read(run: Run, tmp
         f"{tmp_path}/file/x": f"{tmp_path}/file is not a folder",
         f"{tmp_path}/fifo": "it is not a regular file",
         f"{tmp_path}/link": "it is a link to gone, which does not exist",
+        f"{tmp_path}/loop": "it is a link to itself",
         "/dev/zero": "it is not a regular file",
         "a\0b": "no file can have this path",
         "\ud800": "no file can have this path",
@@ -175,7 +177,7 @@ def test_a_whole_file_is_read_or_it_is_said_why_not(tmp_path: Path) -> None:
 
     def read(path: Path) -> bytes:
         query = whole_file_query(str(path), 1 << 20)
-        done = subprocess.run(query.argv, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(query.argv, capture_output=True, check=False)
         return query.parse(CommandResult(query.argv, done.returncode, done.stdout, done.stderr, 0.0))
 
     assert read(script) == script.read_bytes()
@@ -193,6 +195,6 @@ def test_a_whole_file_is_read_or_it_is_said_why_not(tmp_path: Path) -> None:
     os.truncate(large, 1 << 20)
     assert len(read(large)) == 1 << 20
     query = whole_file_query(str(large), 1 << 20)
-    done = subprocess.run(query.argv, capture_output=True, check=False, timeout=60)
+    done = subprocess.run(query.argv, capture_output=True, check=False)
     with pytest.raises(UnreadableOutput, match="cut short"):
         query.parse(CommandResult(query.argv, 137, done.stdout[:1000], b"", 0.0))

@@ -20,6 +20,7 @@ from hpcdash.services.plugins import (
 )
 from hpcdash.transport.local import LocalTransport
 from tests.support.job_rows import job_row
+from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sshd import until_gone
 
@@ -58,13 +59,13 @@ def test_a_field_is_never_an_option(name: str) -> None:
     assert built("x", "--title={name}", name=name).argv[-1] == f"--title={name}"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x1b]0;x\x07", "a\0b", "a\ud800", "a\x9b31m"])
+@for_each("name", ["a\nb", "a\x1b]0;x\x07", "a\0b", "a\ud800", "a\x9b31m"])
 def test_a_field_with_control_characters_is_no_word(name: str) -> None:
     with pytest.raises(UsageError, match="the name of job 12 holds control characters"):
         built("x", "{name}", name=name)
 
 
-@pytest.mark.parametrize("name", ["..", "../../home/alice", "a/../../b"])
+@for_each("name", ["..", "../../home/alice", "a/../../b"])
 def test_a_field_does_not_lead_out_of_a_folder(name: str) -> None:
     with pytest.raises(UsageError, match=r"has a '\.\.', and would lead out of the folder"):
         built("rm", "-r", "/scratch/{name}", name=name)
@@ -76,15 +77,15 @@ def test_a_field_that_is_unknown_is_no_empty_word() -> None:
         built("ssh", "{node}")
 
 
-@pytest.mark.parametrize("name", SHELL)
-@pytest.mark.parametrize("program", ["ssh", "/usr/bin/ssh", "watch", "tmux", "clush", "pdsh", "mine"])
+@for_each("name", SHELL)
+@for_each("program", ["ssh", "/usr/bin/ssh", "watch", "tmux", "clush", "pdsh", "mine"])
 def test_no_program_gets_what_a_shell_acts_on_as_it_may_hand_its_words_to_one(program: str, name: str) -> None:
     with pytest.raises(UsageError):
         built(program, "host", "grep", "--", "x{name}", name=name)
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 async def test_a_hostile_name_reaches_a_program_as_it_is_or_not_at_all(name: str) -> None:
     try:
         command = built("printf", "[%s]", "x{name}", name=name)
@@ -136,11 +137,10 @@ async def test_a_command_that_is_given_up_ends_with_what_it_started() -> None:
     started = asyncio.Event()
     command = built("sh", "-c", "sleep 600.4711 & echo begun; wait")
     task = asyncio.ensure_future(run_plugin(command, ScriptedTransport(), lambda chunk: started.set()))
-    async with asyncio.timeout(60):
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert await until_gone("600.4711") == []
 
 

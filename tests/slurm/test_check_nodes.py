@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -21,7 +21,7 @@ def over_ssh(clean_slurm: SlurmLab, tmp_path: Path) -> Program:
 def test_nodes_are_checked_by_a_job_and_what_was_found_is_told_by_node(over_ssh: Program) -> None:
     refused = over_ssh("check-nodes", "n1")
     assert "Use --yes to skip the question" in refused.refused(2)
-    done = over_ssh("check-nodes", "n[1-2]", "--checks", "disk,cuda", "--yes", seconds=120)
+    done = over_ssh("check-nodes", "n[1-2]", "--checks", "disk,cuda", "--yes")
     rows = [line.split(maxsplit=3) for line in done.text.splitlines()[1:]]
     assert [tuple(row[:3]) for row in rows] == [
         ("n1", "disk", "ok"),
@@ -57,7 +57,7 @@ def test_what_fails_before_the_command_is_the_job_s_cause(
     def state() -> str:
         return str(over_ssh("show", job, "--format", "json").json["job"]["state"])
 
-    wait_until("the job to end", lambda: state() in ("completed", "failed"), 90)
+    wait_until("the job to end", lambda: state() in ("completed", "failed"))
     told = over_ssh("show", job, "--format", "json").json
     if not cause:
         assert told["job"]["state"] == "completed"

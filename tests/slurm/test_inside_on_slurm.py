@@ -13,7 +13,7 @@ from hpcdash.backends.slurm.inside import inside_step
 from hpcdash.services.usage.sample import sampler
 from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 # As driver 535 prints it with csv,noheader,nounits: four GPUs, of which the job sees those of CUDA_VISIBLE_DEVICES.
 _NVIDIA_SMI = """#!/bin/sh
@@ -37,7 +37,7 @@ def job(clean_slurm: SlurmLab) -> Iterator[str]:
     lab.as_user("alice", "mkdir", "-p", folder)
     out = folder / "out"
     job = lab.submit("alice", "-p", "gpu", "-N2", "--gres=gpu:2", "-c8", f"-o{out}", script=_JOB)
-    wait_until("both tasks", lambda: out.exists() and out.read_text().count("up") == 2, 60)
+    wait_until("both tasks", lambda: out.exists() and out.read_text().count("up") == 2)
     yield job
     lab.as_user("alice", "scancel", job, check=False)
     lab.as_user("alice", "rm", "-rf", folder, check=False)
@@ -84,7 +84,7 @@ def test_each_node_has_all_gpus_of_the_job_however_they_were_asked_for(clean_slu
     }
     for shown, options in asked.items():
         job = clean_slurm.submit("alice", "-p", "gpu", "-N2", *options, "-o/dev/null", script="#!/bin/sh\nsleep 300\n")
-        clean_slurm.wait_state(job, "RUNNING", seconds=60)
+        clean_slurm.wait_state(job, "RUNNING")
         answer = program("exec", job, "--", "printenv", "CUDA_VISIBLE_DEVICES")
         assert (answer.status, answer.text.replace("-" * 15 + "\n", "")) == (0, shown), answer
         clean_slurm.reset()
@@ -110,7 +110,7 @@ def test_what_a_job_uses_is_sampled_by_one_step_which_ends_with_its_reader(
             ("1", 0, None),
         ]
         assert any(one["command"] == "sleep 3600" for one in node["processes"])
-    wait_until("the end of its step", lambda: steps(clean_slurm, job) == before, 60)
+    wait_until("the end of its step", lambda: steps(clean_slurm, job) == before)
     follower = subprocess.Popen(
         program.argv("top", job, "--format", "json"), env=program.environment, stdout=subprocess.PIPE
     )
@@ -120,7 +120,7 @@ def test_what_a_job_uses_is_sampled_by_one_step_which_ends_with_its_reader(
     follower.kill()
     follower.wait()
     follower.stdout.close()
-    wait_until("the end of its step", lambda: steps(clean_slurm, job) == before, 60)
+    wait_until("the end of its step", lambda: steps(clean_slurm, job) == before)
 
 
 def test_a_step_ends_when_nobody_reads_it_any_more(clean_slurm: SlurmLab, job: str) -> None:
@@ -138,5 +138,5 @@ def test_a_step_ends_when_nobody_reads_it_any_more(clean_slurm: SlurmLab, job: s
     assert any(line.startswith(step.token.encode()) for line in reader.stdout)
     assert steps(clean_slurm, job) == before + 1
     reader.stdout.close()
-    wait_until("the end of its step", lambda: steps(clean_slurm, job) == before, 60)
-    reader.wait(60)
+    wait_until("the end of its step", lambda: steps(clean_slurm, job) == before)
+    reader.wait()

@@ -16,9 +16,10 @@ from hpcdash.backends.slurm.lint import refusal_hint
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from tests.support.process_lists import seen_command_lines
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import LabError, SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 CPU = SlotType.CPU
 BOTH, GRES, NEITHER = Site(), Site(tres_supported=False), Site(tres_supported=False, gres_supported=False)
@@ -149,7 +150,7 @@ class Ran:
             words = ("squeue", "-h", "-o", "%F", "-j", ",".join(self.ids.values()))
             return self.lab.admin(*words, check=False).stdout.decode().split()
 
-        wait_until("the end of all jobs", lambda: not left(), 100, lambda: self.lab.admin("squeue").stdout.decode())
+        wait_until("the end of all jobs", lambda: not left(), lambda: self.lab.admin("squeue").stdout.decode())
 
     def text(self, name: str, ending: str = "out") -> str:
         path = self.folder / f"{self.ids[name]}.{ending}"
@@ -210,7 +211,7 @@ def ran(slurm_lab: SlurmLab) -> Iterator[Ran]:
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@for_each("row", ROWS, ids=lambda row: row.name)
 def test_a_row_of_the_table_gives_its_nodes_tasks_and_gpus(ran: Ran, row: Row) -> None:
     lines = [line.split(" ") for line in ran.lines(row.name)]
     tasks = Counter(node for node, _ in lines)

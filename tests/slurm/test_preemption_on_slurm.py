@@ -15,7 +15,7 @@ from hpcdash.domain.request import Request, SlotType
 from hpcdash.job import job_zip
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 USER = "alice"
 NODE = "n2"
@@ -81,7 +81,7 @@ class Trained:
         self.lab.as_user(USER, "touch", self.file(name))
 
     def wait_file(self, name: str) -> None:
-        wait_until(name, self.file(name).exists, 60, self.evidence)
+        wait_until(name, self.file(name).exists, self.evidence)
 
     def log(self, task: str = "") -> str:
         name = f"{self.job}{task}"
@@ -97,7 +97,6 @@ class Trained:
         wait_until(
             f"{words} in scontrol show job",
             lambda: all(f"{word} " in self.shown(task) for word in words),
-            90,
             lambda: self.log(task) + self.shown(task),
         )
 
@@ -119,9 +118,7 @@ class Trained:
         def listed() -> str:
             return self.lab.admin("sacct", "-DXnP", "-ostate", "-j", self.job + task).stdout.decode()
 
-        wait_until(
-            f"runs {states}", lambda: [line.split()[0] for line in listed().splitlines()] == [*states], 60, listed
-        )
+        wait_until(f"runs {states}", lambda: [line.split()[0] for line in listed().splitlines()] == [*states], listed)
 
 
 @pytest.fixture
@@ -259,7 +256,7 @@ def test_while_the_controller_does_not_answer_the_script_waits(
     with clean_slurm.controller_down():
         training.file("slow").unlink()
         waits = "the controller does not answer"
-        wait_until("the script to wait", lambda: waits in training.log(), 90, training.log)
+        wait_until("the script to wait", lambda: waits in training.log(), training.log)
     training.wait_shown("JobState=PENDING", "Restarts=1")
     assert training.log().count("requeues job") == 1
     training.wait_runs("REQUEUED", "PENDING")

@@ -14,7 +14,7 @@ from hpcdash.domain.root_cause import root_cause
 from tests.support.program import program_over_ssh
 from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm import SlurmLab
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 _PY_SPY = """#!/bin/sh
 echo "Process $4: python3"
@@ -70,7 +70,7 @@ def test_a_signal_reaches_the_command_that_started_after_the_probe(clean_slurm: 
     signal = EarlySignal("USR1", 25, batch_only=True)
     job = submit(clean_slurm, folder, command, "true", signal=signal)
     out = folder / f"{job}.out"
-    wait_until("both commands", lambda: out.exists() and out.read_text().count("up") == 2, 30)
+    wait_until("both commands", lambda: out.exists() and out.read_text().count("up") == 2)
     clean_slurm.as_user("alice", "scancel", "--batch", "--signal=USR1", job)
     clean_slurm.wait_state(job, "COMPLETED")
     assert out.read_text().count("warned") == 2
@@ -86,7 +86,7 @@ def test_stacks_of_every_node_while_the_job_has_all_of_it(
         (folder / "bin" / "py-spy").chmod(0o755)
     job = submit(clean_slurm, folder, f"echo up; {_SLEEPS}", launcher=launcher, extra_args=("--exclusive",))
     out, tasks = folder / f"{job}.out", 4 if launcher is Launcher.SRUN else 2
-    wait_until("all tasks", lambda: out.exists() and out.read_text().count("up") == tasks, 30)
+    wait_until("all tasks", lambda: out.exists() and out.read_text().count("up") == tasks)
     lines = program_over_ssh(clean_slurm, tmp_path / "home")("stacks", job).text.splitlines()
     if has_spy:
         assert lines.pop(0).startswith(

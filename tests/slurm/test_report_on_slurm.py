@@ -100,7 +100,6 @@ def test_totals_are_those_of_sreport_and_sacct_to_the_second(clean_slurm: SlurmL
     answer = program(
         *("report", "--all", "--name", "past", "--format", "json"),
         *("--since", format_utc(since), "--until", format_utc(until)),
-        seconds=120,
         TZ="UTC",
     ).json
     ours = {row["key"]: (row["cpu_seconds"], row["gpu_seconds"]) for row in answer["by_user"]}

@@ -8,15 +8,15 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.program import Program
+from tests.support.waiting import deadline
 
 TOKEN, OTHER = "own" + "0" * 40, "other" + "1" * 40
-SECONDS = 60.0
 OWN = {"slot_type": "cpu", "slots": 1}
 
 
@@ -81,7 +81,7 @@ class Api:
     def end(self, number: int = signal.SIGKILL) -> None:
         assert self.running is not None
         self.running.send_signal(number)
-        rest, _ = self.running.communicate(timeout=SECONDS)
+        rest, _ = self.running.communicate()
         self.said.append(rest.decode())
 
     def __call__(self, method: str, path: str, body: object = None, token: str = TOKEN, **headers: str) -> Answer:
@@ -91,7 +91,7 @@ class Api:
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
             sent["Content-Type"] = "application/json"
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port)) as connection:
             connection.request(method, path, content, sent)
             answer = connection.getresponse()
             return Answer(answer.status, dict(answer.getheaders()), answer.read().decode())
@@ -104,18 +104,12 @@ class Api:
         assert answer.headers["Location"] == f"/launches/{found['id']}"
         return found
 
-    def until(self, is_so: Callable[[], bool], seconds: float = SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not is_so():
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-
     def ended(self, launch_id: str) -> dict[str, Any]:
         """A launch once it has ended."""
-        deadline = time.monotonic() + SECONDS
+        over = deadline()
         while True:
             found: dict[str, Any] = self("GET", f"/launches/{launch_id}").json["launch"]
             if found["status"] not in ("PENDING", "RUNNING", "TERMINATING"):
                 return found
-            assert time.monotonic() < deadline, found
+            assert time.monotonic() < over, found
             time.sleep(0.2)

@@ -65,13 +65,13 @@ async def record(folder: Path) -> str:
             lines.append(json.dumps([at, "m", marker]))
 
     async with dashboard(program, "demo", columns=COLUMNS, lines=LINES, is_cold=True) as screen:
-        await screen.until("1/6", 200.0)
+        await screen.until("1/6")
         for keys, shown, words in STEPS:
             for key in keys:
                 screen.type(key)
                 await asyncio.sleep(0.3)
                 note(screen)
-            await screen.until(lambda text, shown=shown: all(part in text for part in shown), 200.0)  # type: ignore[misc]
+            await screen.until(lambda text, shown=shown: all(part in text for part in shown))  # type: ignore[misc]
             # What is drawn last comes a moment later.
             await asyncio.sleep(1.5)
             note(screen, words)

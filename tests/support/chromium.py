@@ -17,8 +17,9 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.waiting import deadline
+
 # On a machine with two cores that does other things as well.
-SECONDS = 60.0
 _PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 # Keeps hold of the page's terminal, which textual.js tells nobody of: its fit add-on is set on what owns both.
 _WATCH_TERMINAL = """
@@ -81,8 +82,7 @@ class Tab:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._devtools.send_json({"id": number, "method": method, "params": parameters})
-        async with asyncio.timeout(SECONDS):
-            said = await answer
+        said = await answer
         assert "error" not in said, (method, said)
         result: dict[str, Any] = said["result"]
         return result
@@ -101,12 +101,12 @@ class Tab:
 
         `around`: what the page says beside its terminal.
         """
-        deadline = time.monotonic() + SECONDS
+        over = deadline()
         while True:
             text = str(await self.evaluate("document.body.innerText" if around else _READ_TERMINAL))
             if wanted in text if isinstance(wanted, str) else wanted(text):
                 return text
-            assert time.monotonic() < deadline, f"{text}\nrequests: {self.requests}\ncomplaints: {self.complaints}"
+            assert time.monotonic() < over, f"{text}\nrequests: {self.requests}\ncomplaints: {self.complaints}"
             await asyncio.sleep(0.1)
 
     async def press(self, key: str) -> None:
@@ -162,7 +162,7 @@ async def chromium(folder: Path) -> AsyncIterator[Tab]:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+        process.wait()
 
 
 def _start(home: Path, profile: Path) -> subprocess.Popen[bytes]:
@@ -195,10 +195,10 @@ def _first_line(file: Path) -> str:
 
 
 async def _devtools_port(process: subprocess.Popen[bytes], file: Path) -> int:
-    deadline = time.monotonic() + SECONDS
+    over = deadline()
     while True:
         if line := _first_line(file):
             return int(line)
         assert process.poll() is None, f"chromium ended with {process.returncode}"
-        assert time.monotonic() < deadline
+        assert time.monotonic() < over
         await asyncio.sleep(0.05)

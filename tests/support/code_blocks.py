@@ -29,7 +29,6 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 # Of one block, on a machine that does other things as well.
-_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +214,7 @@ class PageFolder:
         reader = threading.Thread(target=_answer, args=(ours, written), daemon=True)
         reader.start()
         try:
-            status = process.wait(_SECONDS)
-        except subprocess.TimeoutExpired:
-            status = None
+            status = process.wait()
         finally:
             process.kill()
             process.wait()

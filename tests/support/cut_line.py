@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 
 _CHUNK_BYTES = 1 << 14
-_REACH_SECONDS = 30.0
 
 # Stands for a command that submits: `called` is when it has read all of its stdin, `answered` when the real one has
 # ended, `printed` when its answer is on stdout. In `stops` are the points where it waits to be let go on.
@@ -183,7 +182,7 @@ class Gate:
 
         loop.add_reader(number, read)
         try:
-            await asyncio.wait_for(reached, _REACH_SECONDS)
+            await reached
         finally:
             loop.remove_reader(number)
             os.close(number)

@@ -16,8 +16,6 @@ from msgspec import Struct, field
 from tests.support.slurm import SlurmLab
 from tests.support.warm_start import is_warm, warm_start
 
-SECONDS = 60.0
-
 
 class Run(Struct, frozen=True):
     """How one call ended."""
@@ -79,12 +77,12 @@ class Program(Struct, frozen=True):
     def argv(self, *words: str) -> tuple[str, ...]:
         return (sys.executable, "-m", "hpcdash", *self.before, *words)
 
-    def __call__(self, *words: str, seconds: float = SECONDS, **variables: str) -> Run:
+    def __call__(self, *words: str, **variables: str) -> Run:
         """Run to the end, with no terminal anywhere."""
         argv = self.argv(*words)
         environment = {**self.environment, **variables}
         if is_warm(environment):
-            ended = warm_start().run((*self.before, *words), environment, self.home, seconds)
+            ended = warm_start().run((*self.before, *words), environment, self.home)
         else:
             ended = subprocess.run(
                 argv,
@@ -92,7 +90,6 @@ class Program(Struct, frozen=True):
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=seconds,
                 start_new_session=True,
             )
         run = Run(argv, ended.returncode, ended.stdout, ended.stderr.decode("utf-8", "replace"))

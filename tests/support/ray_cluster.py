@@ -14,13 +14,14 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tests.support.slurm.layout import free_port
+from tests.support.waiting import wait_until
 
 _START_SECONDS = 120.0
 # Some ends of Ray wait for ever.
@@ -34,13 +35,6 @@ def why_no_ray() -> str | None:
     if sys.platform != "linux":
         return "Ray is tried on Linux alone"
     return None if importlib.util.find_spec("ray") else "Ray is not installed: pip install 'ray[default]'"
-
-
-def until(what: str, is_so: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.2)
 
 
 @dataclass
@@ -64,7 +58,7 @@ class RayCluster:
         for _ in range(_STARTS):
             self._start_head(resources)
             head = self._nodes[0]
-            until("the dashboard", lambda head=head: self._answers() or head.poll() is not None, _START_SECONDS)
+            wait_until("the dashboard", lambda head=head: self._answers() or head.poll() is not None)
             if head.poll() is None:
                 return
             self._nodes.clear()
@@ -105,7 +99,7 @@ class RayCluster:
             for at in missing:
                 words = (f"--address=127.0.0.1:{self.gcs_port}", "--num-cpus=0", f"--resources={json.dumps(nodes[at])}")
                 places[at] = self._ray(*words, variables=variables)
-            until("the nodes", self._is_whole, _START_SECONDS)
+            wait_until("the nodes", self._is_whole)
             places = {at: place for at, place in places.items() if self._nodes[place].poll() is None}
             if len(places) == len(nodes):
                 return [places[at] for at in range(len(nodes))]
@@ -115,7 +109,7 @@ class RayCluster:
         """End a node at once, as a preemption does; returns when the head knows."""
         os.killpg(self._nodes[place].pid, signal.SIGKILL)
         self._nodes[place].wait()
-        until("the head to notice", self._is_whole)
+        wait_until("the head to notice", self._is_whole)
 
     def alive_nodes(self) -> list[str]:
         found = self.get("/api/v0/nodes") or {"data": {"result": {"result": []}}}

@@ -18,6 +18,7 @@ from typing import Any
 import pyte
 
 from tests.support.program import Program
+from tests.support.waiting import deadline
 from tests.support.warm_start import WarmProcess, is_warm, warm_start
 
 _CHUNK_BYTES = 1 << 16
@@ -98,28 +99,27 @@ class Screen:
         termios.tcsetwinsize(self._descriptor, (lines, columns))
         self._screen.resize(lines, columns)
 
-    async def until(self, what: Callable[[str], bool] | str, seconds: float = 60.0) -> str:
+    async def until(self, what: Callable[[str], bool] | str) -> str:
         """Wait until the screen holds a text, or something is true of it; fails with the screen."""
         holds = what if callable(what) else lambda text: what in text
-        deadline = time.monotonic() + seconds
+        over = deadline()
         while not holds(self.text):
-            left = deadline - time.monotonic()
             assert self.process.poll() is None, f"it ended before {what!r}; the screen:\n{self.text}"
-            assert left > 0, f"waited {seconds:g} s in vain for {what!r}; the screen:\n{self.text}"
+            assert time.monotonic() < over, f"waited in vain for {what!r}; the screen:\n{self.text}"
             self._changed.clear()
             try:
-                await asyncio.wait_for(self._changed.wait(), min(left, 1.0))
+                await asyncio.wait_for(self._changed.wait(), 1.0)
             except TimeoutError:
                 continue
         return self.text
 
-    async def ended(self, seconds: float = 60.0) -> int:
+    async def ended(self) -> int:
         """The exit status, once the program has ended by itself."""
-        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), seconds)
+        return await asyncio.to_thread(self.process.wait)
 
-    async def all_output(self, seconds: float = 60.0) -> bytes:
+    async def all_output(self) -> bytes:
         """All that was written, once the program and whatever else had the terminal have left it."""
-        await asyncio.wait_for(self._closed.wait(), seconds)
+        await self._closed.wait()
         return self.raw
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.tracker import JobEvent
 from tests.support.scripted_transport import HISTORY, PROBED, Command, ScriptedTransport, run_here
 from tests.support.slurm_text import Fields, submit_line_text
+from tests.support.waiting import until
 
 PACE = Pace(
     {
@@ -42,13 +42,6 @@ class HandClock:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """Lets the loop turn until `holds`; fails after a minute."""
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def settled(cluster: Cluster) -> None:

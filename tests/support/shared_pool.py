@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.slurm.daemons import wait_until
+from tests.support.waiting import wait_until
 
 
 class SharedPool(ABC):
@@ -47,14 +47,12 @@ class SharedPool(ABC):
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv, folder, environment = self.coordinator_call(*words)
-        return subprocess.run(
-            argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=90
-        )
+        return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
     def kill(self) -> None:
         if self.coordinator is not None:
             self.coordinator.kill()
-            self.coordinator.wait(60)
+            self.coordinator.wait()
 
     # -- its tasks
 
@@ -72,7 +70,6 @@ class SharedPool(ABC):
         wait_until(
             f"{wanted}",
             lambda: wanted.items() <= self.states().items(),
-            120,
             lambda: f"{self.states()}\n{self.log.read_text()}\n{self.queue()}",
         )
         return self.tasks()

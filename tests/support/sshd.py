@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -13,14 +14,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import psutil
 
 from tests.support.slurm.layout import free_port
 from tests.support.suite import account, processes
+from tests.support.waiting import deadline, until, wait_until
 
-_START_SECONDS = 60.0
 _CONFIG = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -84,28 +86,22 @@ def commands_with(word: str) -> list[str]:
     return found
 
 
-async def until_gone(word: str, seconds: float = 60.0) -> list[str]:
+async def until_gone(word: str) -> list[str]:
     """Poll until no process holds this word; gives what is left at the end of the time."""
-    deadline = time.monotonic() + seconds
-    while (left := commands_with(word)) and time.monotonic() < deadline:  # noqa: ASYNC110
+    over = deadline()
+    while (left := commands_with(word)) and time.monotonic() < over:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     return left
 
 
-async def until_there(word: str, seconds: float = 60.0) -> None:
+async def until_there(word: str) -> None:
     """Poll until a process with this word runs."""
-    deadline = time.monotonic() + seconds
-    while not commands_with(word):
-        assert time.monotonic() < deadline, f"nothing runs with {word}"
-        await asyncio.sleep(0.02)
+    await until(lambda: commands_with(word), f"a process with {word}")
 
 
-def block_until_there(word: str, seconds: float = 60.0) -> None:
+def block_until_there(word: str) -> None:
     """Have the loop do nothing until a process with this word runs, as on a busy machine."""
-    deadline = time.monotonic() + seconds
-    while not commands_with(word):
-        assert time.monotonic() < deadline, f"nothing runs with {word}"
-        time.sleep(0.02)
+    wait_until(f"a process with {word}", lambda: commands_with(word))
 
 
 def _is_sshd(process: psutil.Process) -> bool:
@@ -168,14 +164,14 @@ class Sshd:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + _START_SECONDS
+        over = deadline()
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
                 return
             except OSError:
                 assert self._process.poll() is None, self.log
-                assert time.monotonic() < deadline, self.log
+                assert time.monotonic() < over, self.log
                 time.sleep(0.02)
 
     def kill_with_sessions(self) -> None:
@@ -204,6 +200,9 @@ class _Questions(asyncssh.SSHServer):
         self._owner = owner
         self._asked_code = False
         self._pushed = False
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._owner.connections.append(conn)
 
     def begin_auth(self, username: str) -> bool:
         return True
@@ -245,19 +244,6 @@ class _Questions(asyncssh.SSHServer):
         return True
 
 
-async def _run(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    child = await asyncio.create_subprocess_exec(
-        "/bin/sh",
-        "-c",
-        process.command or "",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
-    process.exit(await child.wait())
-
-
 class TwoFactorServer:
     """`password` is asked unseen, then `code` with echo; `responses` keeps what was typed.
 
@@ -273,7 +259,9 @@ class TwoFactorServer:
         self.push_words: str | None = None
         self.approved = asyncio.Event()
         self.port = 0
+        self.connections: list[asyncssh.SSHServerConnection] = []
         self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._commands: dict[asyncio.Task[Any], int] = {}
 
     async def start(self) -> None:
         self._acceptor = await asyncssh.listen(
@@ -281,7 +269,7 @@ class TwoFactorServer:
             self.port,
             server_factory=lambda: _Questions(self),
             server_host_keys=[str(self.host_key)],
-            process_factory=_run,
+            process_factory=self._run,
             encoding=None,
         )
         self.port = self._acceptor.get_port()
@@ -290,3 +278,32 @@ class TwoFactorServer:
         if self._acceptor is not None:
             self._acceptor.close()
             await self._acceptor.wait_closed()
+        for connection in self.connections:
+            connection.close()
+        for running, group in self._commands.items():
+            with suppress(ProcessLookupError):
+                if not running.done():
+                    os.killpg(group, signal.SIGKILL)
+        await asyncio.gather(*self._commands)
+
+    async def _run(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
+        child = await asyncio.create_subprocess_exec(
+            "/bin/sh",
+            "-c",
+            process.command or "",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        self._commands[task] = child.pid
+        if process.is_closing():
+            # Given up meanwhile: an error here would close the connection, and with it all other commands.
+            os.killpg(child.pid, signal.SIGKILL)
+            await child.communicate()
+            return
+        await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+        process.exit(await child.wait())
+        await process.wait_closed()

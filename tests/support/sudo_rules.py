@@ -123,7 +123,6 @@ class SudoSite:
             input=stdin,
             capture_output=True,
             check=False,
-            timeout=60,
             cwd=self.home(account),
         )
 
@@ -178,4 +177,4 @@ def sudo_site() -> Iterator[SudoSite]:
 
 def _admin(*argv: str, check: bool = True) -> None:
     with suite.locked_accounts():
-        subprocess.run(argv, check=check, capture_output=True, timeout=60)
+        subprocess.run(argv, check=check, capture_output=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.transport.known_hosts import KnownKeys, fingerprint, known_keys, name_in_file, remember
+from tests.support.records import for_each
 
 KEY_A, KEY_B = b"\0\0\0\x0bssh-ed25519-a", b"\0\0\0\x0bssh-ed25519-b"
 A, B = (f"ssh-ed25519 {base64.b64encode(key).decode()}" for key in (KEY_A, KEY_B))
@@ -21,7 +22,7 @@ def looked_up(folder: Path, text: str, host: str, port: int = 22) -> KnownKeys:
     return known_keys([folder / "missing", path], host, port)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "host", "port", "known"),
     [
         ("login.site", "login.site", 22, True),

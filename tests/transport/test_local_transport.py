@@ -16,6 +16,7 @@ from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.watch.message import trial_message
 from hpcdash.services.watch.notifiers.command import CommandNotifier
 from hpcdash.transport.local import LocalTransport
+from tests.support.records import for_each
 from tests.support.sshd import block_until_there, until_gone, until_there
 
 Starter = Callable[[LocalTransport, tuple[str, ...]], Coroutine[None, None, None]]
@@ -54,7 +55,7 @@ async def test_a_stdin_that_nobody_reads_is_dropped_with_the_command() -> None:
 
 async def test_a_stream_whose_pipes_another_session_holds_ends_with_its_context() -> None:
     argv = ("sh", "-c", "setsid sh -c 'echo $$; exec sleep 600' & sleep 87654.7")
-    async with asyncio.timeout(60), LocalTransport().stream(argv) as stream:
+    async with LocalTransport().stream(argv) as stream:
         holder = int(await anext(aiter(stream)))
     os.kill(holder, signal.SIGKILL)
     assert await until_gone("87654.7") == []
@@ -71,7 +72,7 @@ async def test_stderr_is_told_while_the_command_runs(tmp_path: Path) -> None:
         heard.set()
 
     running = asyncio.ensure_future(LocalTransport().run(("sh", "-c", wait), said=said))
-    await asyncio.wait_for(heard.wait(), 60)
+    await heard.wait()
     assert b"".join(pieces) == b"waiting\n"
     go_on.touch()
     assert (await running).stderr == b"".join(pieces) == b"waiting\ndone\n"
@@ -125,8 +126,8 @@ async def _notify(transport: LocalTransport, argv: tuple[str, ...]) -> None:
     await CommandNotifier(CommandSettings(argv)).send(trial_message("juno"))
 
 
-@pytest.mark.parametrize("start", [_run, _stream, _notify])
-@pytest.mark.parametrize("steps", range(12))
+@for_each("start", [_run, _stream, _notify])
+@for_each("steps", range(12))
 def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(start: Starter, steps: int) -> None:
     """At each step of the loop, once the shell has a child of its own, as on a busy machine."""
     word = f"8765{steps + 10}"
@@ -139,14 +140,14 @@ def test_a_command_cancelled_as_it_starts_leaves_nothing_and_is_not_waited_for(s
         if steps:
             block_until_there(f"sleep {word}")
         starting.cancel()
-        await asyncio.wait_for(asyncio.gather(starting, return_exceptions=True), 60)
+        await asyncio.gather(starting, return_exceptions=True)
 
     asyncio.run(cancel())
     assert asyncio.run(until_gone(word)) == []
 
 
-@pytest.mark.parametrize("start", [_run, _stream, _notify])
-@pytest.mark.parametrize("steps", range(1, 12))
+@for_each("start", [_run, _stream, _notify])
+@for_each("steps", range(1, 12))
 def test_a_command_that_starts_as_the_program_ends_leaves_nothing(start: Starter, steps: int) -> None:
     """The end of a loop cancels every task, those of asyncio too."""
     word = f"8766{steps + 10}"

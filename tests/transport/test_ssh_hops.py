@@ -9,6 +9,7 @@ import pytest
 
 from hpcdash.errors import ConfigError
 from hpcdash.transport.ssh_config import Destination, Hop, hops_to, named_hosts, parse_destination
+from tests.support.records import for_each
 
 
 def hops(folder: Path, config: str, destination: str) -> tuple[Hop, ...]:
@@ -20,7 +21,7 @@ def labels(folder: Path, config: str, destination: str) -> list[str]:
     return [hop.label for hop in hops(folder, config, destination)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "meant"),
     [
         ("host", Destination("host")),
@@ -36,7 +37,7 @@ def test_a_destination_is_read_as_ssh_reads_it(text: str, meant: Destination) ->
     assert parse_destination(text) == meant
 
 
-@pytest.mark.parametrize("text", ["", "@host", "host:port", "user@", "-oProxyCommand=x"])
+@for_each("text", ["", "@host", "host:port", "user@", "-oProxyCommand=x"])
 def test_what_is_no_destination_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_destination(text)

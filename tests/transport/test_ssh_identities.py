@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -24,6 +23,7 @@ from tests.support.cut_line import CutLine
 from tests.support.hardware_key import HardwareKey
 from tests.support.person import Person
 from tests.support.sshd import Sshd, make_key, why_no_sshd
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,7 @@ def agent(socket: Path) -> Iterator[Path]:
     """A real ssh-agent's socket."""
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 5
-        while not socket.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until("the agent", socket.exists)
         yield socket
     finally:
         process.terminate()
@@ -238,9 +235,8 @@ async def test_a_hardware_key_in_an_agent_lets_in_however_late_it_is_touched_and
         key.touched.set()
         await connecting
         line.cut()
-        async with asyncio.timeout(60):
-            while transport.health.state != "lost":  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        while transport.health.state != "lost":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
         with pytest.raises(LoginRequired):
             await transport.run(("true",))
         assert key.signatures == 1

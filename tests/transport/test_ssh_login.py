@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tests.support.cut_line import CutLine
 from tests.support.pam_sshd import PUSH_WORDS, PamSshd, why_no_pam_sshd
 from tests.support.person import Person
 from tests.support.sshd import Sshd, login_user, make_key
+from tests.support.waiting import until
 
 # The network may take this long; a person's step is longer.
 NETWORK_SECONDS = 1
@@ -70,13 +71,6 @@ async def transport_to(
         yield transport
     finally:
         await transport.close()
-
-
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
 
 
 async def waits_longer_than_the_network_may(transport: SshTransport) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from tests.support.cut_line import CutLine
 from tests.support.person import Person
 from tests.support.sshd import Sshd, free_port, login_user, make_key, until_gone, until_there
 from tests.support.suite import account
+from tests.support.waiting import until
 
 HOSTILE_WORDS = (
     "$(touch x)",
@@ -364,7 +365,7 @@ async def test_a_changed_key_is_refused_without_asking(own_sshd: Sshd, user: str
         own_sshd.stop()
         own_sshd.replace_host_key(kind)
         own_sshd.start()
-        await _until(lambda: transport.health.state != "connected")
+        await until(lambda: transport.health.state != "connected")
         error = await raised(HostKeyChanged, transport.connect(force=True))
     assert old in error.message
     assert _fingerprint_of(own_sshd) in error.message
@@ -420,7 +421,7 @@ async def test_a_lost_connection_that_cannot_be_opened_again_is_tried_again_seco
     async with transport_to(own_sshd, user, tmp_path) as transport:
         await transport.run(("true",))
         own_sshd.kill_with_sessions()
-        await _until(lambda: transport.health.state == "failed")
+        await until(lambda: transport.health.state == "failed")
         error = await raised(ConnectionFailed, transport.run(("true",)))
         assert "refused the connection" in error.message
         assert transport.health.state == "failed"
@@ -430,7 +431,7 @@ async def test_a_lost_connection_that_cannot_be_opened_again_is_tried_again_seco
         own_sshd.start()
         again = await raised(ConnectionFailed, transport.run(("true",)))
         assert again is error
-        await _until(lambda: time.time() > retry_at)
+        await until(lambda: time.time() > retry_at)
         assert (await transport.run(("echo", "back"))).stdout == b"back\n"
         assert transport.health.state == "connected"
         assert transport.health.retry_at is None
@@ -517,7 +518,7 @@ async def test_a_key_in_the_agent_is_used_without_asking(sshd: Sshd, user: str, 
     socket = f"/tmp/hpcdash-test-agent-{os.getpid()}"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
     try:
-        await _until(lambda: Path(socket).exists())
+        await until(lambda: Path(socket).exists())
         plain = tmp_path / "plain"
         plain.write_bytes((tmp_path / "locked").read_bytes())
         plain.chmod(0o600)
@@ -586,10 +587,3 @@ async def test_a_login_shell_that_runs_nothing_is_reported_with_its_words(sshd: 
     async with transport_to(sshd, name, tmp_path) as transport:
         error = await raised(ConnectionFailed, transport.run(("true",)))
     assert "not available" in error.message
-
-
-async def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)

@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import termios
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,8 @@ from hpcdash.transport.terminal import Terminal
 from tests.support.cut_line import CutLine
 from tests.support.person import Person
 from tests.support.sshd import Sshd, until_gone, until_there
+from tests.support.waiting import deadline
 
-SECONDS = 60.0
 ODD = "a'b $(touch x) é;\n\"!`c`\\"
 EVERYDAY = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
 KINDS = ["local", "ssh", "openssh"]
@@ -63,13 +64,12 @@ class Hands:
         os.kill(os.getpid(), signal.SIGWINCH)
 
     async def until(self, words: bytes) -> None:
-        try:
-            async with asyncio.timeout(SECONDS):
-                while words not in self.shown:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pytest.fail(f"waited {SECONDS:g} s for {words!r} in {self.shown!r}")
+        over = deadline()
+        while words not in self.shown:
+            assert time.monotonic() < over, f"waited in vain for {words!r} in {self.shown!r}"
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), 1.0)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._ours)
@@ -123,17 +123,16 @@ async def test_keys_sizes_interrupts_and_the_status_go_through(
             await person.until(b"24 80\r\n")
             assert person.attributes != person.before
             person.resize(100, 30)
-            async with asyncio.timeout(SECONDS):
-                # Keys may come before the size does.
-                while b"30 100\r\n" not in person.shown:
-                    person.type(b"stty size\r")
-                    await asyncio.sleep(0.2)
+            # Keys may come before the size does.
+            while b"30 100\r\n" not in person.shown:
+                person.type(b"stty size\r")
+                await asyncio.sleep(0.2)
             person.type(b"\x03")
             await person.until(b"interrupted\r\n")
             # In the middle of a line it is no escape; two at its start are one.
             person.type(b"echo x~.\r~~. || exit 3\r")
             await person.until(b"x~.\r\n")
-            assert await asyncio.wait_for(running, SECONDS) == 3
+            assert await running == 3
             assert person.attributes == person.before
 
 
@@ -147,10 +146,10 @@ async def test_a_tilde_and_a_dot_leave_it_and_nothing_stays_behind(
             running = asyncio.create_task(transport.interact(("sh", "-c", script), person.terminal))
             await person.until(b"ready")
             person.type(b"\r~.")
-            assert await asyncio.wait_for(running, SECONDS) is None
+            assert await running is None
             await person.until(b"\x1b[?25h\x1b[?1000l\x1b[?1049l\x1b[m")
             assert person.attributes == person.before
-    assert await until_gone("86399.25", SECONDS) == []
+    assert await until_gone("86399.25") == []
 
 
 async def test_a_line_that_is_cut_gives_the_terminal_back_and_says_so(
@@ -167,10 +166,10 @@ async def test_a_line_that_is_cut_gives_the_terminal_back_and_says_so(
             await person.until(b"ready")
             line.cut()
             with pytest.raises(ConnectionFailed, match="was lost while sh ran on your terminal"):
-                await asyncio.wait_for(running, SECONDS)
+                await running
             await person.until(b"\x1b[?1049l")
             assert person.attributes == person.before
-        assert await until_gone("86399.5", SECONDS) == []
+        assert await until_gone("86399.5") == []
     finally:
         await transport.close()
         await line.stop()
@@ -184,12 +183,12 @@ async def test_where_one_session_is_allowed_it_waits_for_the_other_or_says_what_
     async with transport_of("ssh", own_sshd, user, tmp_path) as transport:
         with hands() as person:
             other = asyncio.create_task(transport.run(("sleep", "2.125")))
-            await until_there("2.125", SECONDS)
+            await until_there("2.125")
             assert await transport.interact(("true",), person.terminal) == 0
             assert (await other).status == 0
             monkeypatch.setattr(ssh, "_MORE_PAUSES", ())
             async with transport.stream(("sleep", "86399.75")):
-                await until_there("86399.75", SECONDS)
+                await until_there("86399.75")
                 with pytest.raises(ConnectionFailed) as refused:
                     await transport.interact(("true",), person.terminal)
             assert "MaxSessions" in str(refused.value)

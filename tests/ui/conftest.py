@@ -19,6 +19,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pilot looks whether the program is idle every 5 ms instead of every 20, twice for each key."""
     monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 0.005, raising=False)
     monkeypatch.setattr("textual._wait.SLEEP_IDLE", 0.0025, raising=False)
+    # A notice stands until its test has read it.
+    monkeypatch.setattr("textual.notifications.Notification.time_left", property(lambda notification: 3600.0))
     # What a row rested on shows is there at once.
     monkeypatch.setattr("hpcdash.ui.jobs.overview.REST_SECONDS", 0.01)
     monkeypatch.setattr("hpcdash.ui.jobs.overview.LOCATED_SECONDS", 0.01)

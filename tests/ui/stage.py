@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from textual.app import App
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
@@ -26,6 +27,7 @@ from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets.table import RowsTable
 from tests.support.scripted_transport import EVERYONE, MINE, PROBED, ScriptedTransport
+from tests.support.waiting import deadline
 
 CASES = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05"
 PBS_CASES = CASES.parents[1] / "pbs" / "23.06"
@@ -60,15 +62,15 @@ def answering(transport: ScriptedTransport, *, name: str = "big", ages: bool = F
     return ClusterSession(store, poller, Actions(store, journal()), "", UTC)
 
 
-async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "", seconds: float = 60.0) -> None:
-    """Wait until something holds, for at most `seconds`."""
-    deadline = time.monotonic() + seconds
+async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "") -> None:
+    """Wait until something holds."""
+    over = deadline()
     rest = 0.005
     while True:
         await pilot.pause()
         if holds():
             return
-        assert time.monotonic() < deadline, f"still not: {what or holds}\n{screen_text(pilot.app)}"
+        assert time.monotonic() < over, f"still not: {what or holds}\n{screen_text(pilot.app)}"
         # A pause draws the screen, and asks every widget on it whether it has done its work.
         await asyncio.sleep(rest)
         rest = min(1.5 * rest, 0.08)
@@ -88,10 +90,17 @@ async def settled(pilot: Pilot[Any]) -> None:
         # A log is watched for as long as it is shown.
         working = any(not worker.is_finished for worker in pilot.app.workers if worker.group != "watch")
         moving = not all(overview.is_settled for overview in view.query(JobOverview))
-        return (known or store.connection_error is not None) and not (arranging or fetching or working or moving)
+        idle = not (arranging or fetching or working or moving or has_messages(pilot.app))
+        return idle and (known or store.connection_error is not None)
 
     await until(pilot, quiet, "settled")
     await pilot.pause()
+
+
+def has_messages(app: App[Any]) -> bool:
+    """Whether a widget has messages to process: what one tells another may take several turns to be drawn."""
+    pumps = (app, *app.screen.walk_children(with_self=True))
+    return any(pump._next_callbacks or not pump._message_queue.empty() for pump in pumps)
 
 
 async def press(pilot: Pilot[Any], *keys: str) -> None:

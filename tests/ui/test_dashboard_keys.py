@@ -23,6 +23,7 @@ from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.views import SPECS
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint, KeyLine
+from tests.support.records import for_each
 from tests.ui.stage import dashboard, ids_of, notices, press, replayed, rows_of, screen_text, settled, type_text, until
 
 USUAL = (120, 34)
@@ -105,7 +106,7 @@ async def test_help_and_palette_have_every_action_and_the_key_line_no_other(view
             assert f"{key_sign(action.key):<12}{action.words}" in shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("view", "own", "others"),
     [
         (

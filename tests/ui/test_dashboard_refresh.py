@@ -231,7 +231,7 @@ async def test_keys_are_answered_while_a_large_answer_is_read(before: bytes, mon
 
         def held_up(view: TableView, table: Any) -> Any:
             reading.set()
-            assert go_on.wait(60)
+            assert go_on.wait()
             return prepared(view, table)
 
         monkeypatch.setattr(TableView, "_prepared", held_up)

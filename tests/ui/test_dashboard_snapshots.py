@@ -86,7 +86,7 @@ def test_a_view_looks_as_it_did(
             await drawn(pilot)
         # At 80 columns there is no overview.
         if shown and (keys or size != SMALL):
-            await until(pilot, lambda: shown in screen_text(app), f"{shown!r} is seen", 60.0)
+            await until(pilot, lambda: shown in screen_text(app), f"{shown!r} is seen")
         for field in app.screen.query(Input):
             field.cursor_blink = False
         await settled(pilot)

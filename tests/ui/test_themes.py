@@ -28,6 +28,7 @@ from hpcdash.ui.themes import (
     load_themes,
     shipped_folder,
 )
+from tests.support.records import for_each
 
 SHIPPED = load_themes()
 MINIMAL = (shipped_folder() / "hpcdash-dark.toml").read_text(encoding="utf-8")
@@ -92,15 +93,15 @@ TEXTS = (
 BORDERS = tuple(itertools.product(("primary", "error", "scrollbar-active"), ("background", "surface")))
 
 
-@pytest.mark.parametrize("theme", SHIPPED.values(), ids=lambda theme: theme.name)
+@for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
 def test_every_text_of_a_shipped_theme_can_be_read(theme: Theme) -> None:
     wanted = 7.0 if theme.name == "hpcdash-contrast" else TEXT_CONTRAST
     assert {pair: round(ratio, 2) for pair, ratio in contrasts(theme, TEXTS).items() if ratio < wanted} == {}
     assert {pair: round(ratio, 2) for pair, ratio in contrasts(theme, BORDERS).items() if ratio < SHAPE_CONTRAST} == {}
 
 
-@pytest.mark.parametrize("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD], ids=["256", "16"])
-@pytest.mark.parametrize("theme", SHIPPED.values(), ids=lambda theme: theme.name)
+@for_each("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD], ids=["256", "16"])
+@for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
 def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(theme: Theme, system: ColorSystem) -> None:
     ground = Color.parse(theme.background or "")
     poor = {}
@@ -137,7 +138,7 @@ def lab_as_seen(color: Color, matrix: tuple[tuple[float, ...], ...]) -> tuple[fl
     return 116 * g - 16, 500 * (f - g), 200 * (g - h)
 
 
-@pytest.mark.parametrize("kind", COLOUR_BLINDNESS)
+@for_each("kind", COLOUR_BLINDNESS)
 def test_good_and_bad_look_different_to_a_colour_blind_person_in_the_theme_made_for_it(kind: str) -> None:
     theme = SHIPPED["hpcdash-colorblind"]
     ground = Color.parse(theme.background or "")
@@ -151,7 +152,7 @@ def test_good_and_bad_look_different_to_a_colour_blind_person_in_the_theme_made_
     assert alike == {}
 
 
-@pytest.mark.parametrize("theme", SHIPPED.values(), ids=lambda theme: theme.name)
+@for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
 def test_every_state_has_a_colour_in_every_shipped_theme(theme: Theme) -> None:
     assert {f"state-{state}" for state in STATE_STYLES} <= set(theme.variables)
 
@@ -180,7 +181,7 @@ def test_a_theme_without_a_state_that_matters_is_refused_and_the_state_is_named(
     assert refused.value.line == line_of(text, "[variables]")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("old", "new", "key"),
     [
         ('primary = "#6ea8dc"', 'primary = "#6ea8d"', "colors.primary"),

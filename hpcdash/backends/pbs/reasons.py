@@ -95,6 +95,7 @@ _ENDING = r"(?s) and (?:finished|failed|(?P<word>terminated(?: by \S+)?|exceeded
 _ENDED_WITHOUT = r"(?i)(?:Sub)?job (?:finished|failed|terminated)\.?"
 _HELD_BY = r"(?s)Job held by (\S+) on [A-Z][a-z]{2} .*?(?= and |\Z)"
 _NOT_RUNNING = r"(?i)Not Running(?:\s*[:-]\s*|\s+)"
+_NO_SUCH_NODE = r"resource: (?:host|vnode) \((?P<name>\S+) != "
 _NEVER = r"(?i)(?:Can )?Never Run\s*[:-]\s*"
 
 
@@ -337,6 +338,9 @@ def reason_hint(state: str, reason: str | None) -> str:
     never = re.match(_NEVER, reason)
     words = _hint(_HINTS, reason[never.end() :] if never else reason)
     if never:
+        # What can never run was tried on all hosts, whatever runs there.
+        if (absent := re.search(_NO_SUCH_NODE, reason)) is not None:
+            words = f"the node {absent['name']} does not exist"
         return f"it will never start: {words or 'the request cannot be met here'}: change the request or delete it"
     if not words:
         # A job that was put back keeps what its last run ended with.

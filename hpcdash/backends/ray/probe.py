@@ -23,7 +23,7 @@ def _parse_probe(answer: Answer) -> Probe:
     version = text(found.get("ray_version")) if isinstance(found, dict) else None
     if version is None:
         raise unreadable(answer, "this is not a Ray dashboard")
-    numbers = re.match(r"([0-9]+)\.([0-9]+)", version)
+    numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
         raise SchedulerRefused(f"Ray {version} is too old", "hpcdash needs Ray 2.9 or later.", argv=answer.argv)
     return Probe(

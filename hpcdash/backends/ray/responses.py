@@ -186,8 +186,13 @@ def table(value: object) -> Mapping[str, Any]:
 
 def amount(value: object) -> float | None:
     """A finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def number(value: object) -> int | None:

@@ -38,8 +38,13 @@ _JOB_STATES = {
     "PREEMPTED": JobState.PREEMPTED,
     "NODE_FAIL": JobState.NODE_FAILED,
 }
-# squeue prints the third for `scontrol requeuehold`: the job waits until somebody releases it.
-HELD_REASONS = frozenset({"JobHeldUser", "JobHeldAdmin", "job requeued in held state"})
+# Of jobs with priority 0: none starts before somebody releases it. `job requeued …` is that of `scontrol requeuehold`.
+HELD_REASONS = frozenset(
+    {
+        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
+        *("launch failed requeued held", "user env retrieval failed requeued held"),
+    }
+)
 
 # A job that was cancelled before it began keeps one of these.
 _WAITING_REASONS = HELD_REASONS | {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import threading
 import time
@@ -15,7 +14,7 @@ from urllib.parse import quote
 
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError
-from hpcdash.private_files import close_to_others, make_folder
+from hpcdash.private_files import close_to_others, has_locks, make_folder
 
 if TYPE_CHECKING:
     import sqlite3
@@ -142,7 +141,7 @@ class StateDatabase:
                     self._set_aside(before)
                 elif not _is_of_lock(code):
                     raise self._unusable(error, is_write=is_write) from error
-                elif not _has_locks(self.path.parent):
+                elif not has_locks(self.path.parent):
                     _without_locks.add(self.path.parent)
                     return self._run_without_locks(work, is_write=is_write)
         assert last is not None
@@ -342,21 +341,6 @@ def _is_of_lock(code: int) -> bool:
         sqlite3.SQLITE_IOERR_UNLOCK,
         sqlite3.SQLITE_IOERR_CHECKRESERVEDLOCK,
     )
-
-
-def _has_locks(folder: Path) -> bool:
-    """Whether a file there can be locked, as far as one can be made; in a read-only folder nobody needs a lock."""
-    import tempfile
-
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return False
-    except OSError as error:
-        return error.errno not in (errno.EROFS, errno.EACCES)
-    return True
 
 
 def _encodable(values: tuple[Any, ...]) -> tuple[Any, ...]:

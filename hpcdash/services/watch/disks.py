@@ -13,23 +13,25 @@ from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput, excerpt
 
 KIB = 1024
-_FIGURES = re.compile(r"\s(\d+|-)\s+(\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(?=/)")
-_BLOCKS = re.compile(r"\s(\d+)(K?)-blocks\s")
+# Of more digits no tool tells a figure, and Python reads no number of thousands.
+_DIGITS = r"\d{1,18}"
+_FIGURES = re.compile(rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)")
+_BLOCKS = re.compile(rf"\s({_DIGITS})(K?)-blocks\s")
 _OWNER = re.compile(r"Disk quotas for (?P<kind>\w+) (?P<name>.*) \(\w+ \d+\):\s*(?P<rest>.*)")
-_AMOUNT = r"\[?\d+(?:\.\d+)?[kKMGTPE]?\]?\*?"
+_AMOUNT = rf"\[?{_DIGITS}(?:\.\d+)?[kKMGTPE]?\]?\*?"
 _LUSTRE_GRACE = r"(?:-|none|expired|notify|\d[\dwdhms]*)"
 _LUSTRE = re.compile(
     rf"^(?P<name>.*?)(?:^|(?<=\s))(?P<used>{_AMOUNT})\s+(?P<soft>{_AMOUNT})\s+(?P<hard>{_AMOUNT})\s+{_LUSTRE_GRACE}"
     rf"\s+(?P<files>{_AMOUNT})\s+(?P<files_soft>{_AMOUNT})\s+(?P<files_hard>{_AMOUNT})\s+{_LUSTRE_GRACE}$"
 )
-_COUNT = r"\d+(?:\.\d+)?[kmgt]?\*?"
+_COUNT = rf"{_DIGITS}(?:\.\d+)?[kmgt]?\*?"
 _GRACE = r"(?:\d+days?|\d+:\d\d|none|-)"
 _QUOTA = re.compile(
     rf"^(?P<name>.*?)(?:^|(?<=\s))(?P<used>{_AMOUNT})\s+(?P<soft>{_AMOUNT})\s+(?P<hard>{_AMOUNT})(?:\s+{_GRACE})?"
     rf"\s+(?P<files>{_COUNT})\s+(?P<files_soft>{_COUNT})\s+(?P<files_hard>{_COUNT})(?:\s+{_GRACE})?$"
 )
 _SCALES = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
-_BEEGFS_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
+_BEEGFS_SIZE = re.compile(rf"({_DIGITS}(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
 
 
 class DiskUsage(Struct, frozen=True):
@@ -86,7 +88,7 @@ def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
 
 def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
     """The sum that `du -s -k` (or `du -s --inodes`) prints of one path. Raises UnreadableOutput."""
-    found = re.match(rb"(\d+)\s", printed)
+    found = re.match(rb"(\d{1,18})\s", printed)
     if found is None:
         raise _unreadable("du -s", printed)
     count = int(found[1])
@@ -192,11 +194,11 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
     pool = ""
     is_known = False
     for line in text.splitlines():
-        if named := re.search(r"storage pool (.*) \(ID: \d+\)", line):
+        if named := re.match(r"(.*) \(ID: \d+\)", line.partition("storage pool ")[2]):
             pool = named[1]
         if line.startswith("name,id,") or ("user/group" in line and "||" in line):
             is_known = True
-        csv, columns = line.rsplit(",", 5), re.split(r"\s*\|\|?\s*", line.strip())
+        csv, columns = line.rsplit(",", 5), [part.strip() for part in re.split(r"\|\|?", line)]
         parts = csv if len(csv) == 6 else [" | ".join(columns[:-5]), *columns[-5:]]
         if len(parts) != 6 or not parts[1].strip().isdigit():
             continue
@@ -221,12 +223,12 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
             columns = values
             continue
         row = dict(zip(columns, map(unquote, values), strict=False))
-        if "filesystemName" not in row or not row.get("blockUsage", "").isdigit():
+        if "filesystemName" not in row or not _is_count(row.get("blockUsage", "")):
             continue
         name = row["filesystemName"]
         fileset = row.get("filesetname") or row.get("filesetName") or ""
         owner = f"{row.get('quotaType', '')} {row.get('name', '')}".strip()
-        count = {key: int(value) for key, value in row.items() if value.isdigit()}
+        count = {key: int(value) for key, value in row.items() if _is_count(value)}
         found.append(
             DiskUsage(
                 "mmlsquota",
@@ -291,8 +293,12 @@ def _amount(text: str, unit: int, thousand: int) -> int:
     """`unit` is what a number without a letter counts in."""
     text = text.strip("[]*").rstrip("]")
     letter = text[-1].upper() if text[-1:].isalpha() else ""
-    number = float(text[:-1]) if letter else int(text) if text.isdigit() else float(text)
+    number = float(text[:-1]) if letter else int(text) if _is_count(text) else float(text)
     return round(number * (thousand ** _SCALES[letter] if letter else unit))
+
+
+def _is_count(text: str) -> bool:
+    return re.fullmatch(_DIGITS, text) is not None
 
 
 def _limit(soft: int, hard: int, unit: int) -> int | None:

@@ -236,7 +236,9 @@ class SubmitActions:
 
     def _point_at(self, number: str, view: JobsView, pointed: str | None, looks: int = _MOST_LOOKS) -> None:
         """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
-        if self.screen.view is not view or view.pointed_job() != pointed or view.rows.move_to(number) or looks <= 0:
+        if self.screen.view is not view or not view.is_live or view.pointed_job() != pointed:
+            return
+        if view.rows.move_to(number) or looks <= 0:
             return
         self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
 

@@ -16,6 +16,7 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
 from tests.backends.embedded.test_embedded_tables import Answered
 from tests.embedded.queue_lab import QueueLab
+from tests.support.records import for_each
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def queue(tmp_path: Path) -> Iterator[QueueLab]:
 def act(queue: QueueLab, request: ActionRequest) -> tuple[Outcome, ...]:
     outcomes: list[Outcome] = []
     for command in embedded_backend(queue.program).actions.commands(request):
-        done = subprocess.run(command.argv, capture_output=True, env=queue.environment, timeout=60, check=False)
+        done = subprocess.run(command.argv, capture_output=True, env=queue.environment, check=False)
         outcomes += command.read(Answered(command.argv, done.returncode, done.stdout, done.stderr))
     return tuple(outcomes)
 
@@ -113,7 +114,7 @@ def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr", "done", "words"),
     [
         # timeout(1), KILL, TERM.

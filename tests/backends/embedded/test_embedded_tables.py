@@ -35,7 +35,7 @@ class Answered:
 
 
 def run(argv: tuple[str, ...], queue: QueueLab) -> Answered:
-    done = subprocess.run(argv, capture_output=True, env=queue.environment, cwd=queue.work, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, env=queue.environment, cwd=queue.work, check=False)
     return Answered(argv, done.returncode, done.stdout, done.stderr)
 
 

@@ -18,6 +18,7 @@ from hpcdash.errors import UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
+from tests.support.records import for_each
 
 OPENPBS, OLD, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
 
@@ -63,7 +64,7 @@ def test_a_task_is_not_cancelled_a_second_time_with_its_array() -> None:
     assert command.job_ids == ("12[].pbs01", "12[3].pbs01", "12[6-10].pbs01")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "line"),
     [
         ("hold", "qhold 4"),
@@ -82,19 +83,19 @@ def test_a_signal_is_named_as_people_name_it_and_sent_to_tasks_too() -> None:
     assert lines(commands("signal", "2", signal="10")) == ["qsig -s 10 2"]
 
 
-@pytest.mark.parametrize("signal", ["suspend", "resume", "admin-suspend", "FOO", "", "0", "65", "-9", "9 9", "USR1 4"])
+@for_each("signal", ["suspend", "resume", "admin-suspend", "FOO", "", "0", "65", "-9", "9 9", "USR1 4"])
 def test_what_is_no_signal_is_refused_with_those_there_are(signal: str) -> None:
     with pytest.raises(UsageError, match="USR1"):
         commands("signal", "2", signal=signal)
 
 
-@pytest.mark.parametrize("recipient", ["batch", "full", "0"])
+@for_each("recipient", ["batch", "full", "0"])
 def test_pbs_signals_no_part_of_a_job(recipient: str) -> None:
     with pytest.raises(UsageError, match="all processes"):
         commands("signal", "2", signal="USR1", recipient=recipient)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "changes", "line"),
     [
         ("hold", {}, "qhold"),
@@ -104,7 +105,7 @@ def test_pbs_signals_no_part_of_a_job(recipient: str) -> None:
         ("alter", {"throttle": "2"}, "qalter -Wmax_run_subjobs=2"),
     ],
 )
-@pytest.mark.parametrize("job_id", ["12[3].pbs01", "12[6-7].pbs01"])
+@for_each("job_id", ["12[3].pbs01", "12[6-7].pbs01"])
 def test_what_was_named_is_asked_for_and_pbs_refuses_tasks_itself(
     verb: str, changes: dict[str, str], line: str, job_id: str
 ) -> None:
@@ -178,7 +179,7 @@ def test_a_throttle_is_an_arrays() -> None:
     assert told.value.next_step == "Name its array: 12[]"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "words"),
     [
         ({"time": "+1h"}, "takes no relative change"),
@@ -243,13 +244,13 @@ def test_torques_words_are_read() -> None:
     }
 
 
-@pytest.mark.parametrize("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
+@for_each("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
 def test_slurms_wrappers_never_see_a_task_which_they_would_read_as_its_whole_array(job_id: str) -> None:
     with pytest.raises(UsageError, match="only whole jobs"):
         commands("cancel", job_id, dialect=WRAPPERS)
 
 
-@pytest.mark.parametrize("verb", ["suspend", "resume", "signal", "alter"])
+@for_each("verb", ["suspend", "resume", "signal", "alter"])
 def test_what_slurms_wrappers_lack_is_named(verb: str) -> None:
     with pytest.raises(UsageError, match="Slurm's commands by Torque's names"):
         commands(verb, "12", dialect=WRAPPERS, signal="USR1", changes={"time": "1h"})
@@ -283,7 +284,7 @@ def test_slurms_qdel_that_says_nothing_of_an_ended_job_is_asked_for_each() -> No
 # -- many jobs
 
 
-@pytest.mark.parametrize("verb", ["hold", "release", "requeue", "suspend"])
+@for_each("verb", ["hold", "release", "requeue", "suspend"])
 def test_many_jobs_leave_ports_to_others(verb: str) -> None:
     made = commands(verb, *(f"{number}.pbs01" for number in range(1000)))
     assert max(len(command.job_ids) for command in made) <= 50
@@ -315,7 +316,7 @@ def test_qdel_takes_hundreds_at_once_and_only_an_old_one_is_slowed() -> None:
 # -- what the answers mean
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "job_id", "stderr", "status", "done", "words"),
     [
         ("cancel", "25.pbs01", b"", 0, True, ""),

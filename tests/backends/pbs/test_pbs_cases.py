@@ -22,13 +22,14 @@ from hpcdash.recorded import load_case
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import backend_of, expected_of, play, table_questions
+from tests.support.records import for_each
 
 VERSIONS = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
 # A case that extends another has no lists of its own.
 CASES = sorted(file.parent for file in VERSIONS.glob("*/*/case.toml") if "\nextends =" not in file.read_text("utf-8"))
 EXPECTED = {case: json.loads((case / "expected.json").read_text("utf-8")) for case in CASES}
 SETTLED = pbs_backend(Dialect.OPENPBS)
-by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+by_case = for_each("case", CASES, ids=lambda case: case.name)
 
 
 @by_case
@@ -93,7 +94,7 @@ def instant_of(text: str | None) -> str | None:
     return text and datetime.strptime(text, "%a %b %d %H:%M:%S %Y").strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@pytest.mark.parametrize("name", ["everyday", "odd", "finished", "node-failed", "preempted", "private", "history-off"])
+@for_each("name", ["everyday", "odd", "finished", "node-failed", "preempted", "private", "history-off"])
 def test_rows_say_what_qstat_said(name: str) -> None:
     case = VERSIONS / "23.06" / name
     said = said_of_jobs(case)
@@ -122,7 +123,7 @@ def test_rows_say_what_qstat_said(name: str) -> None:
             assert (row["exit_code"], row["exit_signal"]) == expected
 
 
-@pytest.mark.parametrize("key", ["jobs", "jobs_mine", "jobs_and_ended", "nodes", "queues", "history"])
+@for_each("key", ["jobs", "jobs_mine", "jobs_and_ended", "nodes", "queues", "history"])
 def test_a_pbs_without_f_is_read_as_one_that_has_it(key: str) -> None:
     by_name = {case.name: expected for case, expected in EXPECTED.items()}
     assert by_name["older"][key] == by_name["everyday"][key]
@@ -139,7 +140,7 @@ def shown_jobs() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("case", "row"), shown_jobs())
+@for_each(("case", "row"), shown_jobs())
 def test_the_page_of_a_job_says_what_its_row_says(case: Path, row: dict[str, Any]) -> None:
     transport = ReplayTransport(case)
     backend = backend_of(transport)

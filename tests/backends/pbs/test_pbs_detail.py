@@ -17,6 +17,7 @@ from hpcdash.domain import schema
 from hpcdash.errors import ControllerDown, HpcdashError, NoSuchJob, UnreadableOutput
 from hpcdash.transport.base import CommandResult
 from tests.support.pbs.job_text import ARRAY, JOB, answered, dsv, parsed, question
+from tests.support.records import for_each
 
 PATHS = {"Output_Path": "login1:/home/alice/work/train.o12", "Error_Path": "login1:/home/alice/work/train.e12"}
 
@@ -43,7 +44,7 @@ def test_a_file_s_own_colon_stays() -> None:
     assert files(Output_Path="/home/alice/12:30.log")[0] == "/home/alice/12:30.log"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("joined", "expected"),
     [
         ("oe", ("/home/alice/work/train.o12",) * 2),
@@ -106,7 +107,7 @@ def test_everything_is_there_in_its_order() -> None:
     assert (found["Variable_List"], found["Resource_List.ncpus"], found["project"]) == ("A=1,B=2", "4", "p")
 
 
-@pytest.mark.parametrize("job_id", ["14[6-10].pbs01", "14[]", "14"])
+@for_each("job_id", ["14[6-10].pbs01", "14[]", "14"])
 def test_of_several_tasks_it_is_what_is_said_of_their_array(job_id: str) -> None:
     assert native(dsv("14[].pbs01", ARRAY), job_id=job_id)["array"] == "True"
 

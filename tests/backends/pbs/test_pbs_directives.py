@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.explain import explain
 from hpcdash.backends.pbs.options import OPTIONS
 from hpcdash.domain.scripts import NOT_READ, LineKind, script_lines
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "said"),
     [
         ("-l select=2:ncpus=4:ngpus=1:mem=8gb", "2 chunks of 4 CPUs, 1 GPU, 8 GB of memory"),
@@ -62,12 +62,12 @@ def test_each_option_is_in_words(asked: str, said: str) -> None:
     assert explain(f"#PBS {asked}") == said
 
 
-@pytest.mark.parametrize("letter", sorted(OPTIONS))
+@for_each("letter", sorted(OPTIONS))
 def test_there_are_words_for_each_option(letter: str) -> None:
     assert explain(f"#PBS -{letter} 1" if OPTIONS[letter] else f"#PBS -{letter}").strip()
 
 
-@pytest.mark.parametrize("line", ["", "#", "# PBS -h", "#!/bin/sh", "##PBS -h", "echo '#PBS -h'", "#SBATCH -H"])
+@for_each("line", ["", "#", "# PBS -h", "#!/bin/sh", "##PBS -h", "echo '#PBS -h'", "#SBATCH -H"])
 def test_other_lines_ask_for_nothing(line: str) -> None:
     assert explain(line) == ""
 

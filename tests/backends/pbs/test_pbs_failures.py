@@ -21,6 +21,7 @@ from hpcdash.errors import (
     SchedulerRefused,
 )
 from hpcdash.transport.base import CommandResult
+from tests.support.records import for_each
 
 _USAGE = "usage: qsub [-a date_time] [-A account_string] [-c interval]\n       qsub --version\n"
 # (command, exit status, its own words, what that is, words of the message)
@@ -184,7 +185,7 @@ def said(command: str, status: int, words: str) -> CommandResult:
     return CommandResult(pbs(command, "-f"), status, b"", words.encode(), 0.0)
 
 
-@pytest.mark.parametrize(("command", "status", "words", "kind", "message"), HEARD)
+@for_each(("command", "status", "words", "kind", "message"), HEARD)
 def test_what_pbs_was_heard_to_say(
     command: str, status: int, words: str, kind: type[CommandError], message: str
 ) -> None:
@@ -198,7 +199,7 @@ def test_what_pbs_was_heard_to_say(
     assert error.exit_status == (EXIT_UNREACHABLE if unreachable else EXIT_REFUSED)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "kind"),
     [
         (153, NoSuchJob),

@@ -30,6 +30,7 @@ from tests.support.pbs.job_text import (
     question,
     rows_of,
 )
+from tests.support.records import for_each
 
 DAY = 86400
 NO_HISTORY = b"qstat: PBS is not configured to maintain job history \n"
@@ -160,7 +161,7 @@ def test_a_long_history_is_read_without_a_copy_of_what_was_printed() -> None:
 SERVER = "Server: pbs01{0}server_state=Active{0}managers=root@*,adm@pbs01{0}operators=root@*{0}query_other_jobs={1}\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user", "said", "expected"),
     [
         ("alice", "True", False),
@@ -183,7 +184,7 @@ def test_the_server_says_whether_others_jobs_are_hidden(user: str, said: str, ex
     assert scope_query(Dialect.SLURM_WRAPPERS, user) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "expected"),
     [
         ("job_history_enable = True\n    job_history_duration = 72:00:00", 3 * 86_400),

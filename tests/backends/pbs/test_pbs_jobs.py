@@ -35,6 +35,7 @@ from tests.support.pbs.job_text import (
     row,
     rows_of,
 )
+from tests.support.records import for_each
 
 SCENE_NAMES = sorted(folder.name for folder in SCENES.iterdir() if (folder / "jobs.dsv").is_file())
 TORQUE = SCENES.parents[1] / "torque-6.1" / "printed"
@@ -50,7 +51,7 @@ def scene(name: str, *lists: str, want: Want = Want.NAMED) -> dict[str, dict[str
 # -- states
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("letter", "state"),
     [
         *(("Q", "pending"), ("W", "pending"), ("T", "pending"), ("H", "held"), ("R", "running"), ("S", "suspended")),
@@ -61,8 +62,8 @@ def test_pbs_s_letters_for_jobs_that_live(letter: str, state: str) -> None:
     assert job_state(letter) == state
 
 
-@pytest.mark.parametrize("letter", ["F", "X"])
-@pytest.mark.parametrize(
+@for_each("letter", ["F", "X"])
+@for_each(
     ("substate", "exit_status", "state"),
     [
         *((92, 0, "completed"), (93, 3, "failed"), (93, 139, "failed"), (93, 266, "failed"), (93, 143, "failed")),
@@ -80,7 +81,7 @@ def test_how_a_job_ended(letter: str, substate: int | None, exit_status: int | N
     assert job_state(letter, substate=substate, exit_status=exit_status) == state
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exit_status", "state"),
     [(0, "completed"), (1, "failed"), (271, "cancelled"), (-10, "out_of_memory"), (-11, "timeout"), (-12, "timeout")],
 )
@@ -96,7 +97,7 @@ def test_a_job_that_never_started_was_cancelled() -> None:
     assert job_state("F", substate=92, has_started=False) == "cancelled"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exit_status", "pair"),
     [(0, (0, 0)), (3, (3, 0)), (143, (143, 0)), (255, (255, 0)), (271, (0, 15)), (-29, (None, None))],
 )
@@ -203,7 +204,7 @@ def test_a_job_that_waits_for_its_time_is_eligible_then() -> None:
     assert found["eligible_at"] == "2026-11-22T04:01:41Z"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("estimated", "read"),
     [("Sat Nov 21 05:00:00 2026", "2026-11-21T05:00:00Z"), ("1795237200", "2026-11-21T05:00:00Z"), ("UNKNOWN", None)],
 )
@@ -408,7 +409,7 @@ def ended_subjobs(*lines: bytes) -> dict[str, dict[str, Any]]:
     return {one["id"]: one for one in rows_of(parsed(*lines, want=Want.RECENT)) if one["native_state"] in "XF"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("comment", "array_exit_status", "state"),
     [
         ("Subjob failed", None, "failed"),
@@ -494,7 +495,7 @@ def test_a_recorded_array_adds_up_to_what_lives_of_it() -> None:
     assert len(with_subjobs) == len(everyone) - 4 + 3 + 5 + 3 + 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job_id", "state"),
     [
         *(("1", "failed"), ("17", "completed"), ("18", "failed"), ("19", "failed"), ("20", "timeout")),
@@ -527,7 +528,7 @@ def test_names_that_look_like_numbers_stay_names() -> None:
     assert {"12345", "0012", "nan", "NaN", "1e5", "+5", ".5", "True", "null", "99999999999999999999999999"} <= names
 
 
-@pytest.mark.parametrize("name", SCENE_NAMES)
+@for_each("name", SCENE_NAMES)
 def test_recorded_lists_are_read_whole(name: str) -> None:
     for which in ("jobs", "ended", "subjobs"):
         raw = (SCENES / name / f"{which}.dsv").read_bytes().replace(b"@@", TOKEN.encode())
@@ -626,7 +627,7 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
     assert caught.value.argv == ("qstat", "-f")
 
 
-@pytest.mark.parametrize("printed", [b"", b"Clock: now\n", b"Welcome to the cluster!\n"])
+@for_each("printed", [b"", b"Clock: now\n", b"Welcome to the cluster!\n"])
 def test_an_answer_without_the_clock_is_no_answer(printed: bytes) -> None:
     with pytest.raises(UnreadableOutput):
         parse_jobs(CommandResult((), 0, printed, b"", 0.1), question=question(), dialect=Dialect.OPENPBS, want=Want.NOW)
@@ -643,7 +644,7 @@ def test_a_record_with_no_job_s_id_is_rejected_and_the_rest_stands() -> None:
     assert (read.table["id"].to_pylist(), read.rejected) == (["1.pbs01"], ("no job's id: 'x$(id)'",))
 
 
-@pytest.mark.parametrize("text", ["", "x", "12;id", "-x", "12 13", "$(id)", "65+1", "12[a]"])
+@for_each("text", ["", "x", "12;id", "-x", "12 13", "$(id)", "65+1", "12[a]"])
 def test_what_is_no_job_id_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         jobs_query(Dialect.OPENPBS, JobScope(job_ids=(text,)))
@@ -665,7 +666,7 @@ def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     table_to_json_rows(read.table, read.table.column_names)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "file"),
     [
         (Dialect.TORQUE, TORQUE / "qstat-x-t.xml"),

@@ -20,6 +20,7 @@ from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
 from hpcdash.transport.base import CommandResult
 from tests.support.pbs import StandIns
 from tests.support.pbs.job_text import ARRAY, CLOCK, ENDED_JOB, JOB, TOKEN, WAITING_JOB, dsv
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 EVERYDAY_OWN = 19
@@ -29,7 +30,7 @@ AWKS = [awk for awk in ("gawk", "mawk", "original-awk", "busybox") if shutil.whi
 
 
 def run(argv: tuple[str, ...], environment: Mapping[str, str]) -> CommandResult:
-    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
     return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.1)
 
 
@@ -105,7 +106,7 @@ def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> 
     assert named == ["3.pbs01"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("typed", "asked_for", "read"),
     [
         ("2", ["2[]", "2"], ["2.pbs01"]),
@@ -411,9 +412,7 @@ def test_an_array_s_id_is_no_pattern_of_files(tmp_path: Path) -> None:
     (tmp_path / "1234.s").touch()
     commands = Commands.make(tmp_path, dsv("1.s", JOB), selected="'123[4].s'")
     question = listing(Dialect.OPENPBS, Want.NOW, "alice")
-    done = subprocess.run(
-        question.argv, env={"PATH": f"{tmp_path}/bin:/usr/bin"}, cwd=tmp_path, capture_output=True, timeout=60
-    )
+    done = subprocess.run(question.argv, env={"PATH": f"{tmp_path}/bin:/usr/bin"}, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0
     assert commands.calls[-1].endswith(" 123[4].s")
 

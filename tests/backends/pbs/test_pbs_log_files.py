@@ -14,6 +14,7 @@ from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.log_files import last_files, log_files, submit_variable, submitted_file
 from hpcdash.domain.states import JobState
 from tests.support.job_rows import job_row, table_of
+from tests.support.records import for_each
 
 HOME, WORK = "/home/alice", "/home/alice/work/lg"
 SPOOL = "/var/spool/pbs/spool"
@@ -65,7 +66,7 @@ def test_a_suspended_or_exiting_job_has_its_file_on_the_node_still(state: str) -
     assert found(paths("def"), state=state).host == "cn01"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("exec_host", "host"),
     [
         ("cn02/0*2+gpu01/9*2", "cn02"),
@@ -79,16 +80,14 @@ def test_the_first_node_writes_the_log_of_all(exec_host: str, host: str) -> None
     assert found({**paths("def"), "exec_host": exec_host}).host == host
 
 
-@pytest.mark.parametrize(
-    "exec_host", ["-oProxyCommand=id/0", "$(id)/0", "a b/0", "", "/0", "+", "root@cn01/0", "\n-x/0", "ü/0"]
-)
+@for_each("exec_host", ["-oProxyCommand=id/0", "$(id)/0", "a b/0", "", "/0", "+", "root@cn01/0", "\n-x/0", "ü/0"])
 def test_what_is_no_name_of_a_machine_is_no_host(exec_host: str) -> None:
     files = found({**paths("def"), "exec_host": exec_host})
     assert (files.stdout, files.host) == (f"{WORK}/def.o153", "")
     assert "on the node the job runs on until it ends" in files.note
 
 
-@pytest.mark.parametrize("keep", ["oed", "doe", "eod"])
+@for_each("keep", ["oed", "doe", "eod"])
 def test_direct_write_puts_it_where_it_stays_at_once(keep: str) -> None:
     for state in (RUNNING, WAITING, ENDED):
         files = found({**paths("koed", 155), "Keep_Files": keep}, job_id="155.pbs01", state=state)
@@ -128,9 +127,7 @@ def test_in_a_folder_it_is_named_after_the_job_s_id(state: str, keep: str) -> No
     assert task.stdout == f"{WORK}/d1/167[2].pbs01.OU"
 
 
-@pytest.mark.parametrize(
-    "path", ["job.$PBS_JOBID.log", "d1/^array_index^.log", "%j.log", 'run a/out "x".txt', "e,rr", "a:b"]
-)
+@for_each("path", ["job.$PBS_JOBID.log", "d1/^array_index^.log", "%j.log", 'run a/out "x".txt', "e,rr", "a:b"])
 def test_nothing_in_a_path_is_filled_in(path: str) -> None:
     native = {"Output_Path": f"login1:{WORK}/{path}", "Error_Path": f"login1:{WORK}/x", "Keep_Files": "oed"}
     assert found(native).stdout == f"{WORK}/{path}"
@@ -294,7 +291,7 @@ def test_no_answer_breaks_it(native: dict[str, str], state: JobState, dialect: D
 # -- what was submitted
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "file"),
     [
         ("-N direct -k oed sleep.sh", f"{WORK}/sleep.sh"),
@@ -327,7 +324,7 @@ def test_without_the_folder_it_was_submitted_from_a_relative_name_is_none() -> N
     assert submitted_file(detail({"Submit_arguments": "run.sh", "Variable_List": "PBS_O_HOME=/h"})) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("listed", "value"),
     [
         ("PBS_O_HOME=/a,B=1", "/a"),

@@ -18,6 +18,7 @@ from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
 from hpcdash.recorded import token_of
 from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 GIB = 1 << 30
@@ -170,7 +171,7 @@ def test_a_site_s_own_resources_are_features_where_they_are_no_amounts() -> None
     assert row["gpu_type"] == "h100"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("native", "has_jobs", "state", "flags"),
     [
         ("free", False, "idle", []),

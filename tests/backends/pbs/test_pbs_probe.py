@@ -19,6 +19,7 @@ from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import CommandMissing, CommandTimedOut
 from hpcdash.services.cluster.queries import find_scheduler
 from hpcdash.transport.base import CommandResult
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 _SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
@@ -100,7 +101,7 @@ def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> Com
     argv = argv or probe_query().argv
     at = argv.index("sh")
     run = [shell, *(["sh"] if shell == "busybox" else []), *argv[at + 1 :]]
-    done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, timeout=30, check=False)
+    done = subprocess.run(run, capture_output=True, env={"PATH": str(folder), "LC_ALL": "C"}, check=False)
     return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.0)
 
 
@@ -206,7 +207,7 @@ def test_any_shell_runs_the_script(tmp_path: Path, shell: str) -> None:
     assert (probe.dialect, probe.cluster, probe.has_accounting) == ("pbs-text", "pbs01", True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "dialect", "version"),
     [
         ("pbs_version = 23.06.06", Dialect.OPENPBS, "OpenPBS 23.06.06"),
@@ -229,7 +230,7 @@ def test_versions_tell_the_kind(said: str, dialect: Dialect, version: str) -> No
     assert dialect_of(said) == (dialect, version)
 
 
-@pytest.mark.parametrize("said", ["", "Unknown option: version Usage:", "GE 6.2u5", "UGE 8.6.4", "slurm 22.05.8"])
+@for_each("said", ["", "Unknown option: version Usage:", "GE 6.2u5", "UGE 8.6.4", "slurm 22.05.8"])
 def test_what_is_no_version_of_pbs(said: str) -> None:
     assert dialect_of(said) is None
 

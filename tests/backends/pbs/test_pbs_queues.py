@@ -21,6 +21,7 @@ from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
 from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations, wrapped
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 TOKEN = RECORDED_TOKEN
@@ -99,7 +100,7 @@ def test_a_queue_that_is_disabled_though_it_starts_jobs_refuses_them() -> None:
     assert standings(ALICE + raw)["closed"] == ("disabled", "disabled: PBS rejects new jobs")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("settings", "standing"),
     [
         ("acl_user_enable=True|acl_users=alice@pbs01,bob@*", None),
@@ -228,7 +229,7 @@ def test_the_status_of_the_queues_is_the_command_s_own(
     )
     qstat.chmod(0o755)
     argv = queues_query(dialect).argv
-    ran = subprocess.run(argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, timeout=60)
+    ran = subprocess.run(argv, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True)
     calls = [line.split(" ") for line in (tmp_path / "asked").read_text().rstrip("\n").split("\n")]
     assert (ran.returncode, [call[0] for call in calls]) == (status, asked)
     assert ran.stderr.count(b"said") == 1

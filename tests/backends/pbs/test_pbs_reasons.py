@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_hint, reason_of, resource_amount
 from hpcdash.domain.job_text import format_exit
 from hpcdash.domain.states import JobState
+from tests.support.records import for_each
 
 _SCENES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
 _RUN = "Job run at Sat Nov 21 at 04:19 on (cn01:ncpus=1:mem=1024kb)+(gpu01[0]:ncpus=2)"
@@ -77,14 +77,14 @@ WAITING = [
 ]
 
 
-@pytest.mark.parametrize(("comment", "words"), WAITING)
+@for_each(("comment", "words"), WAITING)
 def test_why_a_job_waits(comment: str, words: str) -> None:
     reason = reason_of("pending", f"Not Running: {comment}")
     assert reason == comment
     assert words in reason_hint("pending", reason)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lacking", "words"),
     [
         ("resource: ncpus (R: 32 A: 25 T: 48)", "needs 32 CPUs, 25 are free of 48 in all"),
@@ -110,11 +110,13 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     assert reason_hint("pending", comment) == (
         "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
     )
+    reason = reason_of("pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)")
+    assert (reason_hint("pending", reason) or "").startswith("it will never start: the node n9 does not exist: ")
     assert reason_hint("pending", "Can Never Run: flux capacitor").startswith("it will never start: ")
 
 
-@pytest.mark.parametrize("comment", [_RUN, "Job was sent for execution at Sat Nov 21 at 04:19 on (cn01:ncpus=1)"])
-@pytest.mark.parametrize("state", ["running", "pending", "completing", "completed", "failed"])
+@for_each("comment", [_RUN, "Job was sent for execution at Sat Nov 21 at 04:19 on (cn01:ncpus=1)"])
+@for_each("state", ["running", "pending", "completing", "completed", "failed"])
 def test_where_it_ran_is_no_reason(state: str, comment: str) -> None:
     assert reason_of(state, comment) is None
     assert reason_of(state, f"{comment} and finished" if state == "completed" else comment) is None
@@ -128,7 +130,7 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
     assert reason_of("pending", "") is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ending", "state", "reason", "hint"),
     [
         ("terminated by alice@login1", "cancelled", "terminated by alice@login1", "deleted by alice, from login1"),
@@ -195,7 +197,7 @@ def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
     assert "operator" in reason_hint("held", reason)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "substate", "words"),
     [
         ("held", "22", "waiting for a job it depends on"),
@@ -226,7 +228,7 @@ def test_what_a_site_writes_stays_as_it_is() -> None:
     assert reason_hint("pending", "ask ops@site about ticket 12") == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "words"),
     [
         (-3, "could not start; PBS retries (JOB_EXEC_RETRY, -3)"),
@@ -258,7 +260,7 @@ def test_the_reasons_of_an_exit_status_have_hints() -> None:
     assert "depends on" in reason_hint("failed", DEPENDENCY_NOT_MET)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("resource", "value", "words"),
     [
         ("ncpus", "4", "4 CPUs"),

@@ -10,12 +10,13 @@ from hpcdash.backends.pbs.script import resource_directives as pbs_resources
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
 GRES, NONE = Site(), Site(gres_supported=False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
         pytest.param(CUDA, GRES, 8, 4, "-l select=2:ngpus=4 -l place=scatter", id="cuda gres S=8 P=4"),
@@ -34,7 +35,7 @@ def test_slots_become_a_select(slot_type: SlotType, site: Site, slots: int, per_
     assert " ".join(pbs_resources(request, slot_type).options) == wanted
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slot_type", "memory_bytes", "wanted"),
     [
         pytest.param(CUDA, 64 << 30, "-l select=2:ngpus=4:mem=64gb", id="cuda gres S=8 P=4 64 GiB"),
@@ -47,7 +48,7 @@ def test_memory_is_of_each_chunk(slot_type: SlotType, memory_bytes: int, wanted:
     assert pbs_resources(request, slot_type).options[0] == wanted
 
 
-@pytest.mark.parametrize("resource", ["ncpus=4", "ngpus=1", "mem=4gb", "nodes=2:ppn=4", "vnode=n1", "host=n1"])
+@for_each("resource", ["ncpus=4", "ngpus=1", "mem=4gb", "nodes=2:ppn=4", "vnode=n1", "host=n1"])
 def test_what_pbs_takes_in_a_select_alone_is_refused_beside_it(resource: str) -> None:
     with pytest.raises(UsageError, match="-l " + resource.partition("=")[0]):
         pbs_resources(Request(slots=4, extra_args=(f"-l {resource}",)), CUDA)
@@ -60,7 +61,7 @@ def test_of_a_person_s_own_select_and_place_what_is_not_ours_stays() -> None:
     assert not [words for words in asked.warnings if "select" in words]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "per_node", "wanted"),
     [
         ("scatter:excl", 4, "scatter:excl"),
@@ -80,7 +81,7 @@ def test_a_place_that_a_person_gave_stays_whole(given: str, per_node: int | None
         assert asked.options[1:] == (f"-l place={wanted}",)
 
 
-@pytest.mark.parametrize("word", ["pack", "free", "vscatter", "spread"])
+@for_each("word", ["pack", "free", "vscatter", "spread"])
 def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: str) -> None:
     with pytest.raises(UsageError, match=rf"place={word}:excl in extra_args: .*{word}"):
         pbs_resources(Request(slots=8, slots_per_node=4, extra_args=(f"-l place={word}:excl",)), CUDA)
@@ -91,7 +92,7 @@ def test_a_place_that_gives_fewer_nodes_than_asked_for_is_refused_by_name(word: 
 NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the queue's")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "share", "wanted", "told"),
     [
         ({}, NODES_SHARE, "2:ngpus=4:ncpus=32", ["a node's share"]),
@@ -132,7 +133,7 @@ def test_slots_that_are_not_counted_a_node_may_lie_together() -> None:
     assert pbs_resources(Request(slots=8), CUDA).options == ("-l select=8:ngpus=1",)
 
 
-@pytest.mark.parametrize("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
+@for_each("select", ["2:ngpus=4", "4:ngpus=4", "2:mem=4gb"])
 def test_what_the_slots_say_in_the_place_of_a_person_s_own_select_is_told(select: str) -> None:
     request = Request(slots=8, slots_per_node=2, cpus_per_gpu=1, extra_args=(f"-l select={select}",))
     (told,) = pbs_resources(request, CUDA).warnings

@@ -21,6 +21,7 @@ from hpcdash.errors import ControllerDown, NoSuchJob, UsageError
 from hpcdash.recorded import token_of
 from hpcdash.transport.base import CommandResult
 from tests.backends.pbs.test_pbs_wrapped_records import PRINTED, lists, told_by_squeue
+from tests.support.records import for_each
 
 WRAPPERS = pbs_backend(Dialect.SLURM_WRAPPERS)
 UNKNOWN = "99999999"
@@ -144,7 +145,7 @@ def test_an_unknown_job_is_said_to_be_unknown() -> None:
         WRAPPERS.detail.native(UNKNOWN).parse(answer)
 
 
-@pytest.mark.parametrize("name", ["qstat-f", "pbsnodes-a", "qstat-Q-f"])
+@for_each("name", ["qstat-f", "pbsnodes-a", "qstat-Q-f"])
 def test_a_controller_that_is_down_is_slurm_s(name: str) -> None:
     query: Query[Any] = {
         "qstat-f": WRAPPERS.queue.jobs(JobScope()),
@@ -212,7 +213,7 @@ def outcome_of(verb: Verb, name: str) -> tuple[bool | None, str]:
     return outcome.done, outcome.words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "name", "done", "words"),
     [
         (Verb.HOLD, "qhold-held", True, ""),
@@ -251,14 +252,14 @@ def test_commands_are_as_the_wrappers_take_them() -> None:
     assert words(Verb.REQUEUE, "12", "13") == [("qrerun", "12"), ("qrerun", "13")]
 
 
-@pytest.mark.parametrize("job_id", ["12[3]", "12_3", "12[]", "12_[3-5]"])
+@for_each("job_id", ["12[3]", "12_3", "12[]", "12_[3-5]"])
 def test_a_task_which_qdel_would_take_for_its_array_is_refused(job_id: str) -> None:
     # As it was recorded: qdel 117[1] ended all of array 117.
     with pytest.raises(UsageError):
         WRAPPERS.actions.commands(ActionRequest(Verb.CANCEL, (job_id,)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "changes"),
     [(Verb.SUSPEND, {}), (Verb.SIGNAL, {}), (Verb.ALTER, {"time": "2h"}), (Verb.ALTER, {"qos": "x"})],
 )
@@ -290,7 +291,7 @@ def test_a_new_job_is_named_by_its_number() -> None:
     assert words == f"job {recorded('acting', 'qsub-plain').stdout.decode().strip()}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "words"),
     [
         ("qsub-no-queue", "invalid partition specified: nosuch"),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.pbs import SCENES, StandIns
 from tests.support.pbs.standin import NOT_RECORDED
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 # As OpenPBS 23.06.06 said it: qsub's options, its exit status, the first line of its words.
@@ -77,7 +78,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
 
 
 def run(stand_ins: StandIns, *words: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(words, env=stand_ins.environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    return subprocess.run(words, env=stand_ins.environment, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def test_the_list_of_jobs_is_the_recorded_one_but_for_the_delimiter(stand_ins: StandIns) -> None:
@@ -86,7 +87,7 @@ def test_the_list_of_jobs_is_the_recorded_one_but_for_the_delimiter(stand_ins: S
     assert run(stand_ins, "qstat", "-f", "-F", "dsv", "-D", "\x1eab").stdout == recorded.replace(b"@@", b"\x1eab")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [("qstat",), ("qstat", "-a"), ("qstat", "-f", "-F", "json"), ("qstat", "-u", "alice", "-f"), ("pbsnodes", "-aSj")],
     ids=" ".join,
@@ -97,7 +98,7 @@ def test_what_was_not_recorded_is_refused(stand_ins: StandIns, words: tuple[str,
     assert refused.stderr.startswith(b"not recorded: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "status", "said"),
     [
         (("qstat", "-f", "-F", "dsv", "99999"), 153, b"qstat: Unknown Job Id 99999.pbs01\n"),
@@ -154,10 +155,10 @@ def submitted(
     file.write_text(script)
     variables = {**stand_ins.environment, "SET": "x"}
     command = ("qsub", *words, str(file))
-    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    return subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, capture_output=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "status", "said"),
     [*QSUB_REFUSALS, *OF_QUEUES],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -177,7 +178,7 @@ def test_qsub_refuses_a_name_that_is_too_long(stand_ins: StandIns, tmp_path: Pat
     assert (refused.returncode, refused.stderr) == (2, b"qsub: Job name is too long \n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("directives", "words", "said"),
     [
         ("#PBS -r n", ("-J", "1-3"), "qsub:  cannot submit non-rerunable Array Job\nqsub: directive error: -r n \n"),
@@ -195,7 +196,7 @@ def test_qsub_refuses_a_directive_by_its_line(
     assert (refused.returncode, refused.stderr.decode(), refused.stdout) == (1, said, b"")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "script"),
     [
         (("-J", "1-3", "-r", "y"), ""),

@@ -22,6 +22,7 @@ from hpcdash.domain.job_ids import array_of, number_of, task_of
 from hpcdash.errors import UsageError
 from hpcdash.transport.base import CommandResult
 from tests.support.job_rows import table_of
+from tests.support.records import for_each
 
 OPENPBS, TEXT, TORQUE, WRAPPERS = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE, Dialect.SLURM_WRAPPERS
 MARK = "hpcdash:0123456789"
@@ -95,7 +96,7 @@ def test_options_are_handed_on_as_they_were_given() -> None:
     assert words(handed(*given)) == [*given]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "name"),
     [
         ("ok.sh", "ok.sh"),
@@ -157,7 +158,7 @@ def test_where_a_quote_is_open_there_is_no_mark_and_that_is_said() -> None:
 # -- arrays
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("array", "spoken"),
     [
         ("1-10", "1-10"),
@@ -190,7 +191,7 @@ def test_releases_that_cannot_limit_running_tasks_are_not_asked_to() -> None:
         handed(array="1-10%2", dialect=TEXT)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "directives", "array"),
     [
         ((), ("#PBS -r n",), "1-3"),
@@ -236,7 +237,7 @@ def test_torque_waits_for_arrays_in_words_of_their_own() -> None:
     assert words(handed(after=("12", "14[]"), dialect=TORQUE)) == ["-W", "depend=afterany:12,afteranyarray:14[]"]
 
 
-@pytest.mark.parametrize("after", ["12[3].pbs01", "12_3", "x", "12,umask=0", "12 -W x"])
+@for_each("after", ["12[3].pbs01", "12_3", "x", "12,umask=0", "12 -W x"])
 def test_tasks_and_what_is_no_id_cannot_be_waited_for(after: str) -> None:
     with pytest.raises(UsageError):
         handed(after=(after,))
@@ -251,7 +252,7 @@ def test_a_job_may_be_held_and_is_once() -> None:
 # -- what cannot be
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "script"),
     [
         (("-I",), ()),
@@ -289,7 +290,7 @@ def test_a_script_after_a_command_is_no_directive() -> None:
 # -- advice
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "script", "is_told"),
     [((), (), True), (("-k", "oed"), (), False), ((), ("#PBS -k oed",), False), (("-koe",), ("#PBS -k oed",), True)],
 )
@@ -313,7 +314,7 @@ def outcome(answer: CommandResult, dialect: Dialect = OPENPBS) -> Outcome:
     return found
 
 
-@pytest.mark.parametrize("job_id", ["1.pbs01", "0.pbs01", "137[].pbs01", "12[].srv-1.example.org"])
+@for_each("job_id", ["1.pbs01", "0.pbs01", "137[].pbs01", "12[].srv-1.example.org"])
 def test_the_new_job_s_id_is_all_that_qsub_prints(job_id: str) -> None:
     assert outcome(answered(f"{job_id}\n".encode())) == Outcome("train.sh", True, f"job {job_id}")
 
@@ -336,7 +337,7 @@ def test_without_an_id_it_is_not_known_and_looked_for() -> None:
     assert outcome(answered(b"")).done is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr", "told"),
     [
         (170, b"qsub: Unknown queue\n", "Unknown queue"),
@@ -356,7 +357,7 @@ def test_a_refusal_is_in_qsub_s_own_words(status: int, stderr: bytes, told: str)
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr", "is_unreachable"),
     [
         (162, b"Connection refused\nqsub: cannot connect to server pbs01 (errno=15010)\n", True),
@@ -373,7 +374,7 @@ def test_a_server_that_cannot_be_asked_is_told_from_one_that_refuses(
     assert (found.done, found.is_unreachable) == (False, is_unreachable)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stderr"),
     [(124, b""), (143, b""), (183, b"qsub: Batch protocol error\n"), (233, b"qsub: End of File\n")],
 )
@@ -400,7 +401,7 @@ def test_slurm_s_wrapper_gets_a_file_of_its_own_and_a_name_and_no_mark() -> None
     assert (found.mark, found.job_name) == ("", "train.sh")
 
 
-@pytest.mark.parametrize("line", ["#SBATCH --job-name=mine", "#SBATCH -J mine", "#PBS -N mine"])
+@for_each("line", ["#SBATCH --job-name=mine", "#SBATCH -J mine", "#PBS -N mine"])
 def test_a_name_in_the_script_is_the_wrapped_job_s(line: str) -> None:
     """The wrapper names its files after -N, and sbatch the job, whatever the script says."""
     assert handed(script=text(line), dialect=WRAPPERS).job_name == "mine"
@@ -608,7 +609,7 @@ def test_what_they_say_otherwise_is_said_over_them() -> None:
     assert options(again({}, "#PBS -l walltime=2:00:00 -N other")) == [*PLAIN, "-v", MARKED]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "shown"),
     [
         ("-a 1130", "-a"),
@@ -649,7 +650,7 @@ def test_an_array_is_made_again_with_its_limit_and_default_paths_are_no_choice()
     assert found.command.job_ids == ("9[].pbs01",)
 
 
-@pytest.mark.parametrize(("tasks", "spoken"), [("3", "3-4:2"), ("3,7", "3-7:4"), ("2-5", "2-5"), ("0-20:5", "0-20:5")])
+@for_each(("tasks", "spoken"), [("3", "3-4:2"), ("3,7", "3-7:4"), ("2-5", "2-5"), ("0-20:5", "0-20:5")])
 def test_some_tasks_are_a_range_of_them(tasks: str, spoken: str) -> None:
     found = again({"Output_Path": f"login1:{WORK}/sim.o9.2"}, job_id="9[2].pbs01", tasks=tasks)
     assert options(found)[-4:] == ["-J", spoken, "-v", MARKED]
@@ -687,7 +688,7 @@ def test_torque_s_record_names_tasks_and_has_no_select() -> None:
 # -- what cannot be made again
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("native", "words"),
     [
         ({"executable": "<jsdl-hpcpa:Executable>/bin/sleep</jsdl-hpcpa:Executable>"}, "runs a command"),

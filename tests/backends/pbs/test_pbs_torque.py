@@ -21,6 +21,7 @@ from hpcdash.errors import NoSuchJob, UsageError
 from tests.support.pbs.torque import printed
 from tests.support.pbs.torque_cluster import CLOCK, JOBS, SERVER_NAME
 from tests.support.pbs.torque_site import PRINTED, TorqueSite
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 T = TypeVar("T")
@@ -95,7 +96,7 @@ def test_torque_is_known_by_the_version_it_tells_on_stderr(site: TorqueSite) -> 
 # -- jobs
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "state", "native"),
     [
         ("train-resnet", "running", "R"),
@@ -121,7 +122,7 @@ def test_a_state_is_read_with_torque_s_own_exit_statuses(
     assert (jobs[name]["state"], jobs[name]["native_state"]) == (state, native)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "code", "signal"),
     [
         ("went-well", 0, 0),
@@ -282,7 +283,7 @@ def test_usage_is_what_torque_counted(site: TorqueSite) -> None:
 # -- nodes and queues
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "state", "flags"),
     [
         ("g01", "mixed", []),

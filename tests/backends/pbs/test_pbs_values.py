@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs import values
 from hpcdash.domain import schema
+from tests.support.records import for_each
 
 GIB = 1 << 30
 
@@ -21,7 +21,7 @@ def column(*texts: str | None) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(texts[:half], pa.string()), pa.array(texts[half:], pa.string())])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"),
     [
         ("02:00:00", 7200),
@@ -47,7 +47,7 @@ def test_durations(text: str, seconds: int | None) -> None:
     assert values.durations(column(text, None, text)).to_pylist() == [seconds, None, seconds]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "size"),
     [
         ("8gb", 8 * GIB),

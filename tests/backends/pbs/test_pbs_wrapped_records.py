@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.wrappers import wrapped_records
+from tests.support.records import for_each
 
 PRINTED = Path(__file__).resolve().parents[3] / "fixtures" / "pbs" / "slurm-wrappers-22.05" / "printed"
 TOKEN = b"\x1eTTTTTTTTTT"
@@ -112,7 +113,7 @@ def test_a_name_that_holds_a_whole_record_makes_no_job() -> None:
     assert (found[b"7"][b"Job_Owner"], found[b"8"][b"Job_Owner"]) == (b"maira@n1", b"jon@n1")
 
 
-@pytest.mark.parametrize("others", [(8,), (6,), (6, 8)])
+@for_each("others", [(8,), (6,), (6, 8)])
 def test_a_name_that_holds_another_s_record_changes_nothing_of_it(others: tuple[int, ...]) -> None:
     name = b"".join(forged(number) + b"\n\n" for number in others) + b"end"
     jobs = [(number, b"other", b"jon") for number in others]

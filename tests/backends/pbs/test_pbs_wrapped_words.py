@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 
 def through_a_shell(words: list[str]) -> list[str]:
@@ -19,7 +20,7 @@ def through_a_shell(words: list[str]) -> list[str]:
     return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         ["-N", "plain", "-l", "nodes=2:ppn=4:gpus=1,walltime=01:00:00,mem=2gb", "-q", "gpu"],
@@ -36,15 +37,13 @@ def test_ordinary_options_stay_as_they_are(words: list[str]) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "value", ["a b", "$(id)", "`id`", "a;b", "x'y", 'x"y', "~", "*", "a&b", "é日本", "\\", "#", "a\tb"]
-)
+@for_each("value", ["a b", "$(id)", "`id`", "a;b", "x'y", 'x"y', "~", "*", "a&b", "é日本", "\\", "#", "a\tb"])
 def test_a_name_or_path_comes_out_of_the_shell_as_it_was_typed(value: str) -> None:
     assert through_a_shell(shell_safe(["-N", value, "-o", f"dir/{value}"])) == ["-N", value, "-o", f"dir/{value}"]
     assert through_a_shell(shell_safe([f"-N={value}"])) == [f"-N={value}"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         # These are put between quotes, or taken apart first.

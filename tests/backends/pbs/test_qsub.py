@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from hpcdash.backends.pbs.options import (
     split_arguments,
     split_list,
 )
+from tests.support.records import for_each
 
 
 def read(*words: str) -> list[tuple[str, str | None]]:
@@ -60,9 +60,7 @@ def test_two_dashes_may_be_a_value() -> None:
     assert read_command_line(["-N", "--", "job.sh"]).script == ("job.sh",)
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"), [(("-Z",), "unknown"), (("-N",), "without its value"), (("-hN",), "without")]
-)
+@for_each(("words", "problem"), [(("-Z",), "unknown"), (("-N",), "without its value"), (("-hN",), "without")])
 def test_what_qsub_would_not_take_is_a_problem(words: tuple[str, ...], problem: str) -> None:
     assert problem in read_command_line(words).problems[0].problem
 
@@ -124,7 +122,7 @@ def test_a_directive_of_dos_has_a_blank_at_its_end() -> None:
 # -- the words of a directive
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words"),
     [
         (" -N  a\t-h ", ["-N", "a", "-h"]),
@@ -156,7 +154,7 @@ def test_a_comma_within_quotes_or_behind_a_backslash_belongs_to_its_item() -> No
     assert split_list("A=1,B='x,y',C=x\\,y,D") == ["A=1", "B='x,y'", "C=x\\,y", "D"]
 
 
-@pytest.mark.parametrize(("text", "closed"), [("A='x'", True), ('A="it\'s"', True), ('A=a"b', False), ("A=\\'", True)])
+@for_each(("text", "closed"), [("A='x'", True), ('A="it\'s"', True), ('A=a"b', False), ("A=\\'", True)])
 def test_open_quotes_of_a_list_are_seen(text: str, closed: bool) -> None:
     assert is_closed(text) is closed
 

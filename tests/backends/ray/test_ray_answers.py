@@ -34,6 +34,7 @@ from hpcdash.services.logs.locate import find_other_log
 from hpcdash.services.submit.form_fields import absent_fields
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import FIXTURES, expected_of, play
+from tests.support.records import for_each
 
 CASE = FIXTURES / "ray" / "2.60" / "training"
 
@@ -58,7 +59,7 @@ def jobs(*listed: object) -> list[dict[str, Any]]:
     return BACKEND.queue.jobs(JobScope(ended=True)).parse(told(list(listed))).table.to_pylist()
 
 
-@pytest.mark.parametrize("case", ["2.60/training", "2.60/tasks", "2.60/slices", "2.9/tasks"])
+@for_each("case", ["2.60/training", "2.60/tasks", "2.60/slices", "2.9/tasks"])
 def test_the_recorded_cluster_is_read_as_its_expected_json_says(case: str) -> None:
     folder = FIXTURES / "ray" / case
     assert expected_of(folder) == json.loads(Path(folder, "expected.json").read_text("utf-8"))
@@ -84,7 +85,7 @@ def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_
     assert BACKEND.reasons.cause(failed).startswith("requests.exceptions.ConnectionError: ")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("native", "state"),
     [
         ("PENDING", "pending"),
@@ -125,6 +126,11 @@ def test_one_bad_row_is_counted_and_the_rest_stands() -> None:
     assert (parsed.table["id"].to_pylist(), len(parsed.rejected)) == (["a"], 2)
 
 
+def test_a_number_that_is_too_large_for_any_time_or_amount_is_none() -> None:
+    found = jobs({"submission_id": "raysubmit_a", "status": "SUCCEEDED", "start_time": 10**400, "end_time": -(10**400)})
+    assert [(row["id"], row["started_at"], row["ends_at"]) for row in found] == [("raysubmit_a", None, None)]
+
+
 def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> None:
     listed = [
         {"submission_id": "old", "status": "SUCCEEDED", "start_time": 1_600_000_000_000, "end_time": 1_600_000_001_000},
@@ -135,7 +141,7 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
     assert BACKEND.history.jobs("", 3600).parse(told(listed)).table["id"].to_pylist() == ["new"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "error", "words"),
     [
         (told(b"Job x does not exist", 404), NoSuchJob, "does not know this job"),
@@ -161,6 +167,11 @@ def test_an_answer_that_is_none_is_an_error_with_ray_s_own_words(
 def test_a_ray_that_is_too_old_is_refused_by_its_version() -> None:
     with pytest.raises(SchedulerRefused, match=r"Ray 2\.8\.1 is too old"):
         BACKEND.probe.query().parse(told({"ray_version": "2.8.1"}))
+
+
+def test_a_version_of_any_length_is_read() -> None:
+    version = f"{'9' * 5000}.{'9' * 5000}"
+    assert BACKEND.probe.query().parse(told({"ray_version": version})).version == f"Ray {version}"
 
 
 def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
@@ -402,7 +413,7 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
         again.check.parse(told(b"", 404))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "files", "words"),
     [
         (

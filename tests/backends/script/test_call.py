@@ -19,6 +19,7 @@ from hpcdash.errors import UsageError
 from hpcdash.job.pickles import read_packed, unpacked
 from hpcdash.job.zip import job_zip
 from hpcdash.services.submit.form import draft_of, read_form
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
 PLACE = Place("1a2b", "/jobs/x-1a2b")
@@ -65,7 +66,7 @@ def test_its_files_hold_the_values_as_they_were_written() -> None:
     assert call_files(Call("m", "f")) == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("function", "said"),
     [
         ("train.py", 'write it as in "train:main"'),
@@ -83,7 +84,7 @@ def test_what_is_no_function_is_told_with_what_to_write(function: str, said: str
     assert said in words
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "line", "key", "said"),
     [
         ('command = "a"\n[call]\nfunction = "m:f"', 2, "call", "the command is given too"),
@@ -119,7 +120,7 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
     assert "give one of command and call" in typed.problems[""]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "said"),
     [
         ({"job_library": False}, "job_library: "),
@@ -177,7 +178,7 @@ def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
         "PBS_ARRAY_INDEX": "1",
         "PBS_NODEFILE": f"{tmp_path}/nodes",
     }
-    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     found = {path.name: read_packed(str(path)) for path in folder.glob("result*")}
     assert found == {"result-1.pkl": ("y", "0"), "result-1.pkl.1": ("y", "1")}

@@ -17,7 +17,8 @@ from hpcdash.backends.script.containers.login import login_file
 from hpcdash.backends.script.containers.words import ContainerCommand, Word
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
-from tests.support.slurm.daemons import wait_until
+from tests.support.records import for_each
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 HOSTILE = ["$(rm -rf ~)", "`touch owned`", "it's", 'say "x"', "two\nlines", "a b", "*", "; touch owned", "$HOME\\", "é"]
@@ -108,12 +109,12 @@ def test_apptainer_is_given_gpus_a_tmpfs_and_a_tmp_of_its_own_that_goes(node: No
     assert node.env["APPTAINERENV_TMPDIR"] == "/tmp"
 
 
-@pytest.mark.parametrize("bind", ["/tmp", "/scratch:/tmp", "/scratch:/tmp/:rw"])
+@for_each("bind", ["/tmp", "/scratch:/tmp", "/scratch:/tmp/:rw"])
 def test_who_binds_tmp_gets_no_other(bind: str) -> None:
     assert "mktemp" not in "\n".join(made_of("apptainer", own_binds=[bind]).lines())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("runtime", "slot_type", "options"),
     [
         ("apptainer", SlotType.CUDA, {"--nv"}),
@@ -193,7 +194,7 @@ def test_podman_shares_the_network_and_is_given_each_variable_by_name(node: Node
     # The first process of its namespace, which the kernel spares signals that nothing catches.
     starts = "trap 'exit 4' TERM; kill -TERM 1; while :; do sleep 0.1; done"
     contained = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *call[first:-2]]
-    ended = subprocess.run([*contained, "sh", "-c", starts], stdin=subprocess.DEVNULL, timeout=60, check=False)
+    ended = subprocess.run([*contained, "sh", "-c", starts], stdin=subprocess.DEVNULL, check=False)
     assert ended.returncode == 4
 
 
@@ -217,10 +218,10 @@ def test_a_container_is_killed_after_the_shell_that_started_it_was(node: Node) -
     script = "\n".join(made_of("podman").lines())
     environ = {"PATH": f"{node.folder}/bin:/usr/bin:/bin"}
     with subprocess.Popen(["bash", "-c", script], env=environ, start_new_session=True) as shell:
-        wait_until("the container", lambda: (record / "run").exists(), 60)
+        wait_until("the container", lambda: (record / "run").exists())
         (name,) = re.findall("--name=(hpcdash-[0-9a-f]{16})", (record / "run").read_text())
         os.killpg(shell.pid, signal.SIGKILL)
-    wait_until("its end", lambda: (record / "kill").exists() and (record / "kill").read_text() != "", 60)
+    wait_until("its end", lambda: (record / "kill").exists() and (record / "kill").read_text() != "")
     assert (record / "kill").read_text().split() == ["kill", "-s", "KILL", name]
 
 
@@ -262,7 +263,7 @@ def test_an_enroot_image_that_is_a_file_is_not_imported(node: Node) -> None:
     assert calls[-1][-3:] == ["images+net", "python", "train.py"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("image", "name", "uri"),
     [
         ("ubuntu", "ubuntu", "docker://ubuntu"),
@@ -362,7 +363,7 @@ def test_a_shell_word_is_expanded_on_the_node(node: Node) -> None:
     assert node.run(made, SLURM_NODEID="4 $x")[1][0][-1] == "4 $x"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("runtime", "image", "more", "named"),
     [
         ("apptainer", "", {}, "image"),

@@ -16,6 +16,7 @@ from hpcdash.backends.script.cron import CronJob, cron_script, label_in, label_o
 from hpcdash.backends.slurm import cron as slurm
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 SHELLS = ["sh", "bash"]
 
@@ -25,7 +26,7 @@ def script_of(job: CronJob, scheduler: str) -> str:
     return cron_script(job, parts)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "label"),
     [
         (HOUR, "hourly"),
@@ -44,7 +45,7 @@ def test_an_interval_has_a_label_that_its_name_gives_back(seconds: int, label: s
     assert job.scripts_folder == f"/work/ada/cron/cron.{label}"
 
 
-@pytest.mark.parametrize("name", ["hourly", "hpcdash-", "hpcdash-x", "hpcdash-1h;rm", "hpcdash-0s", "xhpcdash-1h"])
+@for_each("name", ["hourly", "hpcdash-", "hpcdash-x", "hpcdash-1h;rm", "hpcdash-0s", "xhpcdash-1h"])
 def test_other_names_have_none(name: str) -> None:
     assert label_in(name) is None
 
@@ -74,7 +75,7 @@ def test_for_slurm_no_two_run_at_once_and_options_are_directives() -> None:
     ]
 
 
-@pytest.mark.parametrize("folder", ["cron", "/w/my cron", "/w/100%", "/w/a'b", "/w/a\nb"])
+@for_each("folder", ["cron", "/w/my cron", "/w/100%", "/w/a'b", "/w/a\nb"])
 def test_a_folder_that_a_directive_cannot_hold_is_refused(folder: str) -> None:
     with pytest.raises(UsageError):
         script_of(CronJob(HOUR, folder), "slurm")
@@ -118,9 +119,7 @@ class Pbs:
     def run(self, job_id: str = "7.pbs") -> str:
         path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
         variables = {**os.environ, "PATH": path, "PBS_JOBID": job_id}
-        ran = subprocess.run(
-            ["sh"], input=self.text.encode(), capture_output=True, env=variables, timeout=30, check=False
-        )
+        ran = subprocess.run(["sh"], input=self.text.encode(), capture_output=True, env=variables, check=False)
         assert (ran.returncode, ran.stderr) == (0, b"")
         return ran.stdout.decode()
 

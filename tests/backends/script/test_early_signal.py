@@ -23,6 +23,8 @@ from hpcdash.backends.slurm.script import signal_option as slurm_signal_option
 from hpcdash.backends.slurm.script import signal_trap as slurm_signal_trap
 from hpcdash.domain.request import EarlySignal
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 USR1 = EarlySignal("USR1", 600)
@@ -116,7 +118,7 @@ def test_a_timer_of_one_second_warns_every_process_on_every_host_once(job: Job) 
     script = pbs_fanout(words, {"CODE": TRAINING}) + pbs_signal_timer(EarlySignal("USR1", 9), 10) + START
     began = time.monotonic()
     process = job.start(script)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert sorted(out.splitlines()) == ["child warned"] * 3 + ["parent warned"] * 3
     assert time.monotonic() - began >= 1
@@ -126,7 +128,7 @@ def test_a_timer_of_one_second_warns_every_process_on_every_host_once(job: Job) 
 def test_the_timer_ends_with_the_script_and_leaves_its_status(job: Job, status: int) -> None:
     script = pbs_fanout(["bash", "-c", f"exit {status}"], {}) + pbs_signal_timer(USR1, 3600) + START
     process = job.start(script)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == status
 
 
@@ -134,7 +136,7 @@ def test_a_command_that_ends_well_after_its_warning_ends_the_job_well(job: Job) 
     on_host = "trap 'warned=1' USR1; while [ -z \"$warned\" ]; do sleep 0.05; done; sleep 0.3; echo saved"
     script = pbs_fanout(["bash", "-c", on_host], {}) + pbs_signal_timer(EarlySignal("USR1", 9), 10) + START
     process = job.start(script)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert (process.returncode, out) == (0, "saved\n" * 3)
 
 
@@ -142,7 +144,7 @@ def test_what_the_script_did_before_is_of_the_time_that_the_timer_waits(job: Job
     # As after an hour in which the environment of the job was made.
     script = "SECONDS=3600\n" + pbs_fanout([sys.executable, "-c", TRAINING, "alone"], {})
     process = job.start(script + pbs_signal_timer(EarlySignal("USR1", 9), 3610) + START)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert (process.returncode, out) == (0, "alone warned\n" * 3), err
 
 
@@ -150,12 +152,9 @@ def test_what_the_script_did_before_is_of_the_time_that_the_timer_waits(job: Job
 def test_a_signal_to_the_batch_shell_is_passed_to_the_step_and_its_end_is_waited_for(job: Job, step: int) -> None:
     words = [sys.executable, "-c", TRAINING, "alone"]
     process = job.start(slurm_fanout(words, {}, step=step) + slurm_signal_trap(BATCH) + START)
-    deadline = time.monotonic() + 15
-    while not list(job.folder.glob("ready.alone.*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until("the step", lambda: list(job.folder.glob("ready.alone.*")))
     process.send_signal(signal.SIGUSR1)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert (process.returncode, out) == (0, "alone warned\n")
     assert (job.folder / "scancel_words").read_text() == f"--signal=USR1 12.{step}\n"
 
@@ -164,16 +163,13 @@ def test_where_the_controller_does_not_answer_srun_itself_is_given_the_signal(jo
     (job.folder / "bin" / "scancel").write_text("#!/bin/bash\nexit 1\n")
     words = [sys.executable, "-c", TRAINING, "alone"]
     process = job.start(slurm_fanout(words, {}) + slurm_signal_trap(BATCH) + START)
-    deadline = time.monotonic() + 15
-    while not list(job.folder.glob("ready.alone.*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until("the step", lambda: list(job.folder.glob("ready.alone.*")))
     process.send_signal(signal.SIGUSR1)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate()
     assert (process.returncode, out) == (0, "alone warned\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "option"),
     [
         (USR1, "--signal=USR1@600"),
@@ -191,7 +187,7 @@ def test_no_trap_is_written_where_slurm_signals_the_steps_itself() -> None:
     assert slurm_signal_trap(USR1) == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "asked",
     [EarlySignal("USR1", 65536), EarlySignal("USR1", -1), EarlySignal("USR1;id", 5), EarlySignal("KILL", 5)],
     ids=["too early for Slurm", "after the limit", "no name", "cannot be trapped"],
@@ -201,7 +197,7 @@ def test_slurm_refuses(asked: EarlySignal) -> None:
         slurm_signal_option(asked)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "limit"),
     [(USR1, None), (USR1, 600), (EarlySignal("TERM", 5), 60), (EarlySignal("$(id)", 5), 60)],
     ids=["no limit", "no time before it", "TERM is the end itself", "no name"],
@@ -223,5 +219,5 @@ def test_the_timer_is_refused(asked: EarlySignal, limit: int | None) -> None:
 def test_shellcheck_has_nothing_to_say(text: str) -> None:
     # SC2317: called by name, or from a trap.
     words = ["shellcheck", "-e", "SC2317,SC2016", "-"]
-    checked = subprocess.run(words, input="#!/bin/bash\n" + text + START, capture_output=True, text=True, timeout=60)
+    checked = subprocess.run(words, input="#!/bin/bash\n" + text + START, capture_output=True, text=True)
     assert checked.stdout == ""

@@ -10,6 +10,7 @@ from hpcdash.backends.pbs.script import project_options as pbs_project
 from hpcdash.backends.script.body import accounted_to, job_name
 from hpcdash.backends.slurm.script import project_options as slurm_project
 from hpcdash.errors import ConfigError
+from tests.support.records import for_each
 
 
 def test_a_name_has_its_prefix_its_kind_and_its_own_part() -> None:
@@ -26,7 +27,7 @@ def test_a_name_has_no_letter_that_a_scheduler_refuses_and_is_no_longer_than_it_
     assert name.endswith("1a2b")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "words"),
     [
         ("project", ["llm"]),

@@ -23,6 +23,7 @@ from hpcdash.backends.slurm.script import fanout as slurm_fanout
 from hpcdash.backends.slurm.script import preamble as slurm_preamble
 from hpcdash.domain.request import Call, EarlySignal, Launcher, Request
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
@@ -55,9 +56,7 @@ def run(folder: Path, script: str, hosts: str = "n1\nn2\n", **variables: str) ->
         "SLURM_JOB_NODELIST": "n[1-2]",
         **variables,
     }
-    return subprocess.run(
-        ["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run(["bash", "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
 
 
 def slurm(launcher: Launcher, command: str, nodes: int | None = 2, signal: EarlySignal | None = None) -> str:
@@ -241,7 +240,7 @@ def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> No
     assert start_of(launcher, "train.py", 4, environment=SLURM).notes == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "line"),
     [
         ("torchrun train.py --lr 1", "  train.py --lr 1"),
@@ -267,7 +266,7 @@ def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> No
         start_of(Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4, environment=SLURM)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "told"),
     [
         ("torchrun train.py", True),

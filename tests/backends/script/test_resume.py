@@ -15,6 +15,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Container, Request, Runtime
 from hpcdash.errors import UsageError
 from hpcdash.job.checkpoint import MARKER, Checkpoints
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
 pytestmark = pytest.mark.system
@@ -110,7 +111,7 @@ def test_a_folder_that_cannot_be_written_ends_the_job_before_it_has_begun(tmp_pa
     assert said.endswith(f"hpcdash: no checkpoint can be saved in {tmp_path}/file/c: the job ends\n")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("array", "checkpoints", "is_told"),
     [("1-5", "c", True), ("1-5%1", "c", False), ("1-5", "c/%a", False), (None, "c", False)],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from hpcdash.backends.script.stub import stub_script, stub_target
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 SCRIPT = """#!/bin/bash
@@ -29,7 +30,7 @@ def run(stub: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
     copy = folder / "slurm_script"
     copy.write_text(stub)
     copy.chmod(0o700)
-    return subprocess.run([str(copy), *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([str(copy), *arguments], capture_output=True, text=True, check=False)
 
 
 def test_directives_before_the_first_command_are_kept_in_their_order() -> None:
@@ -107,7 +108,7 @@ def test_a_stub_tells_its_file_and_another_script_none() -> None:
     assert stub_target(SCRIPT) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("script", "path", "words"),
     [
         ("echo no\n", "/a", "does not start with #!"),

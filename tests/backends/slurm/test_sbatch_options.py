@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.options import last_value
 from hpcdash.backends.slurm.options import directive_lines, read_command_line, read_directives, split_arguments
+from tests.support.records import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "read"),
     [
         (["--partition=gpu"], [("partition", "gpu")]),
@@ -37,7 +37,7 @@ def test_what_follows_the_script_is_the_scripts_own() -> None:
     assert line.script == ("train.sh", "--partition=cpu", "-x")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "written", "problem"),
     [
         (["--mem-per", "4G"], "--mem-per", "ambiguous: --mem-per-cpu, --mem-per-gpu"),
@@ -64,7 +64,7 @@ def test_an_indented_directive_is_a_comment() -> None:
     assert last_value(read_directives(script).options, "job-name") == "yes"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words"),
     [
         (" -J a#b", ["-J", "a"]),

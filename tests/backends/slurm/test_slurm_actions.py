@@ -13,6 +13,7 @@ from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import UsageError, without_env
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
+from tests.support.records import for_each
 
 LOADED = (
     b"scancel: select/cons_tres: common_init: select/cons_tres loaded\n"
@@ -72,7 +73,7 @@ def test_a_task_of_an_array_that_is_cancelled_whole_is_not_cancelled_twice() -> 
     assert command.job_ids == ("7_1", "7", "7_[3-5]")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("verb", "line"),
     [
         ("hold", "scontrol hold 41,88_[3-9],90_[2-3]"),
@@ -91,7 +92,7 @@ def test_tasks_in_steps_are_written_out_as_slurm_reads_no_steps() -> None:
     assert lines(commands("hold", "5_[5,3,4]")) == ["scontrol hold 5_[3-5]"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "job_ids",
     [
         [str(number) for number in range(100_000, 105_000)],
@@ -101,7 +102,7 @@ def test_tasks_in_steps_are_written_out_as_slurm_reads_no_steps() -> None:
     ],
     ids=["jobs", "arrays", "steps", "tasks"],
 )
-@pytest.mark.parametrize("verb", ["cancel", "hold"])
+@for_each("verb", ["cancel", "hold"])
 def test_however_many_jobs_each_command_can_be_sent_and_no_job_is_left_out(verb: str, job_ids: list[str]) -> None:
     made = commands(verb, *job_ids)
     for command in made:
@@ -125,7 +126,7 @@ def test_a_step_of_each_task_is_signalled_on_its_own() -> None:
     assert [line.partition("--signal=TERM ")[2] for line in lines(made)] == ["41.0 42.0", "88_3.0", "88_4.0"]
 
 
-@pytest.mark.parametrize("time", ["90", "1:30:00", "90m", "1.5h"])
+@for_each("time", ["90", "1:30:00", "90m", "1.5h"])
 def test_a_time_limit_is_read_as_people_write_it(time: str) -> None:
     assert lines(commands("alter", "41", "42", changes={"time": time})) == [
         "scontrol update jobid=41,42 timelimit=01:30:00"
@@ -162,7 +163,7 @@ def test_a_throttle_is_no_task_s(task: str) -> None:
     assert refused.value.next_step == "Name its array: 88"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "named"),
     [
         ({"time": "soon"}, "time"),
@@ -188,14 +189,14 @@ def test_a_change_that_cannot_be_read_is_refused_by_name(changes: dict[str, str]
         commands("alter", "41", changes=changes)
 
 
-@pytest.mark.parametrize("signal", ["", "FOO", "0", "65", "999", "USR1 --full", "²"])
+@for_each("signal", ["", "FOO", "0", "65", "999", "USR1 --full", "²"])
 def test_what_is_no_signal_is_refused(signal: str) -> None:
     with pytest.raises(UsageError, match=r"not a signal|nobody to signal"):
         commands("signal", "41", signal=signal)
 
 
-@pytest.mark.parametrize("job_id", ["", "x", "41;rm", "41_", "-v", "41_[3", "41.0", "41 42"])
-@pytest.mark.parametrize("verb", ["cancel", "hold"])
+@for_each("job_id", ["", "x", "41;rm", "41_", "-v", "41_[3", "41.0", "41 42"])
+@for_each("verb", ["cancel", "hold"])
 def test_what_is_no_job_is_refused_with_its_place(verb: str, job_id: str) -> None:
     with pytest.raises(UsageError, match=r"not a job ID[^\n]*\n.*\n *\^"):
         commands(verb, "41", job_id)
@@ -333,7 +334,7 @@ def test_a_controller_that_does_not_answer_scontrol_leaves_it_unknown() -> None:
     assert answered(command, stderr, 1) == dict.fromkeys(("2", "25_3"), (None, "Unexpected message received"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stderr", "words"),
     [
         (

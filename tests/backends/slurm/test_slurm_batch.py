@@ -16,6 +16,7 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import HpcdashError, UsageError
 from tests.backends.script.golden_text import PLACE, REQUESTS, assert_golden
+from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
 USR1 = EarlySignal("USR1", 600)
@@ -104,7 +105,7 @@ def options(script: BatchScript) -> dict[str, str | None]:
     return {option.name: option.value for option in read.options}
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@for_each("name", REQUESTS)
 def test_a_whole_script(name: str) -> None:
     assert_golden(f"slurm-{name}.sh", made(**_fields(REQUESTS[name])).text)
 
@@ -113,7 +114,7 @@ def _fields(request: Request) -> dict[str, Any]:
     return msgspec.structs.asdict(request)
 
 
-@pytest.mark.parametrize("field", sorted({*Request.__struct_fields__} - NOT_SHOWN))
+@for_each("field", sorted({*Request.__struct_fields__} - NOT_SHOWN))
 def test_each_field_of_a_request_is_in_the_script(field: str) -> None:
     value, wanted = SHOWN[field]
     script = made(**{field: value}, **BESIDE.get(field, {}))
@@ -187,7 +188,7 @@ def test_a_variable_of_the_environment_goes_before_a_switch_of_that_name() -> No
     assert "=/k\n" not in text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "option"),
     [
         ({"qos": "a"}, "--qos=b"),
@@ -246,15 +247,13 @@ def test_a_variable_is_in_the_step_as_it_was(environment: dict[str, str]) -> Non
         assert any("\0" in value for value in environment.values())
         return
     stand_in = "srun() { env -0; }\n"
-    ran = subprocess.run(
-        ["bash", "-c", stand_in + text], capture_output=True, env={"PATH": "/usr/bin:/bin"}, timeout=20
-    )
+    ran = subprocess.run(["bash", "-c", stand_in + text], capture_output=True, env={"PATH": "/usr/bin:/bin"})
     seen = dict(entry.split("=", 1) for entry in ran.stdout.decode().split("\0") if "=" in entry)
     for name, value in environment.items():
         assert seen.get(name, "") == value
 
 
-@pytest.mark.parametrize("nodes", [(8, 4), (8, 8), (8, None)], ids=["2 nodes", "1 node", "spread"])
+@for_each("nodes", [(8, 4), (8, 8), (8, None)], ids=["2 nodes", "1 node", "spread"])
 def test_only_where_slurm_may_give_other_nodes_is_their_number_looked_at(nodes: tuple[int, int | None]) -> None:
     text = made(slots=nodes[0], slots_per_node=nodes[1]).text
     assert ("Not started." in text) == (nodes[1] is not None)
@@ -314,8 +313,8 @@ def test_a_folder_that_no_directive_can_hold_is_refused() -> None:
         Place("u", "/with space")
 
 
-@pytest.mark.parametrize("scheduler", list(Scheduler))
-@pytest.mark.parametrize(
+@for_each("scheduler", list(Scheduler))
+@for_each(
     ("name", "is_secret"),
     [("WANDB_API_KEY", True), ("HF_TOKEN", True), ("db_password", True), ("TOKENIZER", False), ("SORT_KEY", False)],
 )
@@ -358,7 +357,7 @@ def test_pyxis_s_container_is_options_of_srun() -> None:
         batch_script(Scheduler.PBS, Request(command="a", container=container), PLACE)
 
 
-@pytest.mark.parametrize("runtime", [one for one in Runtime if one is not Runtime.NONE])
+@for_each("runtime", [one for one in Runtime if one is not Runtime.NONE])
 def test_in_a_container_too_the_command_starts_in_the_folder_of_its_files(runtime: Runtime) -> None:
     text = made(container=Container(runtime, "lab/net:1"), files=(".",), work_dir="src").text
     assert text.count(f"cd -- {PLACE.folder}/code/src || exit\n") == 1

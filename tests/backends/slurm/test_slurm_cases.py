@@ -17,6 +17,7 @@ from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.recorded import load_case
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import expected_of, play, table_questions
+from tests.support.records import for_each
 
 VERSIONS = Path(__file__).resolve().parents[3] / "fixtures" / "slurm"
 # A case that extends another has no lists of its own.
@@ -24,7 +25,7 @@ CASES = sorted(file.parent for file in VERSIONS.glob("*/*/case.toml") if "\nexte
 EXPECTED = {case: json.loads((case / "expected.json").read_text("utf-8")) for case in CASES}
 GIBIBYTE = 1 << 30
 
-by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.parent.name}-{case.name}")
+by_case = for_each("case", CASES, ids=lambda case: f"{case.parent.name}-{case.name}")
 
 
 def shown_jobs() -> list[Any]:
@@ -48,7 +49,7 @@ def whole_queues() -> list[Path]:
     return [case for case in CASES if wanted <= EXPECTED[case].keys() and "jobs" not in EXPECTED[case]["rejected"]]
 
 
-@pytest.mark.parametrize("case", whole_queues(), ids=lambda case: f"{case.parent.name}-{case.name}")
+@for_each("case", whole_queues(), ids=lambda case: f"{case.parent.name}-{case.name}")
 def test_one_s_own_jobs_are_those_of_everyone_s_with_one_s_name(case: Path) -> None:
     expected = EXPECTED[case]
     user = load_case(case).user
@@ -90,7 +91,7 @@ def seconds(text: str) -> int | None:
     return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(rest)
 
 
-@pytest.mark.parametrize(("case", "job_id"), shown_jobs())
+@for_each(("case", "job_id"), shown_jobs())
 def test_a_row_says_what_scontrol_says(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
     text = play_text(transport, job_id)
@@ -131,7 +132,7 @@ def play_text(transport: ReplayTransport, job_id: str) -> str:
     return answer.stdout_file.read_bytes().decode("utf-8", "replace")
 
 
-@pytest.mark.parametrize(("case", "job_id"), shown_jobs())
+@for_each(("case", "job_id"), shown_jobs())
 def test_a_job_s_detail_has_its_own_name_and_its_own_paths(case: Path, job_id: str) -> None:
     transport = ReplayTransport(case)
     row_id = row_of(EXPECTED[case]["jobs_and_ended"], job_id)["id"]

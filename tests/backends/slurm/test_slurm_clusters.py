@@ -11,6 +11,7 @@ from hpcdash.backends.slurm.backend import slurm_backend
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.job_ids import array_of, holds_many, parse_job_id, task_of
 from hpcdash.errors import UsageError, without_env
+from tests.support.records import for_each
 
 BY_DEFAULT = slurm_backend(Probe("alice", "slurm 22.05.8", cluster="lab"))
 ON_LAB2 = slurm_backend(Probe("alice", "slurm 22.05.8", cluster="lab2", clusters=("lab2",)))
@@ -23,7 +24,7 @@ def test_an_id_names_its_cluster() -> None:
     assert (array_of("12_3@lab2"), task_of("12_3@lab2"), holds_many("12_[3-4]@lab2")) == ("12@lab2", "3", True)
 
 
-@pytest.mark.parametrize("job_id", ["15@lab2", "15_3@lab2", "15_[3-5]@lab2"])
+@for_each("job_id", ["15@lab2", "15_3@lab2", "15_[3-5]@lab2"])
 def test_every_question_about_a_job_goes_to_its_cluster(job_id: str) -> None:
     plain = job_id.partition("@")[0]
     for query in (
@@ -86,7 +87,7 @@ def test_a_submission_to_another_cluster_is_not_taken_for_lost_by_its_name() -> 
     assert BY_DEFAULT.submit.submission(several).job_name == ""
 
 
-@pytest.mark.parametrize("name", ["-lab", "lab2;true", "$(true)", "lab2\n"])
+@for_each("name", ["-lab", "lab2;true", "$(true)", "lab2\n"])
 def test_what_is_no_name_of_a_cluster_comes_into_no_command(name: str) -> None:
     with pytest.raises(UsageError, match="SLURM_CLUSTERS"):
         slurm_backend(Probe("alice", "slurm 22.05.8", clusters=(name,)))

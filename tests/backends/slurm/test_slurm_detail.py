@@ -8,6 +8,7 @@ import pytest
 from hpcdash.backends.slurm.detail import job_detail, native_query, parse_native, scontrol_id, task_refusal
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.errors import NoSuchJob, UnreadableOutput
+from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, queue_text
 
 SHOWN = """JobId=30 JobName={name}
@@ -85,8 +86,8 @@ def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
     assert job["stdout_path"] == "/home/alice/slurm-88_%a.out"
 
 
-@pytest.mark.parametrize("text", FORGERIES)
-@pytest.mark.parametrize("where", ["name", "comment"])
+@for_each("text", FORGERIES)
+@for_each("where", ["name", "comment"])
 def test_no_name_or_comment_speaks_for_slurm(where: str, text: str) -> None:
     detail = job_detail(row(**{where: text}), native(**{where: text}))
     job = detail.job.to_pylist()[0]
@@ -127,7 +128,7 @@ def test_other_text_is_no_job() -> None:
         parse_native(answered(b"usage: scontrol\n", argv=("scontrol",)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+1", "65+1"), ("7_[1,4]", "7_1")]
 )
 def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
@@ -141,7 +142,7 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
     assert (native["RunTime"], native["EndTime"]) == ("00:28:24", "Unknown")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("native", "why"),
     [
         ({"NumNodes": "2", "Requeue": "1"}, ""),

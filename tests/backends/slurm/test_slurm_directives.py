@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.backends.slurm.explain import explain
 from hpcdash.backends.slurm.options import OPTIONS
+from tests.support.records import for_each
 
 EXPLAINED = [
     ("-t 2:00:00", "time limit 2 h"),
@@ -51,19 +50,17 @@ EXPLAINED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), EXPLAINED)
+@for_each(("options", "words"), EXPLAINED)
 def test_a_directive_is_told_in_plain_words(options: str, words: str) -> None:
     assert explain(f"#SBATCH {options}") == words
 
 
-@pytest.mark.parametrize(
-    "line", ["", "#!/bin/sh", "#PBS -l nodes=1", " #SBATCH -N 1", "##SBATCH -N 1", "#SBATCH", "srun"]
-)
+@for_each("line", ["", "#!/bin/sh", "#PBS -l nodes=1", " #SBATCH -N 1", "##SBATCH -N 1", "#SBATCH", "srun"])
 def test_other_lines_say_nothing(line: str) -> None:
     assert explain(line) == ""
 
 
-@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda option: option.name)
+@for_each("option", OPTIONS.values(), ids=lambda option: option.name)
 def test_every_option_of_sbatch_has_words(option: object) -> None:
     name, takes = option.name, option.takes  # type: ignore[attr-defined]
     words = explain(f"#SBATCH --{name}{'' if takes == 'nothing' else '=7'}")

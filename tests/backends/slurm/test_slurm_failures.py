@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.errors import (
@@ -19,6 +17,7 @@ from hpcdash.errors import (
     program_name,
     readable_command,
 )
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 HEARD = [
@@ -61,7 +60,7 @@ HEARD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "status", "words", "kind"), HEARD)
+@for_each(("name", "status", "words", "kind"), HEARD)
 def test_each_failure_has_its_kind_its_evidence_and_a_next_step(
     name: str, status: int, words: str, kind: type[CommandError]
 ) -> None:

@@ -17,6 +17,7 @@ from hpcdash.backends.slurm.history import (
 )
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import NoSuchJob, UnreadableOutput
+from tests.support.records import for_each
 from tests.support.slurm_text import PAST_JOB, TOKEN, answered, history_text
 
 
@@ -40,7 +41,7 @@ def test_a_signal_is_no_exit_code() -> None:
     assert (row["exit_code"], row["exit_signal"]) == (0, 11)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("told", "code", "number"),
     [
         ("9:0", 137, 0),
@@ -109,7 +110,7 @@ def test_only_ended_jobs_are_history_the_newest_first() -> None:
     assert [row["id"] for row in read_all(raw)] == ["2", "1"]
 
 
-@pytest.mark.parametrize("name", [b"a\nb", b"997|forged\n997|x", b"x\x1f\x1e\n5\x1e", b"\r\n", b"0:0\n999"])
+@for_each("name", [b"a\nb", b"997|forged\n997|x", b"x\x1f\x1e\n5\x1e", b"\r\n", b"0:0\n999"])
 def test_a_name_forges_no_row(name: bytes) -> None:
     rows = read_all(history_text({"jobname": name}, {"jobid": "89", "comment": name, "workdir": name}))
     assert [row["id"] for row in rows] == ["89", "88"]
@@ -125,7 +126,7 @@ def test_noise_before_and_between_rows_is_told() -> None:
     assert parsed.rejected == ("welcome", "sacct: warning")
 
 
-@pytest.mark.parametrize("cut", range(1, 160, 7))
+@for_each("cut", range(1, 160, 7))
 def test_a_row_cut_short_is_no_row(cut: int) -> None:
     parsed = parse_history(answered(history_text({}, {"jobid": "89"})[:-cut]), token=TOKEN)
     assert parsed.table["id"].to_pylist() == ["88"]
@@ -173,7 +174,7 @@ def test_a_job_that_no_history_knows_is_no_such_job() -> None:
 PRIVATE = b"PrivateData            = jobs,usage,users\nSlurmUser              = slurm(64030)\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user", "printed", "expected"),
     [
         ("alice", PRIVATE + b"None|\n", True),

@@ -11,6 +11,7 @@ from hpcdash.backends.slurm.jobs import jobs_query, parse_jobs, queue_id
 from hpcdash.backends.slurm.states import job_state
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UnreadableOutput
+from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, queue_text
 
 
@@ -21,7 +22,13 @@ def read(**fields: str | bytes) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("reason", ["JobHeldUser", "JobHeldAdmin", "job requeued in held state"])
+@for_each(
+    "reason",
+    [
+        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
+        *("launch failed requeued held", "user env retrieval failed requeued held"),
+    ],
+)
 def test_a_pending_job_that_is_held_is_held_not_pending(reason: str) -> None:
     assert read(state="PENDING", reason=reason)["state"] == "held"
 
@@ -38,7 +45,7 @@ def test_a_special_exit_is_held() -> None:
     assert read(state="SPECIAL_EXIT", reason="job requeued in held state")["state"] == "held"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "state"),
     [
         ("CONFIGURING", "running"),
@@ -67,7 +74,7 @@ def test_an_unknown_state_keeps_slurm_s_own_word() -> None:
     assert (row["state"], row["native_state"]) == ("unknown", "TELEPORTING")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "code", "signal"),
     [("0", 0, 0), ("768", 3, 0), ("35072", 137, 0), ("11", 0, 11), ("139", 0, 11), ("125", 0, 125)],
 )
@@ -81,7 +88,7 @@ def test_a_job_that_has_not_ended_has_no_exit_code() -> None:
     assert (row["exit_code"], row["exit_signal"]) == (None, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "count"),
     [
         ("3-10%1", 8),
@@ -119,7 +126,7 @@ def test_a_component_of_a_heterogeneous_job_keeps_its_id() -> None:
     assert (row["id"], row["_number"]) == ("65+1", 65)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tres", "gpus"),
     [
         ("cpu=2,mem=200M,node=1,billing=2,gres/gpu=2", 2),
@@ -133,7 +140,7 @@ def test_gpus_come_from_the_allocated_tres_however_they_were_asked_for(tres: str
     assert read(**{"tres-alloc": tres})["gpus"] == gpus
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tres", "memory"),
     [
         *(("mem=200M", 200 << 20), ("mem=1.50G", 3 << 29), ("mem=2T", 2 << 40), ("mem=512", 512 << 20)),
@@ -144,7 +151,7 @@ def test_memory_is_in_binary_units(tres: str, memory: int | None) -> None:
     assert read(**{"tres-alloc": tres})["memory_bytes"] == memory
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "limit"),
     [("7-00:00:00", 604800), ("12:00:00", 43200), ("30:00", 1800), ("UNLIMITED", None), ("Partition_Limit", None)],
 )
@@ -152,7 +159,7 @@ def test_time_limits(text: str, limit: int | None) -> None:
     assert read(timelimit=text)["limit_seconds"] == limit
 
 
-@pytest.mark.parametrize("nothing", ["None", "(null)", ""])
+@for_each("nothing", ["None", "(null)", ""])
 def test_no_reason_is_null(nothing: str) -> None:
     assert read(reason=nothing)["reason"] is None
 
@@ -177,7 +184,7 @@ def test_the_expected_start_of_a_waiting_job_is_no_start() -> None:
     assert (row["started_at"], row["ends_at"], row["_expected_start_at"]) == (None, None, "2026-11-21T18:21:49Z")
 
 
-@pytest.mark.parametrize("name", ["(null)", "N/A", "None", "nan", "-", '"a,b",c', " spaces "])
+@for_each("name", ["(null)", "N/A", "None", "nan", "-", '"a,b",c', " spaces "])
 def test_a_name_that_looks_like_nothing_is_a_name(name: str) -> None:
     assert read(name=name)["name"] == name
 
@@ -197,7 +204,7 @@ def test_a_row_without_a_number_of_a_job_is_rejected(job_id: str) -> None:
     assert (parsed.table["id"].to_pylist(), len(parsed.rejected)) == (["88"], 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"prioritylong": "9" * 30, "submittime": "9" * 18, "timelimit": "9" * 30 + ":00:00"},
@@ -232,7 +239,7 @@ def test_a_failure_is_no_empty_queue() -> None:
         parse_jobs(answered(status=1, stderr=stderr), token=TOKEN)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("scope", "words"),
     [
         (JobScope("alice"), ("-u", "alice")),

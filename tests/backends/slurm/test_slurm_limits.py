@@ -18,6 +18,7 @@ from hpcdash.domain.limits import format_limit
 from hpcdash.errors import AccountingUnavailable, CommandError, ControllerDown, UnreadableOutput
 from hpcdash.transport.replay import ReplayTransport
 from tests.support.play_case import FIXTURES, play
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 CASE = FIXTURES / "slurm" / "22.05" / "limits"
@@ -92,7 +93,7 @@ def test_one_s_own_shares_are_under_their_accounts() -> None:
     assert math.isinf(chem["level_fair_share"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stdout", "stderr", "status", "error", "words"),
     [
         (b"", b"", 0, AccountingUnavailable, "slurmdbd is not configured"),
@@ -212,7 +213,7 @@ def test_a_reservation_says_who_may_use_it_and_whether_one_may() -> None:
     assert rows["maint"]["duration_seconds"] == 4 * 3600
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "allowed"),
     [
         ("Users=ada,bob", True),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pytest
-
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm.detail import job_detail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.log_files import log_files, needs_script, submitted_file
+from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 KEPT = "the accounting's copy"
@@ -74,9 +73,7 @@ def test_a_backslash_in_a_pattern_is_settled_by_the_script() -> None:
     assert "a guess" in log_files(detail, script("#SBATCH -t 1")).note
 
 
-@pytest.mark.parametrize(
-    ("pattern", "shown"), [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")]
-)
+@for_each(("pattern", "shown"), [("%%4_%%j.out", "%4_%j.out"), ("%%4_%%j.out", "%%4_%30.out"), ("%4j_%j", "%4j_30")])
 def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(pattern: str, shown: str) -> None:
     detail = held({"StdOut": f"/home/alice/{shown}", "StdErr": f"/home/alice/{shown}"})
     assert needs_script(detail)
@@ -84,7 +81,7 @@ def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(pa
     assert log_files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(f"/home/alice/{file}", None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "sbatch -o out_%j run.sh",
@@ -108,7 +105,7 @@ def test_the_command_line_may_name_one_stream_and_the_script_the_other() -> None
     assert KEPT in files.note
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "#SBATCH -o out_%j",
@@ -124,9 +121,7 @@ def test_the_script_names_the_file(line: str) -> None:
     assert "SBATCH_OUTPUT" in files.note
 
 
-@pytest.mark.parametrize(
-    "line", [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"]
-)
+@for_each("line", [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"])
 def test_what_only_looks_like_a_directive_names_nothing(line: str) -> None:
     assert log_files(past("sbatch run.sh"), script(line)).stdout == "/home/alice/slurm-30.out"
 
@@ -163,7 +158,7 @@ def test_newer_releases_keep_the_patterns_in_the_accounting() -> None:
     assert log_files(detail, None) == LogFiles("/home/alice/out_train_2", "/scratch/0030")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "file"),
     [
         ("sbatch run.sh 1 2", "/home/alice/run.sh"),
@@ -181,8 +176,6 @@ def test_the_file_that_was_submitted_is_on_the_command_line(line: str, file: str
     assert submitted_file(past(line)) == file
 
 
-@pytest.mark.parametrize(
-    ("command", "file"), [("/home/alice/run.sh a b", "/home/alice/run.sh"), ("(null)", None), ("run.sh", None)]
-)
+@for_each(("command", "file"), [("/home/alice/run.sh a b", "/home/alice/run.sh"), ("(null)", None), ("run.sh", None)])
 def test_the_file_that_was_submitted_is_scontrol_s_command(command: str, file: str | None) -> None:
     assert submitted_file(held({"Command": command})) == file

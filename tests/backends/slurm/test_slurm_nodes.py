@@ -10,6 +10,7 @@ from hpcdash.backends.slurm import nodes, queues
 from hpcdash.backends.slurm.states import node_state
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import UnreadableOutput
+from tests.support.records import for_each
 from tests.support.slurm_text import NODE, QUEUE, TOKEN, answered, printed_row
 
 
@@ -66,7 +67,7 @@ def test_what_of_a_node_is_in_use() -> None:
     assert (node["memory_bytes"], node["memory_used_bytes"]) == (16000 << 20, 4296 << 20)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "count", "kind"),
     [
         ("gpu:4", 4, None),
@@ -82,7 +83,7 @@ def test_how_many_gpus_a_gres_list_holds(text: str | None, count: int, kind: str
     assert nodes.gpu_gres(text) == (count, kind)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "state"),
     [
         ("idle", "idle"),
@@ -164,7 +165,7 @@ def test_a_partition_without_a_limit_has_none() -> None:
     assert read_queues({"time": "infinite"})[0]["limit_seconds"] is None
 
 
-@pytest.mark.parametrize("word", ["down", "drain", "inact"])
+@for_each("word", ["down", "drain", "inact"])
 def test_a_partition_that_is_not_up_is_not_available(word: str) -> None:
     assert read_queues({"available": word})[0]["available"] is False
 

@@ -14,6 +14,7 @@ from hpcdash.backends.slurm.submit import parse_start_estimate, start_estimate_q
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.offers import AccountOffer, QosOffer
 from hpcdash.errors import AccountingUnavailable, ControllerDown, UnreadableOutput, UsageError, without_env
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 SACCTMGR = ("sacctmgr",)
@@ -115,7 +116,7 @@ def test_a_start_by_the_clock_there_is_told_in_words() -> None:
     assert "2026-11-21T15:35:05" in estimate.hint
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("script", "options", "note"),
     [
         (b"#!/bin/sh\n#SBATCH --hold\n", (), "it is held"),

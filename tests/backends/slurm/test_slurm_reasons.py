@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.slurm.reasons import reason_hint
+from tests.support.records import for_each
 
 CASES = sorted((Path(__file__).resolve().parents[3] / "fixtures" / "slurm").glob("*/*/expected.json"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reason", "words"),
     [
         ("Resources", "next in line"),
@@ -81,7 +80,7 @@ RaisedSignal
 """
 
 
-@pytest.mark.parametrize("code", CODES.split())
+@for_each("code", CODES.split())
 def test_every_documented_reason_has_a_hint(code: str) -> None:
     hint = reason_hint("pending", code)
     assert hint

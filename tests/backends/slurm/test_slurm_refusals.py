@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdash.backends.slurm.lint import refusal_hint
+from tests.support.records import for_each
 
 WORDS = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
 OPTIONS = ("--gpus=8", "--nodes=1-8", "--tasks-per-node=1")
@@ -17,7 +18,7 @@ def test_the_versions_that_refuse_what_they_could_give_are_known(version: str) -
     assert "slots_per_node" in hint
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "version", "options"),
     [
         (WORDS, "slurm 22.05.4", OPTIONS),

@@ -7,6 +7,7 @@ import pytest
 from hpcdash.backends.slurm.script import resource_directives as slurm_resources
 from hpcdash.domain.request import Launcher, Request, Site, SlotType
 from hpcdash.errors import UsageError
+from tests.support.records import for_each
 
 CUDA, ROCM, CPU = SlotType.CUDA, SlotType.ROCM, SlotType.CPU
 BOTH, GRES, NEITHER = Site(), Site(tres_supported=False), Site(tres_supported=False, gres_supported=False)
@@ -17,7 +18,7 @@ def options(slot_type: SlotType, site: Site, slots: int, per_node: int | None = 
     return " ".join(slurm_resources(request, slot_type).options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("launcher", "site", "per_node", "wanted"),
     [
         (Launcher.PLAIN, Site(), 4, "--cpus-per-gpu=6"),
@@ -34,7 +35,7 @@ def test_cpus_go_with_gpus(launcher: Launcher, site: Site, per_node: int | None,
     assert not [one for one in slurm_resources(request, SlotType.CPU).options if "=6" in one or "=24" in one]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
         pytest.param(CUDA, BOTH, 8, None, "--gpus=8 --nodes=1-8 --tasks-per-node=1", id="cuda tres gres S=8"),
@@ -60,13 +61,13 @@ def test_slots_become_options(slot_type: SlotType, site: Site, slots: int, per_n
     assert options(slot_type, site, slots, per_node) == wanted
 
 
-@pytest.mark.parametrize("gpu_type", ["a100 --partition=other", "a100#", "a100:2", '"a100"', "-x", "a,b"])
+@for_each("gpu_type", ["a100 --partition=other", "a100#", "a100:2", '"a100"', "-x", "a,b"])
 def test_a_type_that_would_say_more_than_a_type_is_refused(gpu_type: str) -> None:
     with pytest.raises(UsageError, match="gpu_type"):
         options(CUDA, BOTH, 8, gpu_type=gpu_type)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slot_type", "site", "slots", "per_node", "wanted"),
     [
         pytest.param(
@@ -109,7 +110,7 @@ def test_a_type_of_gpu_stands_before_each_number_of_them() -> None:
     assert options(CUDA, GRES, 8, 4, gpu_type="a100") == "--nodes=2 --ntasks=2 --gres=gpu:a100:4"
 
 
-@pytest.mark.parametrize("kind", ["command", "shell", "notebook"])
+@for_each("kind", ["command", "shell", "notebook"])
 def test_what_a_person_sits_before_has_one_node(kind: str) -> None:
     assert options(CUDA, BOTH, 4, None, kind=kind) == "--gpus=4 --nodes=1 --tasks-per-node=1"
     assert options(CUDA, GRES, 4, None, kind=kind) == "--nodes=1 --ntasks=1 --gres=gpu:4"

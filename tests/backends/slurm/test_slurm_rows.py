@@ -18,6 +18,7 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import token_of
+from tests.support.records import for_each
 from tests.support.slurm_text import NODE, QUEUE, TOKEN, answered, history_text, printed_row, queue_text
 
 ANY_BYTES = st.binary(max_size=60).map(lambda raw: raw.replace(b"\0", b"").replace(TOKEN.encode(), b""))
@@ -112,7 +113,7 @@ def test_a_bad_row_is_one_rejected_row_in_chunks_of_any_size(chunk_bytes: int) -
     assert len(columns.rejected) == 1
 
 
-@pytest.mark.parametrize("first", [b"", b"\n", b"\n\n"])
+@for_each("first", [b"", b"\n", b"\n\n"])
 def test_an_only_row_without_its_first_fields_is_rejected(first: bytes) -> None:
     _, _, fields = THREE_JOBS.partition(TOKEN.encode())
     row, _, _ = fields.partition(b"\n")

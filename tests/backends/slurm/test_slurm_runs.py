@@ -10,6 +10,7 @@ from hpcdash.backends.slurm.runs import parse_runs, runs_at_query, runs_query
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.schema import RUNS
 from hpcdash.errors import AccountingUnavailable, UnreadableOutput
+from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, Fields, answered, runs_text
 
 MIB = 1 << 20
@@ -41,7 +42,7 @@ def test_each_run_has_what_its_own_steps_used() -> None:
     assert {first["usage_source"], second["usage_source"]} == {"accounting"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "expected"),
     [
         ({"totalcpu": "05:30.250"}, {"cpu_seconds_used": 330.25, "usage_source": "accounting"}),
@@ -80,7 +81,7 @@ def test_what_has_not_ended_is_no_run() -> None:
 HOSTILE = [b"a\nb", b"997|x\n998", b"x\x1f\x1e\n5\x1e", b"\r\n", b"0:0\n999", b"\x1eabcDEF012", b"\xff\xfe", b"1.batch"]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@for_each("name", HOSTILE)
 def test_a_name_forges_no_run_and_no_step(name: bytes) -> None:
     """Also among so many plain rows that these are read many at once."""
     plain: list[Fields] = [{"jobid": str(1000 + number)} for number in range(400)]

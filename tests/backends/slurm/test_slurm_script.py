@@ -6,6 +6,7 @@ import pytest
 
 from hpcdash.backends.slurm.detail import history_script_query, parse_history_script, parse_script, script_query
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 TEXT = b"#!/bin/sh\n# caf\xe9\r\n\nsleep 5\n"
@@ -24,8 +25,8 @@ def test_a_task_s_script_is_asked_for_by_its_first_task() -> None:
     assert script_query("88_[3-9%1]").argv[-2:] == ("88_3", "-")
 
 
-@pytest.mark.parametrize("status", [0, 1])
-@pytest.mark.parametrize(
+@for_each("status", [0, 1])
+@for_each(
     ("words", "kind", "said"),
     [
         (b"job script retrieval failed: Invalid user id", SchedulerRefused, "another user's"),

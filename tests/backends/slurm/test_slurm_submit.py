@@ -16,6 +16,7 @@ from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, sub
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, without_env
+from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 MARK = "hpcdash:0123456789"
@@ -189,7 +190,7 @@ def test_bytes_of_the_script_that_are_no_utf8_come_back() -> None:
 ROW = {"name": "train", "comment": None, "work_dir": "/w"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "command", "row", "given", "rest"),
     [
         ("sbatch train.sh a b", "/w/train.sh a b", {}, {}, ("train.sh", "a", "b")),
@@ -219,7 +220,7 @@ def test_where_the_scripts_name_may_be_another_word_that_is_said() -> None:
     assert any("is not certain" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("line", ["srun train", "", "salloc -n2"])
+@for_each("line", ["srun train", "", "salloc -n2"])
 def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
     assert read_submit_line(line, ROW, None) is None
 
@@ -227,7 +228,7 @@ def test_a_line_of_another_program_is_none_of_sbatchs(line: str) -> None:
 # -- what sbatch says
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "stdout", "stderr", "done", "words"),
     [
         (0, b"Submitted batch job 93\n", b"", True, "job 93"),

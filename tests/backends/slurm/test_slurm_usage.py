@@ -20,6 +20,7 @@ from hpcdash.errors import (
     without_env,
 )
 from tests.support.job_rows import job_row
+from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
 ASKED = Usage(cpus=4, elapsed_seconds=100, memory_asked_bytes=1 << 30, gpus=0)
@@ -49,7 +50,7 @@ def ended(*lines: str) -> Usage:
     return parse_ended(answered("".join(f"{line}\n" for line in lines).encode(), argv=("sacct",)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"),
     [("00:00.123", 0.123), ("00:10.909", 10.909), ("1-02:03:04", 93784), ("213503982334-14:25:51", None), ("", None)],
 )
@@ -153,7 +154,7 @@ def test_a_task_and_a_component_are_asked_for_by_a_number_of_their_own(job_id: s
     assert (words[:2], words[3:5]) == (("sh", "-c"), ("sh", job_id))
 
 
-@pytest.mark.parametrize("known", [{"state": "pending"}, {"started_at": None}, {"id": "6_[3-9]", "_tasks": 7}])
+@for_each("known", [{"state": "pending"}, {"started_at": None}, {"id": "6_[3-9]", "_tasks": 7}])
 def test_what_has_not_started_uses_nothing(known: dict[str, Any]) -> None:
     assert BACKEND.detail.usage(row(**known)) is None
 
@@ -173,7 +174,7 @@ def test_a_nice_value_is_taken_off() -> None:
     assert parse_priority(answered(line, argv=("sprio",)))["nice"].startswith("-5000")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         b"",
@@ -201,7 +202,7 @@ def test_a_qos_says_who_may_take_its_jobs_places_and_how() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("qos", "words"),
     [
         ("normal", {}),

@@ -26,8 +26,9 @@ from hpcdash.services.cluster.poller import NEEDS_A_PERSON
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import CommandResult
-from tests.support.scripted_cluster import Cluster, settled, until
+from tests.support.scripted_cluster import Cluster, settled
 from tests.support.scripted_transport import EVERYONE, HISTORY, MINE, NODES, PROBED, QUEUES
+from tests.support.waiting import until
 
 SHOWN = (Kind.MINE, Kind.EVERYONE, Kind.NODES)
 

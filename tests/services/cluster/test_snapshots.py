@@ -18,6 +18,7 @@ from hpcdash.domain import schema
 from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot, SnapshotCache
 from tests.support.job_rows import job_row, table_of
 from tests.support.real_files import as_somebody_else
+from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
 
 
@@ -50,7 +51,7 @@ def test_a_snapshot_comes_back_as_it_was_and_marked_as_cached(tmp_path: Path) ->
     assert (loaded.taken_at, loaded.cached, loaded.rejected) == (12.5, True, ())
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@for_each("kind", list(Kind))
 def test_every_kind_can_be_kept_even_empty(tmp_path: Path, kind: Kind) -> None:
     cache = SnapshotCache(tmp_path, "lab")
     assert cache.load(kind) is None
@@ -180,7 +181,7 @@ def test_a_save_that_fails_leaves_the_last_snapshot_and_no_rest(
     assert [path.name for path in cache.folder.iterdir()] == ["mine.arrow"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "cluster",
     ["../../etc", "..", ".", "", "/etc/passwd", "a/b", "x" * 5000, "\x00\n\x1b[31m", "é\udc80\ud800", "~root", "-rf"],
 )

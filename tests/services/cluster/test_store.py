@@ -28,7 +28,7 @@ from hpcdash.services.cluster.job_counts import with_job_counts
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
-from tests.support.scripted_cluster import Cluster, until
+from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import (
     EVERYONE,
     HISTORY,
@@ -39,6 +39,7 @@ from tests.support.scripted_transport import (
     PROBED,
     ScriptedTransport,
 )
+from tests.support.waiting import until
 
 NATIVE_88 = "JobId=88 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n   StdOut=/home/alice/slurm-88.out\n"
 

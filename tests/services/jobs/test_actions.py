@@ -12,8 +12,9 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal
-from tests.support.scripted_cluster import Cluster, until
+from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import ACT, Command, Reply, ScriptedTransport
+from tests.support.waiting import until
 
 
 class Acting:
@@ -251,7 +252,7 @@ async def test_given_up_on_a_command_that_is_listened_to_is_ended(acting: Acting
     acting.transport.on_run = lambda word: sent.set() if acting.sent else None
     plan = acting.actions.plan(ActionRequest(Verb.CANCEL, ("1",)))
     running = asyncio.ensure_future(acting.actions.run(plan, heard=lambda line: None))
-    await asyncio.wait_for(sent.wait(), 60)
+    await sent.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

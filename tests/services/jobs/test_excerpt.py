@@ -16,6 +16,7 @@ from hpcdash.domain.request import Launcher
 from hpcdash.domain.root_cause import root_cause
 from hpcdash.services.jobs.failures import MOST_LINES, failure_excerpt, hosts_up
 from hpcdash.services.logs.lines import shown_line
+from tests.support.records import for_each
 
 FRAME = '  File "/home/alice/train.py", line 12, in main\n    main()'
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.39 GiB"
@@ -292,7 +293,7 @@ LOGS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("log", "why"), LOGS.values(), ids=LOGS)
+@for_each(("log", "why"), LOGS.values(), ids=LOGS)
 def test_the_line_that_says_why_is_told(log: str, why: str) -> None:
     assert failure_excerpt(shown(log.encode())).words == why
 
@@ -301,7 +302,7 @@ def lines(count: int) -> list[str]:
     return [f"step {number}" for number in range(count)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("containers", "up", "debug", "count"),
     [(0, None, False, 15), (2, 2, False, 15), (2, 2, True, 100), (2, 1, False, 500), (2, None, False, 500)],
 )
@@ -366,7 +367,7 @@ def test_no_bytes_break_it(raw: bytes) -> None:
     assert bool(excerpt.words) == any(line.strip() for line in excerpt.lines)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "[" * 9000,
@@ -408,7 +409,7 @@ def test_what_a_script_made_here_says_before_it_ends_is_why(script: str, why: st
     assert (found.words, found.says_why) == (why, True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "remark",
     [
         "srun: launch/slurm: _step_signal: Terminating StepId=12.0",

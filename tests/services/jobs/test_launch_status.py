@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY, WAITING, JobState
 from hpcdash.services.jobs.launch_status import LaunchStatus, format_status, is_pulling, status_of
+from tests.support.records import for_each
 
 
 def test_every_state_has_its_status() -> None:
@@ -23,12 +22,12 @@ def test_a_job_that_vanished_is_missing_and_not_completed() -> None:
     assert status_of(JobState.GONE) is LaunchStatus.MISSING
 
 
-@pytest.mark.parametrize("state", [None, "", "SPECIAL_EXIT", JobState.UNKNOWN])
+@for_each("state", [None, "", "SPECIAL_EXIT", JobState.UNKNOWN])
 def test_a_state_that_nobody_knows_is_unknown(state: str | None) -> None:
     assert status_of(state) is LaunchStatus.UNKNOWN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "containers", "up", "words"),
     [
         (JobState.RUNNING, 2, 1, "pulling: 1 of 2 containers up"),

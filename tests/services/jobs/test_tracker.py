@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from hpcdash.errors import AccountingUnavailable, ControllerDown
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import EXIT_UNKNOWN, KEEP_SECONDS, LOOKING_UP, NO_HISTORY, JobEvent
-from tests.support.scripted_cluster import Cluster, until
+from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import HISTORY, RECENT, ScriptedTransport
 from tests.support.slurm_text import Fields
+from tests.support.waiting import until
 
 
 def job(job_id: str, state: str = "RUNNING", **changes: str) -> Fields:

@@ -16,6 +16,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs import triage as triage_module
 from hpcdash.services.jobs.triage import Triage, TriageReader, fetch_tasks, path_template
 from hpcdash.services.logs.ends import END_BYTES, LogEnd, ends_query
+from tests.support.records import for_each
 from tests.support.scripted_cluster import LOG_ENDS, end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import answered
@@ -111,7 +112,7 @@ async def test_a_job_that_is_no_array_is_refused_and_so_is_one_nobody_knows(tmp_
         await fetch_tasks(store_of(transport), "91")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("paths", "of_12"),
     [
         (("/w/slurm-88_3.out", "/w/slurm-88_7.out"), "/w/slurm-88_12.out"),
@@ -126,7 +127,7 @@ def test_two_paths_tell_those_of_all_tasks(paths: tuple[str, str], of_12: str) -
     assert template.path("12") == of_12
 
 
-@pytest.mark.parametrize(
+@for_each(
     "paths",
     [
         ("/w/101.out", "/w/105.out"),
@@ -143,7 +144,7 @@ def test_paths_that_differ_in_more_than_the_task_tell_nothing(paths: tuple[str |
 
 def ends_of(*files: tuple[str | None, str | None], shell: str = "sh") -> tuple[LogEnd, ...]:
     query = ends_query(files)
-    found = subprocess.run((shell, *query.argv[1:]), capture_output=True, check=False, timeout=60)
+    found = subprocess.run((shell, *query.argv[1:]), capture_output=True, check=False)
     return query.parse(answered(found.stdout, status=found.returncode, stderr=found.stderr, argv=query.argv))
 
 

@@ -25,6 +25,7 @@ from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
+from tests.support.records import for_each
 from tests.support.sshd import Sshd, login_user, until_gone, until_there, why_no_sshd
 
 pytestmark = pytest.mark.system
@@ -110,7 +111,7 @@ async def test_any_part_is_read_as_it_is(transport: Transport, folder: Path) -> 
     assert (await file.read(10**12, 10)).content == b""
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["plain", "-n", "two words", "new\nline\n", "quote'\"$(id)`", "*", "caf\udce9", "日本", "\x01\x1b[31m", "a\\nb"],
     ids=ascii,

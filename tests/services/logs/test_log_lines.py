@@ -6,7 +6,6 @@ import gc
 import sys
 import time
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.style import Style
@@ -14,6 +13,7 @@ from rich.style import Style
 from hpcdash.domain.text import visible
 from hpcdash.services.logs import lines
 from hpcdash.services.logs.lines import StyledSpan, shown_line
+from tests.support.records import for_each
 
 _BITS = (
     *(
@@ -71,7 +71,7 @@ def test_letters_taken_as_they_are_need_no_look() -> None:
             assert visible(letter) == letter, hex(ord(letter))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "shown"),
     [
         (b"step 1\n", "step 1"),
@@ -111,7 +111,7 @@ def test_a_line_reads_as_on_a_terminal(raw: bytes, shown: str) -> None:
     assert text(raw) == shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "style"),
     [
         (b"\x1b[31mx", "red"),
@@ -133,16 +133,12 @@ def test_colours_are_kept(raw: bytes, style: str) -> None:
     assert styles(raw) == [("x", style)]
 
 
-@pytest.mark.parametrize(
-    "end", [b"0", b"", b"39", b"0;0", b"32;0", b"38;5;999;0", b"1;22;39"], ids=lambda end: end.decode() or "none"
-)
+@for_each("end", [b"0", b"", b"39", b"0;0", b"32;0", b"38;5;999;0", b"1;22;39"], ids=lambda end: end.decode() or "none")
 def test_colours_end(end: bytes) -> None:
     assert styles(b"\x1b[31mred\x1b[" + end + b"mplain") == [("red", "red")]
 
 
-@pytest.mark.parametrize(
-    "sequence", [b"38;5;256", b"38;2;1;2;300", b"38;5", b"38", b"8", b"5", b"99", b"?31", b">4;2", b"9" * 70]
-)
+@for_each("sequence", [b"38;5;256", b"38;2;1;2;300", b"38;5", b"38", b"8", b"5", b"99", b"?31", b">4;2", b"9" * 70])
 def test_what_is_no_colour_changes_nothing(sequence: bytes) -> None:
     assert styles(b"\x1b[" + sequence + b"mx") == []
 
@@ -160,7 +156,7 @@ def test_backspaces_take_their_colours_with_them() -> None:
     assert styles(b"\x1b[31mab\x1b[32m\bc") == [("a", "red"), ("c", "green")]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "unit",
     [
         b"\x1b",

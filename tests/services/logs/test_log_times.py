@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 import pytest
 
 from hpcdash.services.logs.search import Stamp, comparable, read_stamp, read_wanted
+from tests.support.records import for_each
 
 ABOUT = datetime(2026, 11, 21, 12, 0)
 MOMENT = datetime(2026, 11, 21, 10, 22, 33, tzinfo=UTC).timestamp()
 DAY = 86_400
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "seconds", "offset"),
     [
         ("2026-11-21T10:22:33Z start", MOMENT, 0),
@@ -40,7 +41,7 @@ def test_a_time_with_a_date_is_read(line: str, seconds: float, offset: int | Non
     assert (stamp.has_date, stamp.offset_seconds) == (True, offset)
 
 
-@pytest.mark.parametrize("line", ["[10:22:33] step 4", "10:22:33 step 4", "10:22:33.5 | INFO", "(10:22:33) step"])
+@for_each("line", ["[10:22:33] step 4", "10:22:33 step 4", "10:22:33.5 | INFO", "(10:22:33) step"])
 def test_a_time_of_day_is_read_where_it_cannot_be_a_duration(line: str) -> None:
     stamp = read_stamp(line, ABOUT)
     assert stamp is not None
@@ -48,7 +49,7 @@ def test_a_time_of_day_is_read_where_it_cannot_be_a_duration(line: str) -> None:
     assert int(stamp.seconds) == 10 * 3600 + 22 * 60 + 33
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "",

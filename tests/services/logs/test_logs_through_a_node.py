@@ -25,6 +25,7 @@ from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 from hpcdash.transport.ssh import SshTransport
 from tests.support.person import Person
+from tests.support.records import for_each
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.sshd import (
     Sshd,
@@ -151,9 +152,7 @@ async def test_a_file_of_the_node_is_read_by_offset(site: Site) -> None:
     assert file.place == f"{NODE}:{site.folder}/12[3].pbs01.OU"
 
 
-@pytest.mark.parametrize(
-    "name", ["two words", "quote'\"$(id)`", "new\nline", "caf\udce9", "a\\nb", "-n", "!x"], ids=ascii
-)
+@for_each("name", ["two words", "quote'\"$(id)`", "new\nline", "caf\udce9", "a\\nb", "-n", "!x"], ids=ascii)
 async def test_a_path_passes_both_shells_as_it_is(site: Site, name: str) -> None:
     with open(f"{site.folder}/{name}", "wb") as file:  # noqa: ASYNC230
         file.write(b"here")
@@ -363,7 +362,7 @@ async def test_a_search_in_what_is_not_reached_finds_nothing(site: Site) -> None
     assert await file.count_lines(3) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name", ["-oProxyCommand=touch x", "-l", "cn01;id", "a b", "root@cn01", "cn01:22", "$(id)", "", ".", "c" * 300, "ü"]
 )
 async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:

@@ -32,6 +32,7 @@ from hpcdash.services.metrics.joined import JoinedRun, joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.ui.metrics.export import write_chart
+from tests.support.records import for_each
 
 
 def run_of(values: Floats, *, name: str = "loss", begin: float = 1.0, seconds: float = 1.0) -> JoinedRun:
@@ -61,7 +62,7 @@ def text_of(picture: Picture) -> str:
     return "\n".join("".join(words for words, _ in line) for line in picture.lines)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("begin", "end", "most", "words"),
     [
         (0.0, 10.0, 5, ["0", "2", "4", "6", "8", "10"]),
@@ -98,7 +99,7 @@ def test_a_span_never_leaves_what_there_is() -> None:
     assert ChartState().zoomed(0.5, whole, at=50.0).shown(whole) == (25.0, 75.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "first"),
     [
         (("grad norm", "learning rate", "lm loss"), "lm loss"),
@@ -139,7 +140,7 @@ def test_a_picture_fills_its_cells_exactly() -> None:
             assert {sum(len(words) for words, _ in line) for line in picture.lines} == {size[0]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "values",
     [
         np.full(400, np.nan),
@@ -151,8 +152,8 @@ def test_a_picture_fills_its_cells_exactly() -> None:
     ],
     ids=["nan", "inf", "huge", "zero", "one point", "every other"],
 )
-@pytest.mark.parametrize("log_y", [False, True])
-@pytest.mark.parametrize("smoothing", ["auto", "ema 0.9", "mean of 50", "median of 50"])
+@for_each("log_y", [False, True])
+@for_each("smoothing", ["auto", "ema 0.9", "mean of 50", "median of 50"])
 def test_any_values_can_be_drawn(values: Floats, log_y: bool, smoothing: str) -> None:
     state = ChartState(log_y=log_y, smoothing=smoothing, leaves_out=log_y, cursor=10.0)
     assert len(draw(request(run_of(values), state=state)).lines) == 20
@@ -202,7 +203,7 @@ def test_without_braille_letters_plain_ones_are_drawn() -> None:
     assert text_of(draw(plain)).isascii()
 
 
-@pytest.mark.parametrize(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
+@for_each(("points", "weight"), [(100, None), (400, 0.8), (3000, 0.98), (2e6, 0.9999)])
 def test_what_fits_lags_by_a_small_part_of_what_is_seen(points: float, weight: float | None) -> None:
     smoothing = smoothing_of("auto", points)
     assert (smoothing.weight if smoothing is not None else None) == weight
@@ -227,8 +228,8 @@ def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
     assert not [mark.words for mark in ended.found if "no sample for" in mark.words]
 
 
-@pytest.mark.parametrize("is_log", [False, True])
-@pytest.mark.parametrize(
+@for_each("is_log", [False, True])
+@for_each(
     ("low", "high"),
     [
         (1e-6, 3e-4),
@@ -303,7 +304,7 @@ def test_smoothing_is_named_without_a_number_that_moves_and_only_where_there_is_
     assert text_of(draw(chosen)).splitlines()[0].rstrip().endswith("ema 0.97")
 
 
-@pytest.mark.parametrize(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
+@for_each(("rise", "peak"), [(1, 601), (20, 620), (60, 660)])
 def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None:
     values = 2.0 + np.random.default_rng(1).normal(0, 0.02, 1500)
     values[600 : 600 + rise] = np.linspace(5, 9, rise) if rise > 1 else 9.0
@@ -345,8 +346,8 @@ def test_an_svg_has_the_lines_the_axes_and_every_spike() -> None:
     assert words[0].startswith('job 1 <b>&"')
 
 
-@pytest.mark.parametrize("values", [np.full(9, np.nan), np.array([3.0]), np.zeros(40), np.array([1e308, -1e308] * 200)])
-@pytest.mark.parametrize("log_y", [False, True])
+@for_each("values", [np.full(9, np.nan), np.array([3.0]), np.zeros(40), np.array([1e308, -1e308] * 200)])
+@for_each("log_y", [False, True])
 def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) -> None:
     text = svg_of(request(run_of(values), run_of(values), state=ChartState(log_y=log_y)), "two")
     assert ET.fromstring(text).tag.endswith("svg")
@@ -385,7 +386,7 @@ def of_log(content: bytes) -> JoinedRun:
     return joined([log])
 
 
-@pytest.mark.parametrize("unit", ["", "000", "000000", "000000000", ".25"])
+@for_each("unit", ["", "000", "000000", "000000000", ".25"])
 def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
     content = "".join(f'{{"step":{step},"ts":17321904{step:02}{unit},"loss":2}}\n' for step in range(1, 9))
     run = of_log(content.encode())
@@ -396,7 +397,7 @@ def test_times_in_seconds_to_nanoseconds_are_one_axis(unit: str) -> None:
     assert "12:00:0" in svg_of(asked, "a run")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "log",
     [
         '{{"step":{n},"ts":1e300,"loss":2}}\n',

@@ -12,28 +12,29 @@ from hypothesis import strategies as st
 from hpcdash.services.metrics.batch import MetricBatch
 from hpcdash.services.metrics.reader import MetricReader
 from tests.services.metrics.metric_cases import CONTENTS, NAMES, expected, expected_samples, samples, without_offsets
+from tests.support.records import for_each
 
 
 def read(text: str) -> list[str]:
     return without_offsets(samples([MetricReader().feed(text.encode(), is_end=True)]))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_a_log_says_what_its_program_meant(name: str) -> None:
     batch = MetricReader().feed(CONTENTS[name], is_end=True)
     assert without_offsets(samples([batch])) == expected_samples(name)
     assert (batch.format, batch.last_step) == (expected(name)["format"], expected(name)["last_step"])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_a_sample_is_where_its_first_line_begins(name: str) -> None:
     content = CONTENTS[name]
     for offset in MetricReader().feed(content, is_end=True).offsets.tolist():
         assert offset == 0 or content[offset - 1 : offset] in (b"\n", b"\r")
 
 
-@pytest.mark.parametrize("prefix", ["0: ", "[rank0]: ", "2026-03-04 09:30:00,123 - INFO - ", "\x1b[36mINFO\x1b[0m "])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@for_each("prefix", ["0: ", "[rank0]: ", "2026-03-04 09:30:00,123 - INFO - ", "\x1b[36mINFO\x1b[0m "])
+@for_each("end", ["\n", "\r\n"])
 def test_what_stands_before_a_line_changes_nothing(prefix: str, end: str) -> None:
     plain = MetricReader().feed(CONTENTS["nanogpt"], is_end=True)
     lines = CONTENTS["nanogpt"].decode().splitlines()
@@ -44,7 +45,7 @@ def test_what_stands_before_a_line_changes_nothing(prefix: str, end: str) -> Non
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "value"),
     [
         ("step 5: loss nan", "nan"),
@@ -66,7 +67,7 @@ def test_numbers_are_read_as_they_are_written(line: str, value: str) -> None:
     assert f"oss', {value})]" in sample
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "step 5: loss at 10.0.0.17",
@@ -108,7 +109,7 @@ def test_no_bytes_break_the_reader(parts: list[bytes]) -> None:
     samples([MetricReader().feed(b"".join(parts), is_end=True)])
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "step {}: loss {} lr 0.001",
@@ -122,7 +123,7 @@ def test_no_bytes_break_the_reader(parts: list[bytes]) -> None:
         "Epoch 0:  {}%|#  | {:.0f}/100 [00:01<00:10, 5.0it/s, loss={}, v_num=0]",
     ],
 )
-@pytest.mark.parametrize("word", ["nan", "NaN", "inf", "Infinity"])
+@for_each("word", ["nan", "NaN", "inf", "Infinity"])
 def test_a_value_that_is_no_number_is_read_as_a_number_would_be(line: str, word: str) -> None:
     def read(word: str) -> MetricBatch:
         is_bar = "{:.0f}" in line
@@ -176,7 +177,7 @@ def test_numbers_of_any_length_break_no_line(line: str, lengths: tuple[int, ...]
     assert batch.last_step is None or batch.last_step < 2**53
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         "a-" * 4000,

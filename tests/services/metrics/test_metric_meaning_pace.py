@@ -26,12 +26,13 @@ from hpcdash.services.metrics.throughput import (
     tokens_per_second,
 )
 from tests.services.metrics.metric_batches import batch_of
+from tests.support.records import for_each
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "measure", "factor", "per_device"),
     [
         ("elapsed time per iteration (ms)", "seconds_per_step", 1e-3, False),
@@ -60,7 +61,7 @@ def test_the_names_of_real_logs_say_what_they_measure(name: str, measure: str, f
     assert (quantity.measure, quantity.factor, quantity.per_device) == (measure, factor, per_device)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["loss", "lr", "eval_samples_per_second", "num_tokens", "epoch_time", "time", "time/batch", "time/sample"],
 )
@@ -175,7 +176,7 @@ def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     assert seconds_per_step(paces_of_run(joined([log]), "loss")) == pytest.approx(0.13)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("measure", "newest", "words"),
     [
         ("tokens_per_second", 51_432.7, "51.4k tokens/s"),

@@ -22,6 +22,7 @@ from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.spikes import NOTHING_ANALYSED, find_spikes
 from tests.services.metrics.metric_batches import clean_loss
+from tests.support.records import for_each
 
 NOISES = ["normal", "student", "skewed"]
 
@@ -31,8 +32,8 @@ def with_spike(loss: Floats, at: int, height: float, fading_points: float) -> Fl
     return loss + np.where(since >= 0, height * np.exp(-np.maximum(since, 0) / fading_points), 0.0)
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("seed", range(5))
+@for_each("noise", NOISES)
+@for_each("seed", range(5))
 def test_a_healthy_loss_of_100_000_points_has_no_spike(seed: int, noise: str) -> None:
     assert find_spikes(*clean_loss(seed, 100_000, noise)).findings == ()
 
@@ -47,8 +48,8 @@ def test_a_healthy_loss_has_no_spike_at_any_time_as_it_grows(noise: str, seed: i
         assert analysis.findings == ()
 
 
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize(("at", "height", "fading_points"), [(1500, 2.0, 30), (7000, 1.0, 10), (25_000, 0.8, 60)])
+@for_each("noise", NOISES)
+@for_each(("at", "height", "fading_points"), [(1500, 2.0, 30), (7000, 1.0, 10), (25_000, 0.8, 60)])
 def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
     noise: str, at: int, height: float, fading_points: float
 ) -> None:
@@ -133,9 +134,9 @@ def test_of_curves_that_fall_steeply_none_has_a_spike_at_any_time(kind: str, see
     assert told == []
 
 
-@pytest.mark.parametrize("kind", ["normal", "student", "louder and quieter"])
-@pytest.mark.parametrize("name", ["power law", "steep exponentials", "straight"])
-@pytest.mark.parametrize(("at", "height"), [(300, 3.0), (430, 2.0), (900, 1.5)])
+@for_each("kind", ["normal", "student", "louder and quieter"])
+@for_each("name", ["power law", "steep exponentials", "straight"])
+@for_each(("at", "height"), [(300, 3.0), (430, 2.0), (900, 1.5)])
 def test_a_clear_spike_on_a_steep_curve_is_found(name: str, kind: str, at: int, height: float) -> None:
     steps = np.arange(4000.0)
     for seed in range(5):
@@ -197,7 +198,7 @@ def test_a_divergence_keeps_its_beginning_however_long_it_lasts() -> None:
         assert finding.step_from == pytest.approx(10_000, abs=64)
 
 
-@pytest.mark.parametrize("noise", NOISES)
+@for_each("noise", NOISES)
 def test_a_loss_that_jumps_and_stays_is_a_divergence_after_fifty_points(noise: str) -> None:
     steps, loss = clean_loss(8, 18_000, noise)
     loss[15_000:] += 1.5
@@ -284,7 +285,7 @@ def test_a_flat_line_and_a_short_one_have_no_spike() -> None:
     assert find_spikes(steps[:3], np.array([9.0, 5.0, 30.0])).findings == ()
 
 
-@pytest.mark.parametrize("count", [20, 30, 64, 70, 128, 220])
+@for_each("count", [20, 30, 64, 70, 128, 220])
 def test_a_spike_of_three_points_among_the_first_ones_is_found(count: int) -> None:
     steps = np.arange(float(count))
     for name, at in (

@@ -14,6 +14,7 @@ from hpcdash.services.metrics.findings import (
     find_zero,
 )
 from tests.services.metrics.metric_batches import clean_loss
+from tests.support.records import for_each
 
 
 def test_the_first_nan_is_told_with_how_often_and_where_it_was_over() -> None:
@@ -81,13 +82,13 @@ def test_a_loss_that_is_logged_rarely_or_paused_for_an_evaluation_has_not_vanish
     assert find_vanished(steps[:90], [np.concatenate([steps[:90], steps[40:93]])]) is None
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("count", [2000, 20_000, 100_000])
+@for_each("seed", range(10))
+@for_each("count", [2000, 20_000, 100_000])
 def test_a_loss_that_still_falls_is_no_plateau(seed: int, count: int) -> None:
     assert find_plateau(*clean_loss(seed, count)) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_a_loss_that_no_longer_falls_is_a_plateau(seed: int) -> None:
     steps, loss = clean_loss(seed, 10_000)
     loss[5000:] = 2.5 + 0.02 * np.random.default_rng(seed).standard_normal(5000)

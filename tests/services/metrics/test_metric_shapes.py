@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hpcdash.services.metrics.reader import MetricReader, _without_colours
 from hpcdash.services.metrics.shapes import _are_thousands
 from tests.services.metrics.metric_cases import samples
+from tests.support.records import for_each
 
 SHAPES = {
     "nanogpt": "iter {step}: loss {a}, time {b}ms, mfu {c}%\n",
@@ -53,7 +54,7 @@ def test_many_lines_at_once_say_what_they_say_one_by_one(shape: str, numbers: li
     assert samples([hurried.feed(text, is_end=True)]) == samples([careful.feed(text, is_end=True)])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("shape", SHAPES)
 def test_a_shape_is_learnt_from_the_first_lines(shape: str) -> None:
     form = SHAPES[shape]
     lines = [form.format(step=i, a=i / 7, b=i + 0.5, c=3.5, big=i * 1234 + 1000, second=i % 60) for i in range(500)]

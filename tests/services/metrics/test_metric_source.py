@@ -17,6 +17,7 @@ from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.source import MetricSource
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append, bytes_of, put, remove, rename
+from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "metrics"
@@ -86,7 +87,7 @@ async def test_the_newest_part_is_there_first_and_the_rest_comes_backwards(log: 
     assert points(source.snapshot()) == read_forwards(bytes_of(log))
 
 
-@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*.log")), ids=lambda path: path.stem)
+@for_each("path", sorted(FIXTURES.glob("*.log")), ids=lambda path: path.stem)
 async def test_read_in_small_parts_backwards_every_format_says_what_it_says_forwards(
     path: Path, small_reads: None
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -31,9 +31,9 @@ from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
-from tests.embedded.queue_lab import until as queue_until
 from tests.support.real_files import append, put
 from tests.support.scripted_transport import Command, ScriptedTransport
+from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -107,12 +107,6 @@ def steps(run: WatchedRun, name: str = "loss") -> list[float]:
     return run.run.series(name).x.tolist()
 
 
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def followed(run: WatchedRun) -> AsyncIterator[list[float]]:
     """The run followed; when it told of a change."""
@@ -127,7 +121,7 @@ async def followed(run: WatchedRun) -> AsyncIterator[list[float]]:
 
 def written(path: Path) -> None:
     """Wait until a job has begun to write: what it finds there it cuts."""
-    queue_until(lambda: (path.exists() and path.stat().st_size > 0) or None, f"{path}")
+    wait_until(f"{path}", lambda: (path.exists() and path.stat().st_size > 0) or None)
 
 
 def sleeping(queue: QueueLab, name: str, *options: str) -> tuple[str, Path]:
@@ -227,7 +221,7 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(queue: QueueLab
     end = f"{sys.executable} train.py; echo up; sleep 600"
     job_id = queue.submit(f'{begin}$SLURM_JOB_ID.jsonl"\n{end}', "-J", "named", "-o", "named.out")
     written(queue.work / "named.out")
-    queue_until(lambda: b"up" in (queue.work / "named.out").read_bytes() or None, "its log")
+    wait_until("its log", lambda: b"up" in (queue.work / "named.out").read_bytes() or None)
     run = WatchedRun(store, job_id)
     await run.open()
     await run.read_whole()
@@ -370,7 +364,7 @@ async def test_reading_ends_though_a_read_does_not_hear_that_it_is_cancelled(que
     task = asyncio.create_task(run.follow(lambda: None))
     await until(lambda: reads.at_once > 0)
     task.cancel()
-    await asyncio.wait({task}, timeout=60)
+    await asyncio.wait({task})
     assert task.cancelled()
     assert reads.ignored
     assert reads.at_once == 0

@@ -17,6 +17,7 @@ from hpcdash.services.metrics.joined import Series, joined
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF, MetricLog
 from tests.services.metrics.metric_batches import batch_of
+from tests.support.records import for_each
 
 ODD = [float("nan"), float("inf"), float("-inf")]
 
@@ -186,7 +187,7 @@ def test_old_points_become_cells_and_the_newest_stay_exact() -> None:
     assert series.points.sum() == 9999
 
 
-@pytest.mark.parametrize("lines", [7, 64, 999])
+@for_each("lines", [7, 64, 999])
 def test_cells_wider_than_what_comes_are_those_of_the_whole(lines: int) -> None:
     limits = {"exact_points": 0, "cells": 16, "border_bytes": 100}
     values = np.random.default_rng(1).standard_normal(2000)
@@ -391,7 +392,7 @@ EPOCH_LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", EPOCH_LINES)
+@for_each("line", EPOCH_LINES)
 def test_steps_counted_within_their_epoch_count_on(line: str) -> None:
     said = [(e, s) for e in range(1, 6) for s in range(100, 601, 100)]
     content = "".join(line.format(e=e, s=s, v=9 - e - s / 1000) + "\n" for e, s in said).encode()

@@ -463,7 +463,7 @@ async def test_a_disk_that_does_not_respond_holds_up_its_own_task_alone(
 
     def open_when_it_responds(path: str, *given: Any, **more: Any) -> int:
         if str(lab.work(dead)) in str(path):
-            responds.wait(60)
+            responds.wait()
         return opened(path, *given, **more)
 
     monkeypatch.setattr("os.open", open_when_it_responds)

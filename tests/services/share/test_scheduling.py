@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,6 +19,7 @@ from hpcdash.services.share.scheduling import (
     decide,
     queue_up,
 )
+from tests.support.records import for_each
 
 NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
 PLENTY = Quotas({(EVERYONE, level): 100 for level in LEVELS})
@@ -239,7 +239,7 @@ def test_only_what_an_auto_task_runs_at_above_normal_counts() -> None:
     assert again.above_normal_seconds(9100.0) == 700.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("nodes", "priority", "gpus", "words"),
     [
         (4, NORMAL, None, ""),

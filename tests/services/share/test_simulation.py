@@ -17,6 +17,7 @@ from hpcdash.services.share.simulation import (
     simulate_fifo,
     simulate_own_nodes,
 )
+from tests.support.records import for_each
 
 NORMAL, HIGH = Priority.NORMAL, Priority.HIGH
 
@@ -76,7 +77,7 @@ def test_ten_thousand_tasks_run_whole_on_a_thousand_nodes() -> None:
     assert max(busy for _, busy in outcome.busy) <= 1000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "words"),
     [
         ("user,nodes\n", "line 1: no column submitted_at, seconds"),

@@ -11,12 +11,13 @@ from hpcdash.errors import UsageError
 from hpcdash.services.share.state import parse_state
 from hpcdash.services.share.submission import refusal, with_pool
 from tests.support.play_case import FIXTURES
+from tests.support.records import for_each
 
 POOL = parse_state((FIXTURES / "slurm" / "22.05" / "pool" / "files" / "shared" / "lab" / "pool.json").read_bytes())
 SETTINGS = PoolSettings("lab", 8)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slots", "share", "user", "slot_type", "words"),
     [
         (3, "NORMAL", "maya", SlotType.CUDA, ""),
@@ -47,7 +48,7 @@ LAB = PoolSettings("lab", 8, queue="gpu", reservation="r1")
 SPARE = PoolSettings("spare", 2, queue="cpu", qos="low")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "pools", "places"),
     [
         ({"share": "HIGH"}, (LAB,), ("gpu", "", "r1")),
@@ -70,7 +71,7 @@ def test_a_task_of_a_pool_that_is_a_list_of_nodes_names_it() -> None:
     assert with_pool(Request(command="train", share="HIGH"), (LAB,)).pool == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "words"),
     [
         ({"pool": "lob"}, r"pool: there is no \[share.lob\]"),

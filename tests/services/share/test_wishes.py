@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from hpcdash.domain.share import EVERYONE, Priority, TaskMark, parse_mark
 from hpcdash.services.share.database import StoredTask
 from hpcdash.services.share.scheduling import PoolRules, Quotas
 from hpcdash.services.share.wishes import heeded
+from tests.support.records import for_each
 
 NORMAL, ABOVE, HIGH, AUTO = Priority.NORMAL, Priority.ABOVE_NORMAL, Priority.HIGH, Priority.AUTO
 RULES = PoolRules(Quotas({(EVERYONE, NORMAL): 4, (EVERYONE, ABOVE): 4, (EVERYONE, HIGH): 1}), frozenset({"ada"}))
 TASK = StoredTask("7", 7, "ada", "train", 2, NORMAL, 100.0, "", "running", "", NORMAL, 200.0, 0.0, 0, 0, None, 0.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "mark",
     [
         TaskMark(HIGH),
@@ -29,7 +29,7 @@ def test_a_mark_reads_back_from_the_comment(mark: TaskMark) -> None:
     assert parse_mark(str(mark)) == mark
 
 
-@pytest.mark.parametrize("comment", ["hpcdash-share:HIGH+", "hpcdash-share:HIGH+paused+paused", "x hpcdash-share:HIGH"])
+@for_each("comment", ["hpcdash-share:HIGH+", "hpcdash-share:HIGH+paused+paused", "x hpcdash-share:HIGH"])
 def test_a_comment_that_is_nearly_a_mark_is_none(comment: str) -> None:
     assert parse_mark(comment) is None
 

@@ -135,7 +135,7 @@ def test_many_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     shutil.copytree(OLD, tmp_path / "state")
     writers = [writer(tmp_path / "state", f"cluster{number}", 25) for number in range(4)]
     for one in writers:
-        one.communicate(timeout=100)
+        one.communicate()
     assert [one.returncode for one in writers] == [0] * 4
     for number in range(4):
         records = LaunchRecords(tmp_path / "state", f"cluster{number}")
@@ -154,7 +154,7 @@ def test_a_program_that_is_killed_as_it_writes_leaves_what_it_said_was_written_a
         written = [int(program.stdout.readline()) for _ in range(20)]
         program.send_signal(signal.SIGKILL)
         written += [int(line) for line in program.stdout]
-        program.wait(60)
+        program.wait()
         program.stdout.close()
         found = [int(one.job_id) for one in LaunchRecords(tmp_path, f"cluster{round_number}").all()]
         assert found[: len(written)] == written
@@ -166,7 +166,7 @@ def test_a_program_that_is_killed_as_it_writes_leaves_what_it_said_was_written_a
 def test_half_a_transaction_is_taken_back(tmp_path: Path) -> None:
     records = LaunchRecords(tmp_path, "juno")
     records.launched(RECORD)
-    subprocess.run((sys.executable, "-c", HALF_WRITER, tmp_path / "state.db"), check=False, timeout=60)
+    subprocess.run((sys.executable, "-c", HALF_WRITER, tmp_path / "state.db"), check=False)
     assert (tmp_path / "state.db-journal").exists()
     assert records.all() == (RECORD,)
     assert is_whole(tmp_path)
@@ -250,7 +250,6 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(tmp_path: Pat
         env={**os.environ, "LD_PRELOAD": str(tmp_path / "no_locks.so")},
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
         check=True,
     )
     step = "HPCDASH_STATE names a folder on another one, such as a local disk."

@@ -10,6 +10,7 @@ from hpcdash.errors import UsageError
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.recents import MOST_RECENT, Recents
 from hpcdash.services.state.templates import Templates, difference
+from tests.support.records import for_each
 
 REQUEST = 'command = "x"\nslots = 8\n'
 SCRIPT = "#!/bin/bash\n#SBATCH -n 1\ncommand=x\n"
@@ -54,9 +55,7 @@ def test_bytes_of_a_script_that_are_no_utf_8_stay(templates: Templates) -> None:
     assert templates.read("old") == text
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", ".hidden", "-x", "a b", "a\nb", "é", "x" * 81, "a.toml"]
-)
+@for_each("name", ["", ".", "..", "../x", "a/b", ".hidden", "-x", "a b", "a\nb", "é", "x" * 81, "a.toml"])
 def test_a_name_that_is_no_safe_file_s_is_refused(templates: Templates, name: str) -> None:
     with pytest.raises(UsageError, match="name"):
         templates.save(name, REQUEST)

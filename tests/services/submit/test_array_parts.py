@@ -24,6 +24,7 @@ from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit.array_parts import format_parts, submit_parts
 from hpcdash.services.submit.plan import ResubmissionPlan, plan_again, wanted_of
 from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts
+from tests.support.records import for_each
 from tests.support.scripted_cluster import failed_array
 
 # Slurm's words, and no lists of tasks.
@@ -134,7 +135,7 @@ async def test_several_arrays_in_parts_are_refused_together(cluster: Cluster) ->
         await plan_again(cluster.store, wanted_of([*failed, plain]), journal=cluster.journal)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dialect", "parts"),
     [
         (Dialect.OPENPBS, ["3-12:3", "4"]),

@@ -9,6 +9,7 @@ from hpcdash.backends.slurm import lint as slurm_lint
 from hpcdash.domain.request import Container, Launcher, Runtime, SlotType
 from hpcdash.services.submit.form import Draft, draft_of, field_of_complaint, read_form, read_script_form
 from hpcdash.services.submit.form_fields import FIELDS, GROUPS
+from tests.support.records import for_each
 
 ALL = {
     "name": "train",
@@ -78,7 +79,7 @@ def test_a_request_that_was_typed_is_typed_again_as_it_was() -> None:
     assert dict(again.texts) == {**ALL, "container.binds": "/data:/data:ro '/with blank:/x'"}
 
 
-@pytest.mark.parametrize(("typed", "sizes"), [("2", (2,)), ("2 4 8", (2, 4, 8)), ("8, 4", (4, 8))])
+@for_each(("typed", "sizes"), [("2", (2,)), ("2 4 8", (2, 4, 8)), ("8, 4", (4, 8))])
 def test_one_number_of_slices_or_those_that_fit_are_typed_in_one_line(typed: str, sizes: tuple[int, ...]) -> None:
     reading = read_form(Draft({"command": "true", "slice": "v4-16", "num_slices": typed}))
     assert reading.request is not None
@@ -97,7 +98,7 @@ def test_what_has_no_field_is_kept_and_comes_back() -> None:
     assert (request.workspace, request.kind, request.site.tres_supported) == ("w", "cmd", False)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "text", "words"),
     [
         ("slots", "many", "whole number"),
@@ -166,7 +167,7 @@ def test_a_script_without_a_path_is_missing_one() -> None:
     assert read_script_form(Draft(), READERS["slurm"]).problems["file"].startswith("missing")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "field"),
     [
         ("queue: 'a b' cannot stand in a batch script", "queue"),

@@ -7,6 +7,7 @@ import pytest
 from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.images import Step, Store, import_steps, list_steps, pull_steps
+from tests.support.records import for_each
 
 APPTAINER = Store(Runtime.APPTAINER, "singularity", "/images")
 PODMAN = Store(Runtime.PODMAN, "podman")
@@ -71,7 +72,7 @@ def test_a_file_is_taken_in_as_what_it_is() -> None:
         import_steps(ENROOT, "/work/a.tar", "a:1")
 
 
-@pytest.mark.parametrize("image", ["", "-o", "a\nb", "../../etc/passwd", "docker://../x"])
+@for_each("image", ["", "-o", "a\nb", "../../etc/passwd", "docker://../x"])
 def test_what_is_no_image_is_refused(image: str) -> None:
     with pytest.raises(UsageError):
         pull_steps(APPTAINER, image)

@@ -15,6 +15,7 @@ import pytest
 
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import NOTHING_THERE, program_text
+from tests.support.records import for_each
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 pytestmark = pytest.mark.system
@@ -167,7 +168,12 @@ def test_what_is_not_there_is_told_from_what_is_refused(site: SudoSite) -> None:
 # -- a hostile launcher, who says what it likes
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def launch(site: SudoSite) -> Path:
+    return made(site, site.alice, log=b"1")
+
+
+@for_each(
     "name",
     [
         "",
@@ -191,8 +197,7 @@ def test_what_is_not_there_is_told_from_what_is_refused(site: SudoSite) -> None:
     ],
     ids=ascii,
 )
-def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, name: str) -> None:
-    made(site, site.alice, log=b"1")
+def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, launch: Path, name: str) -> None:
     before = sorted(site.top.rglob("*"))
     for words in (
         ("make", name),
@@ -206,7 +211,7 @@ def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, name: str) -> No
     assert sorted(site.top.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
+@for_each(
     "words",
     [
         (),
@@ -226,11 +231,10 @@ def test_a_name_that_is_no_plain_one_is_refused(site: SudoSite, name: str) -> No
     ],
     ids=str,
 )
-def test_other_words_than_its_own_are_refused(site: SudoSite, words: tuple[str, ...]) -> None:
-    folder = made(site, site.alice, log=b"1")
+def test_other_words_than_its_own_are_refused(site: SudoSite, launch: Path, words: tuple[str, ...]) -> None:
     done = site.run_as(site.alice, str(site.program), *words)
     assert (done.returncode, done.stdout) == (USAGE, b"")
-    assert (folder / "log").read_bytes() == b"1"
+    assert (launch / "log").read_bytes() == b"1"
 
 
 def test_a_system_account_and_root_launch_nothing(site: SudoSite) -> None:
@@ -450,7 +454,7 @@ def test_shellcheck_finds_nothing_in_it(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("root", ["launches", "/", "/a/../b", "/a b", "/a;id", "/a/$(id)", "/a\n/b", "/a'"])
+@for_each("root", ["launches", "/", "/a/../b", "/a b", "/a;id", "/a/$(id)", "/a\n/b", "/a'"])
 def test_a_root_that_a_shell_would_read_as_something_else_is_refused(root: str) -> None:
     with pytest.raises(UsageError):
         program_text(root)

@@ -26,8 +26,10 @@ from hpcdash.services.submit.cleanup import has_completed, has_failed, unfinishe
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from tests.support.job_rows import job_row
-from tests.support.scripted_cluster import Cluster, settled, until
+from tests.support.records import for_each
+from tests.support.scripted_cluster import Cluster, settled
 from tests.support.scripted_transport import HISTORY, QUEUES, Command, ScriptedTransport
+from tests.support.waiting import until
 
 RECORD = LaunchRecord("/jobs/one-1", "sums", "7", "one", "failed", "", 1, 1_795_242_000.0, 'command = "true"\n')
 
@@ -234,7 +236,7 @@ def test_of_very_many_launches_the_newest_are_remembered(tmp_path: Path, monkeyp
 # -- when folders go
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("states", "tasks", "completed", "failed"),
     [
         (["completed"], 1, True, False),

@@ -14,6 +14,7 @@ from hpcdash.domain.units import HOUR
 from hpcdash.errors import SchedulerRefused, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.submit.new_limits import propose, read_limits
+from tests.support.records import for_each
 
 GIB = 1 << 30
 BOTH = frozenset({"time_seconds", "memory_bytes"})
@@ -72,7 +73,7 @@ async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_us
     assert found.notes == ("it ran out of memory: of the 16G it had on a node, measured usage 20G",)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("usage", "bytes_or_none"),
     [
         (Usage(memory_peak_bytes=20 * GIB, memory_asked_bytes=16 * GIB), 28 * GIB),

@@ -17,6 +17,7 @@ from hpcdash.services.submit.node_findings import (
     SubmittedCheck,
     format_results,
 )
+from tests.support.records import for_each
 
 UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
 OTHER = "GPU-ffffffff-0000-1111-2222-333344445555"
@@ -47,7 +48,7 @@ def test_of_a_queue_the_idle_nodes_are_meant_and_named_ones_whatever_they_do() -
     assert ([row["name"] for row in unbound.nodes], unbound.queue) == (["n1"], "workq")
 
 
-@pytest.mark.parametrize("where", ["n9", "n[1-", "--yes", "$(id)", "n[1-2000]"])
+@for_each("where", ["n9", "n[1-", "--yes", "$(id)", "n[1-2000]"])
 def test_what_names_no_nodes_is_refused(where: str) -> None:
     with pytest.raises(UsageError):
         select_nodes(where, ROWS, "")

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 
 def git(folder: Path, *words: str) -> str:
     author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    ended = subprocess.run(["git", "-C", folder, *author, *words], check=True, capture_output=True, timeout=30)
+    ended = subprocess.run(["git", "-C", folder, *author, *words], check=True, capture_output=True)
     return ended.stdout.decode()
 
 
@@ -47,7 +47,7 @@ def test_the_commit_and_what_changed_since_are_known(project: Path) -> None:
     assert changed.words.startswith(f"detached {commit[:12]}, changed since (diff ")
     assert changed.words.endswith("), 1 untracked file")
     (project / "a.py").write_text("1\n")
-    subprocess.run(["git", "-C", project, "apply"], input=changed.text, check=True, timeout=30)
+    subprocess.run(["git", "-C", project, "apply"], input=changed.text, check=True)
     assert (project / "a.py").read_text() == "2\n"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from hpcdash.backends.script.body import BatchScript
@@ -11,6 +10,7 @@ from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import AccountOffer, Offers, QosOffer, QueueOffer
 from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.services.submit.request_lint import format_resources, lint_request
+from tests.support.records import for_each
 
 GB, HOUR = 1 << 30, 3600
 MAIN = QueueOffer("main", True, True, 48 * HOUR, 4, 2, 32, 20, cpus_per_node=8, memory_per_node_bytes=64 * GB)
@@ -43,7 +43,7 @@ def only(request: Request) -> LintFinding:
     return one
 
 
-@pytest.mark.parametrize(
+@for_each(
     "request_",
     [
         ask(slot_type=SlotType.CPU),
@@ -58,7 +58,7 @@ def test_what_fits_finds_nothing(request_: Request) -> None:
     assert lint_request(request_, OFFERS) == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "wanted"),
     [
         (ask(queue="gpuu"), [("error", "queue")]),
@@ -137,7 +137,7 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
     assert lint_request(ask(queue="main"), OFFERS, script) == (LintFinding("warning", "", script.warnings[0]),)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "words"),
     [
         (

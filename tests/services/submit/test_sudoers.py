@@ -13,6 +13,7 @@ from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.sudoers import sudoers_text
+from tests.support.records import for_each
 from tests.support.sudo_rules import SudoSite, sudo_site, why_no_sudo
 
 pytestmark = pytest.mark.system
@@ -76,7 +77,7 @@ def test_root_s_commands_and_what_the_rules_give_away_are_in_the_remarks() -> No
     assert "/etc/sudoers.d/j_doe\n" in rules("j.doe")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         {"account": "root"},

@@ -46,7 +46,7 @@ class Node:
         words = [self.shell, *(("sh",) if self.shell == "busybox" else ()), *argv[1:]]
         if self.account:
             words = ["setpriv", f"--reuid={self.account}", f"--regid={self.account}", "--init-groups", *words]
-        done = subprocess.run(words, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, check=False)
         return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr, 0.0)
 
     def look(self, path: Path | str, owner: str = "") -> SwitchLook:

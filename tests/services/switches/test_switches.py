@@ -35,6 +35,7 @@ from hpcdash.services.switches import scripts as switch_scripts
 from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchLog, SwitchRefused
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.system
 KILL, SAVE = SwitchKind.KILL, SwitchKind.SAVE
@@ -90,7 +91,7 @@ class Site:
         return report.outcomes[0].words
 
     async def until(self, look: Callable[[], Coroutine[Any, Any, object]], what: str) -> None:
-        over = time.monotonic() + 60
+        over = deadline()
         while not await look():
             assert time.monotonic() < over, f"it never came about: {what}"
             await asyncio.sleep(0.02)

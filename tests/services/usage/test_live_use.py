@@ -22,6 +22,7 @@ from hpcdash.services.usage.live_lines import use_lines
 from hpcdash.services.usage.sample import parse_sample
 from hpcdash.services.usage.watched import with_watched
 from tests.support.job_rows import run_row, table_of
+from tests.support.records import for_each
 from tests.support.scripted_cluster import Cluster
 
 ROW: dict[str, Any] = {
@@ -77,7 +78,7 @@ def test_rocm_smi_is_read_by_its_titles() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("memory 1000 2000 300\ncpu_usec 5000000\n", (700, 2000, False, 5.0)),

@@ -8,7 +8,6 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -18,6 +17,7 @@ from hpcdash.domain.spans import Span
 from hpcdash.services.usage.archive import FetchedRuns
 from hpcdash.services.usage.report import GROUPINGS, MEASURES, build_report, day_edges, runs_and_notes
 from tests.support.job_rows import run_row, table_of
+from tests.support.records import for_each
 
 BERLIN, HOWE = ZoneInfo("Europe/Berlin"), ZoneInfo("Australia/Lord_Howe")
 DAY = 86_400
@@ -120,7 +120,7 @@ def test_the_most_wasteful_names_come_first_and_unknown_use_is_no_waste() -> Non
     assert report.total["measured_gpu_seconds"] == 16 * 3600
 
 
-@pytest.mark.parametrize(
+@for_each(
     "rows",
     [
         [],
@@ -188,7 +188,7 @@ def test_ten_years_of_days_are_still_a_report() -> None:
 HIDDEN = "The cluster hides others' ended jobs from you"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("users", "everyone", "hides_others", "said"),
     [
         (["alice"], False, None, "Your own jobs"),

@@ -16,6 +16,7 @@ from hpcdash.domain.schema import RUNS
 from hpcdash.services.usage.efficiency import advise, efficiency_of, parse_jobstats, with_use
 from hpcdash.services.usage.sooner import EarlierStart, StartOption
 from tests.support.job_rows import run_row, table_of
+from tests.support.records import for_each
 
 KIB, GIB = 1 << 10, 1 << 30
 
@@ -156,7 +157,7 @@ PUBLISHED: list[tuple[str, Any, tuple[float | None, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("row", "percents"), [case[1:] for case in PUBLISHED], ids=[case[0] for case in PUBLISHED])
+@for_each(("row", "percents"), [case[1:] for case in PUBLISHED], ids=[case[0] for case in PUBLISHED])
 def test_efficiency_is_what_the_fields_tools_print(row: Any, percents: tuple[float | None, ...]) -> None:
     found = efficiency_of(table_of(row, schema=RUNS)).to_pylist()[0]
     for use, percent in zip(("cpu", "memory", "time", "gpu", "gpu_memory"), percents, strict=True):
@@ -201,7 +202,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("comment", HOSTILE.values(), ids=HOSTILE.keys())
+@for_each("comment", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_comment_that_is_no_summary_changes_nothing(comment: str) -> None:
     assert parse_jobstats(comment) is None
     row = run_row("1", cpus=2, elapsed_seconds=100, cpu_seconds_used=100.0, _admin_comment=comment)
@@ -269,7 +270,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after", "refusal", "said"),
     [
         (10_850.0, 50.0, "", "with 1G of memory it would start about 3 h earlier: now, not in 3 h (Slurm's estimate)"),

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
 from rich.cells import cell_len
 
 from hpcdash.domain.schema import RUNS
@@ -16,6 +15,7 @@ from hpcdash.services.usage.charts import Line, as_ascii, draw_report
 from hpcdash.services.usage.html_page import report_page
 from hpcdash.services.usage.report import GROUPINGS, UsageReport, build_report
 from tests.support.job_rows import run_row, table_of
+from tests.support.records import for_each
 
 DAY, GIB = 86_400, 1 << 30
 BEGIN = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp())
@@ -64,8 +64,8 @@ def text_of(lines: list[Line]) -> list[str]:
     return ["".join(text for text, _ in line) for line in lines]
 
 
-@pytest.mark.parametrize("width", [40, 80, 150, 200])
-@pytest.mark.parametrize("days", [1, 14, 61, 400])
+@for_each("width", [40, 80, 150, 200])
+@for_each("days", [1, 14, 61, 400])
 def test_lines_fit_the_width_at_any_span(width: int, days: int) -> None:
     report = report_of(HOSTILE, days=days)
     for by in ("queue", "day", "week"):

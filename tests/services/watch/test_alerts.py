@@ -14,6 +14,7 @@ from hpcdash.config.watch_settings import AlertSettings, QuietHours
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.errors import ConfigError, HpcdashError
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, Ending
+from tests.support.records import for_each
 
 RAISED, WORSENED, REMINDED, RECOVERED, UNWATCHED = AlertKind
 HOUR = 3600.0
@@ -170,7 +171,7 @@ def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
     assert (recovered.kind, recovered.words) == (RECOVERED, "b is well")
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"schema":2,"states":[],"snoozed":{}}', b'{"schema":1}', b"\xff"])
+@for_each("text", [b"", b"{", b"[]", b'{"schema":2,"states":[],"snoozed":{}}', b'{"schema":1}', b"\xff"])
 def test_a_damaged_state_says_what_to_do(text: bytes) -> None:
     with pytest.raises(HpcdashError, match="alerts will be sent again"):
         Alerts.from_json(text)

@@ -43,6 +43,7 @@ from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
 from hpcdash.services.watch.training import Noticed
 from tests.support.job_rows import BEGIN, at, job_row, table_of, task_row
+from tests.support.records import for_each
 
 NOW = at(600)
 HOUR = 3600.0
@@ -72,11 +73,11 @@ class TestIsRunning:
         assert found.severity is Severity.CRITICAL
         assert found.words == "no job train is running or pending"
 
-    @pytest.mark.parametrize("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
+    @for_each("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
         assert is_running(table_of(job_row("1", state)), RunningWatch("train", ("bob", "alice"))) == []
 
-    @pytest.mark.parametrize("name", ["train-2", "Train", "train ", "trai", "*"])
+    @for_each("name", ["train-2", "Train", "train ", "trai", "*"])
     def test_the_name_is_exact(self, name: str) -> None:
         assert is_running(table_of(job_row("1", "running", name=name)), RunningWatch("train"))
 
@@ -196,9 +197,7 @@ class TestNodes:
         assert drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu",))) == []
         assert len(drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu", "gpu")))) == 3
 
-    @pytest.mark.parametrize(
-        ("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)]
-    )
+    @for_each(("idle", "in_use", "told"), [(23, 47, False), (5, 100, False), (4, 100, True), (0, 1, True)])
     def test_spares_are_a_share_of_those_in_use(self, idle: int, in_use: int, told: bool) -> None:
         assert bool(spare_nodes(nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2))) is told
 
@@ -316,7 +315,7 @@ class TestDeadlines:
     def test_less_lost_than_a_save_takes_is_not_worth_one(self) -> None:
         assert self.ending(ends=600.5, saved=599.8) == []
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("mode", "grace", "told"),
         [
             ("REQUEUE", 30, True),
@@ -356,7 +355,7 @@ class TestDeadlines:
 
 
 class TestWaiting:
-    @pytest.mark.parametrize(
+    @for_each(
         "reason",
         [
             "DependencyNeverSatisfied",
@@ -381,7 +380,7 @@ class TestWaiting:
         assert found.next_step
         assert "{" not in found.next_step
 
-    @pytest.mark.parametrize(
+    @for_each(
         "reason",
         [
             None,
@@ -443,7 +442,7 @@ class TestPools:
         assert self.found(replace(self.task(state="waiting"), runs=(just,))) == []
         assert self.found(self.task(state="paused"), self.task()) == []
 
-    @pytest.mark.parametrize("hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")])
+    @for_each("hows", [(), ("ignored",), ("ignored", "ignored", "suspended"), ("ignored", "paused")])
     def test_one_that_saves_or_was_hardly_interrupted_is_well(self, hows: tuple[str, ...]) -> None:
         assert self.found(self.task(*hows)) == []
 

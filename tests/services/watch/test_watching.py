@@ -51,6 +51,7 @@ from tests.embedded.queue_lab import QueueLab
 from tests.support.node_disk import REACHES, REFUSES, Node
 from tests.support.receivers import answer, hook_receiver, mail_receiver
 from tests.support.scripted_transport import ScriptedTransport
+from tests.support.waiting import deadline
 
 pytestmark = pytest.mark.system
 SILENT_UNTIL_TOLD = """#!/bin/sh
@@ -61,7 +62,6 @@ while :; do echo step 2; sleep 0.05; done
 TRAINING = """#!/bin/sh
 while :; do [ -f more ] && { cat more; rm more; }; sleep 0.05; done
 """
-SECONDS = 60.0
 
 
 class Watched:
@@ -87,7 +87,7 @@ class Watched:
         return await watch_round(self.store, settings, self.files, self.notifiers, sleep=_no_pause, **given)
 
     async def until(self, holds: Callable[[RoundReport], object]) -> RoundReport:
-        over = time.monotonic() + SECONDS
+        over = deadline()
         while True:
             report = await self.round()
             if holds(report):

@@ -62,7 +62,6 @@ class TorqueSite:
             cwd=self.folder,
             input=stdin or b"",
             capture_output=True,
-            timeout=_LIMIT_SECONDS,
         )
         return CommandResult(argv, done.returncode, done.stdout, done.stderr, 0.02)
 

@@ -33,7 +33,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         return _run(arguments)
-    except LabError as error:
+    except (LabError, AssertionError) as error:
         print(error, file=sys.stderr)
         return 1
 

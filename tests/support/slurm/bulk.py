@@ -13,7 +13,6 @@ from .requirements import why_no_bulk
 _SOURCE = Path(__file__).with_name("bulk.c")
 # More clients at once only wait for the controller's lock.
 _CLIENTS = 4
-_SECONDS_A_JOB = 0.05
 
 
 def bulk_jobs(
@@ -37,7 +36,7 @@ def bulk_jobs(
     def submit(client: int) -> None:
         span = (str(ends[client]), str(ends[client + 1] - 1))
         words = (*span, partition, str(int(held)), prefix)
-        lab.as_user(user, program, *words, seconds=60 + count * _SECONDS_A_JOB)
+        lab.as_user(user, program, *words)
 
     with ThreadPoolExecutor(_CLIENTS) as pool:
         list(pool.map(submit, range(_CLIENTS)))

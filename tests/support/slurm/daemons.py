@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-_POLL_SECONDS = 0.05
+from tests.support.waiting import wait_until
+
 _LOG_LINES = 15
 # A slurmctld that was killed leaves its slurmscriptd, which is the same program.
 _LEFT_BEHIND = ("slurmstepd", "slurmctld", "slurmd")
@@ -17,15 +17,6 @@ _LEFT_BEHIND = ("slurmstepd", "slurmctld", "slurmd")
 
 class LabError(RuntimeError):
     """The lab could not do what was asked; the message quotes the log or the command that says why."""
-
-
-def wait_until(what: str, ready: Callable[[], bool], seconds: float, evidence: Callable[[], str] = lambda: "") -> None:
-    """Poll `ready` until it is true; after `seconds` raise LabError with the `evidence`."""
-    end = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > end:
-            raise LabError(f"waited {seconds:g} s in vain for {what}\n{evidence()}".rstrip())
-        time.sleep(_POLL_SECONDS)
 
 
 def log_tail(*logs: Path) -> str:
@@ -77,7 +68,7 @@ class Daemons:
         """The end of the daemon's own log and of what it printed."""
         return log_tail(self._log_dir / f"{name}.log", self._log_dir / f"{name}.out")
 
-    def wait_ready(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
+    def wait_ready(self, name: str, ready: Callable[[], bool]) -> None:
         """Wait until a daemon answers; fail at once, with its log, when it has ended."""
 
         def ready_or_ended() -> bool:
@@ -85,7 +76,7 @@ class Daemons:
                 raise LabError(f"{name} ended while starting\n{self.evidence(name)}")
             return ready()
 
-        wait_until(f"{name} to answer", ready_or_ended, seconds, lambda: self.evidence(name))
+        wait_until(f"{name} to answer", ready_or_ended, lambda: self.evidence(name))
 
     def stop(self, names: Iterable[str], seconds: float = 15) -> None:
         """TERM all, wait, KILL what is left after `seconds`."""
@@ -94,11 +85,11 @@ class Daemons:
             os.kill(pid, signal.SIGCONT)
             os.kill(pid, signal.SIGTERM)
         try:
-            wait_until("daemons to end", lambda: not any(self.pid(name) for name in running), seconds)
-        except LabError:
+            wait_until("daemons to end", lambda: not any(self.pid(name) for name in running), seconds=seconds)
+        except AssertionError:
             for name in running:
                 self.send(name, signal.SIGKILL)
-            wait_until(f"{', '.join(running)} to die", lambda: not any(self.pid(name) for name in running), 5)
+            wait_until(f"{', '.join(running)} to die", lambda: not any(self.pid(name) for name in running))
         for name in running:
             (self._pid_dir / name).unlink(missing_ok=True)
             if name in self._children:
@@ -129,7 +120,7 @@ def kill_leftovers(run_dir: Path, conf: Path) -> list[int]:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    wait_until("what was left behind to die", lambda: not any(_start_ticks(pid) for pid in ours), 5)
+    wait_until("what was left behind to die", lambda: not any(_start_ticks(pid) for pid in ours))
     return sorted(ours)
 
 

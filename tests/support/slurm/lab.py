@@ -12,8 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import GUARD_SECONDS, wait_until
+
 from .accounts import account_stages
-from .daemons import Daemons, LabError, kill_leftovers, log_tail, wait_until
+from .daemons import Daemons, LabError, kill_leftovers, log_tail
 from .layout import (
     DEAD_NODE,
     LIVE_NODES,
@@ -45,7 +47,6 @@ Argument = str | bytes | Path
 SLEEPING_SCRIPT = "#!/bin/sh\nsleep 43200\n"
 _SLURMDS = tuple(f"slurmd.{name}" for name in LIVE_NODES)
 _USABLE = ("idle", "mixed", "allocated", "completing")
-_START_SECONDS = 30
 
 
 class SlurmLab:
@@ -184,11 +185,11 @@ class SlurmLab:
             return
         if self._listed_jobs():
             # scancel takes one state at a time. Killed first, a job ends at once and not KillWait seconds later.
-            self.admin("scancel", "--quiet", "--state=PENDING", check=False, seconds=600)
+            self.admin("scancel", "--quiet", "--state=PENDING", check=False)
             for state in ("RUNNING", "SUSPENDED"):
                 self.admin("scancel", "--quiet", "--full", "--signal=KILL", f"--state={state}", check=False)
                 self.admin("scancel", "--quiet", f"--state={state}", check=False)
-            wait_until("jobs to end", lambda: not self._listed_jobs(), 30, self._queue)
+            wait_until("jobs to end", lambda: not self._listed_jobs(), self._queue)
         self.resume_nodes()
 
     def resume_nodes(self) -> None:
@@ -226,7 +227,6 @@ class SlurmLab:
         wait_until(
             "the other cluster's node to take jobs",
             lambda: self.admin(*known, check=False).stdout.decode().split()[-1:] == ["idle"],
-            _START_SECONDS,
             lambda: log_tail(*logs),
         )
 
@@ -236,7 +236,7 @@ class SlurmLab:
         if self._daemons.pid("slurmctld") is not None:
             return
         self._daemons.start("slurmctld", program("slurmctld", "-D", "-f", str(self.conf)), self._daemon_env)
-        self._daemons.wait_ready("slurmctld", lambda: self._answers("scontrol", "ping"), _START_SECONDS)
+        self._daemons.wait_ready("slurmctld", lambda: self._answers("scontrol", "ping"))
 
     def stop_controller(self) -> None:
         self._daemons.stop(("slurmctld",))
@@ -252,7 +252,7 @@ class SlurmLab:
         if self._daemons.pid("slurmdbd") is not None:
             return
         self._daemons.start("slurmdbd", program("slurmdbd", "-D"), self._daemon_env)
-        self._daemons.wait_ready("slurmdbd", lambda: self._answers("sacctmgr", "-n", "show", "cluster"), _START_SECONDS)
+        self._daemons.wait_ready("slurmdbd", lambda: self._answers("sacctmgr", "-n", "show", "cluster"))
 
     def stop_accounting(self) -> None:
         self._daemons.stop(("slurmdbd",))
@@ -294,13 +294,13 @@ class SlurmLab:
         return ("runuser", "-u", user, "--", "env", "-i", "-C", self.work_dir(user), *words, *argv)
 
     def as_user(
-        self, user: str, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = 60
+        self, user: str, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = GUARD_SECONDS
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as `user`; `check`: a status that is not 0 raises LabError with the command's words."""
         return self._run(self.user_argv(user, *argv), stdin, check, seconds)
 
     def admin(
-        self, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = 60
+        self, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = GUARD_SECONDS
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as root, who may do all here."""
         return self._run(argv, stdin, check, seconds)
@@ -322,14 +322,14 @@ class SlurmLab:
             listed = self.admin("sacct", "-n", "-X", "-P", "-o", "state", "-j", job_id, check=False)
         return {line.split()[0] for line in listed.stdout.decode().splitlines() if line.strip()}
 
-    def wait_state(self, job_id: str, *states: str, seconds: float = 60) -> None:
+    def wait_state(self, job_id: str, *states: str) -> None:
         """Wait until the job, with all its tasks, is in one of `states` (Slurm's long words, as COMPLETED)."""
         what = f"job {job_id} to be {' or '.join(states)}"
 
         def evidence() -> str:
             return self.admin("scontrol", "show", "job", job_id, check=False).stdout.decode(errors="replace")
 
-        wait_until(what, lambda: bool(seen := self.job_states(job_id)) and seen <= set(states), seconds, evidence)
+        wait_until(what, lambda: bool(seen := self.job_states(job_id)) and seen <= set(states), evidence)
 
     def slow_epilog(self, job_id: str, seconds: int) -> None:
         """Keep the job in COMPLETING for `seconds` after its end; to be said before it ends."""
@@ -385,13 +385,13 @@ class SlurmLab:
 
     def _start_munged(self) -> None:
         self._daemons.start("munged", munged_argv(self.run_dir), self._daemon_env)
-        self._daemons.wait_ready("munged", (self.run_dir / "munge" / "munge.sock").is_socket, _START_SECONDS)
+        self._daemons.wait_ready("munged", (self.run_dir / "munge" / "munge.sock").is_socket)
 
     def _start_sshd(self) -> None:
         # sshd refuses to start without its folder for unprivileged children.
         Path("/run/sshd").mkdir(exist_ok=True)
         self._daemons.start("sshd", sshd_argv(self.run_dir), self._daemon_env)
-        self._daemons.wait_ready("sshd", lambda: bool(busy_ports([self.ssh_port])), _START_SECONDS)
+        self._daemons.wait_ready("sshd", lambda: bool(busy_ports([self.ssh_port])))
 
     def _start_database(self) -> None:
         folder, log = self.run_dir / "mysql", self.run_dir / "log" / "mariadb.log"
@@ -409,7 +409,7 @@ class SlurmLab:
         argv = mariadb_argv(self.run_dir, self.settings.database_port)
         self._daemons.start("mariadb", argv, self._daemon_env)
         ready = mariadb_client_argv(self.run_dir, "select 1")
-        self._daemons.wait_ready("mariadb", lambda: self._answers(*ready), _START_SECONDS)
+        self._daemons.wait_ready("mariadb", lambda: self._answers(*ready))
         self.admin(*mariadb_client_argv(self.run_dir, GRANT))
 
     def _make_accounts(self) -> None:
@@ -439,4 +439,4 @@ class SlurmLab:
             states = self._node_states()
             return all(states.get(name) in _USABLE for name in LIVE_NODES)
 
-        wait_until("the five nodes to take jobs", up, _START_SECONDS, lambda: log_tail(*logs))
+        wait_until("the five nodes to take jobs", up, lambda: log_tail(*logs))

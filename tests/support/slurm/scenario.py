@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .daemons import wait_until
+from tests.support.waiting import wait_until
+
 from .lab import SlurmLab
 
 _TRAIN = "#!/bin/sh\nsrun sleep 43200\n"
@@ -94,7 +95,7 @@ def _pending(lab: SlurmLab, alice: str, bob: str, jobs: dict[str, str]) -> None:
     if lab.settings.accounting:
         limited = [lab.submit(bob, "-J", "limited", "-p", "debug", "--qos=limited") for _ in range(3)]
         # Which two of them run is the scheduler's choice.
-        wait_until("two of three to run", lambda: len(_waiting(lab, limited)) == 1, 20)
+        wait_until("two of three to run", lambda: len(_waiting(lab, limited)) == 1)
         (jobs["qos limit"],) = _waiting(lab, limited)
     jobs["resources"] = lab.submit(bob, "-J", "whole machine", "-N2", "--exclusive")
     jobs["priority"] = lab.submit(bob, "-J", "behind it", "-N2", "--exclusive", "--nice=5000")
@@ -103,7 +104,6 @@ def _pending(lab: SlurmLab, alice: str, bob: str, jobs: dict[str, str]) -> None:
     wait_until(
         "a reason for every pending job",
         lambda: b"None" not in lab.admin("squeue", "-h", "-t", "PD", "-o", "%r").stdout,
-        15,
     )
 
 

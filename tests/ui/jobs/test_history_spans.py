@@ -39,15 +39,15 @@ async def test_a_span_is_chosen_and_shown_with_whose_jobs(app: HpcdashApp, accou
         await press(pilot, "4")
         assert "w looks further back" in screen_text(app)
         await pilot.press("w", "down", "down", "enter")
-        await until(pilot, lambda: ids_of(app) == ["1", "2", "3"], seconds=60)
+        await until(pilot, lambda: ids_of(app) == ["1", "2", "3"])
         assert "mine › 90 days" in screen_text(app)
         asked = len(accounting.asked)
         await press(pilot, "m")
-        await until(pilot, lambda: ids_of(app) == ["1", "2", "50", "3"], seconds=60)
+        await until(pilot, lambda: ids_of(app) == ["1", "2", "50", "3"])
         assert "\x1b" not in screen_text(app)
         assert len(accounting.asked) > asked
         await pilot.press("w", "up", "up", "enter")
-        await until(pilot, lambda: "7 days" in screen_text(app), seconds=60)
+        await until(pilot, lambda: "7 days" in screen_text(app))
 
 
 async def test_any_span_can_be_typed_and_a_bad_one_says_why(app: HpcdashApp) -> None:
@@ -59,7 +59,7 @@ async def test_any_span_can_be_typed_and_a_bad_one_says_why(app: HpcdashApp) -> 
         app.screen.query_one("#since", Input).value = "100d"
         app.screen.query_one("#until", Input).value = "30d"
         await pilot.press("enter")
-        await until(pilot, lambda: ids_of(app) == ["3"], seconds=60)
+        await until(pilot, lambda: ids_of(app) == ["3"])
         assert "100d to 30d" in screen_text(app)
 
 
@@ -69,11 +69,11 @@ async def test_esc_stops_it_and_what_has_come_is_shown(app: HpcdashApp, accounti
     async with app.run_test(size=(140, 40)) as pilot:
         await press(pilot, "4")
         await pilot.press("w", "down", "down", "down", "enter")
-        await until(pilot, lambda: "esc stops" in screen_text(app) and len(accounting.asked) == 2, seconds=60)
+        await until(pilot, lambda: "esc stops" in screen_text(app) and len(accounting.asked) == 2)
         assert "% of 1 year" in screen_text(app)
         await pilot.press("escape")
-        await until(pilot, lambda: ids_of(app) == ["1", "2"], seconds=60)
+        await until(pilot, lambda: ids_of(app) == ["1", "2"])
         assert "esc stops" not in screen_text(app)
         accounting.before = lambda turn: None
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: ids_of(app) == ["1", "2", "3", "4"], seconds=60)
+        await until(pilot, lambda: ids_of(app) == ["1", "2", "3", "4"])

@@ -147,9 +147,7 @@ async def test_an_array_with_failures_groups_them_and_shows_why_with_the_command
         await press(pilot, "4")
         asked = app.sessions[0].store.budget.per_minute
         rows_of(app).move_to(next(one for one in ids_of(app) if one.startswith("13")))
-        await until(
-            pilot, lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app), "the cause", 60.0
-        )
+        await until(pilot, lambda: "1 failed, exit 1 · task 3 · FloatingPointError" in screen_text(app), "the cause")
         assert "Log of 13_3 /home/maya/vision/sweep/logs" in screen_text(app)
         assert app.sessions[0].store.budget.per_minute - asked <= 4
 
@@ -207,10 +205,10 @@ async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
     async with app.run_test(size=UNDER) as pilot:
         await settled(pilot)
         await pointed_at(pilot, RUNNING)
-        await until(pilot, lambda: "Log  stdout  stderr" in screen_text(app), "both streams", 60.0)
+        await until(pilot, lambda: "Log  stdout  stderr" in screen_text(app), "both streams")
         assert "iteration       49/" in screen_text(app)
         await pilot.click("#heading", offset=(15, 0))
-        await until(pilot, lambda: "a warning" in screen_text(app), "stderr", 60.0)
+        await until(pilot, lambda: "a warning" in screen_text(app), "stderr")
         assert "job.err" in screen_text(app)
 
 

@@ -14,6 +14,7 @@ from hpcdash.domain.scripts import ScriptLine
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
 from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, language_of, lay_out
+from tests.support.records import for_each
 from tests.support.scripted_transport import ONE, RECENT
 from tests.support.slurm_text import history_text, queue_text
 from tests.ui.stage import answering, answering_transport, notices, press, screen_text, settled, type_text, until
@@ -215,7 +216,7 @@ async def test_asking_again_keeps_the_place() -> None:
         assert view.page.scroll_offset == place
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("first_line", "language"),
     [
         ("#!/bin/bash -l", "bash"),

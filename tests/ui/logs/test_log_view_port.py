@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hpcdash.services.files import FileStat
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.window import LogRow, LogWindow
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.logs.viewport import Viewport, letter_at, wrapped
+from tests.support.records import for_each
 
 
 def port(lines: list[bytes], *, width: int = 10, height: int = 3, offset: int = 0) -> Viewport:
@@ -108,7 +107,7 @@ def test_an_empty_log_has_no_lines() -> None:
     assert texts(viewport) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "begins"),
     [("", (0,)), ("abc", (0,)), ("abcdef", (0, 4)), ("abcdefgh", (0, 4)), ("日本語", (0, 2)), ("a日本", (0, 2))],
 )

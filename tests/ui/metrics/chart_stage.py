@@ -93,7 +93,7 @@ async def press_drawn(pilot: Pilot[Any], *keys: str) -> None:
     # Behind the keys in the program's queue.
     obeyed = asyncio.Event()
     pilot.app.call_later(obeyed.set)
-    await asyncio.wait_for(obeyed.wait(), 60)
+    await obeyed.wait()
     await drawn(pilot)
 
 

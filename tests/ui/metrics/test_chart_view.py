@@ -374,7 +374,7 @@ def test_no_array_of_a_chart_is_imported_before_one_is_opened() -> None:
         "print([name for name in sys.modules if name in ('pandas', 'hpcdash.services.metrics.joined',"
         " 'hpcdash.services.metrics.charts.draw', 'hpcdash.services.metrics.run')])"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
 
 

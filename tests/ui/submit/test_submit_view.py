@@ -96,6 +96,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
                 monkeypatch.setattr(rest_seconds, 0.1)
                 view.preview_soon()
                 await until(pilot, lambda: view.answer.is_for(view.seen), "the cluster asked as typing rests")
+                monkeypatch.setattr(rest_seconds, 3600.0)
                 switch.touch()
             await pilot.press("ctrl+j")
             await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
@@ -110,6 +111,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
             await until(pilot, lambda: app.screen is app.main, "the form again")
         # The form tells too, and knows better once one comes back to it.
         assert "is still set" in screen_text(app)
+        monkeypatch.setattr(rest_seconds, 0.1)
         await press(pilot, "escape", "n")
         await until(pilot, lambda: "is still set" not in screen_text(app), "asked again")
 

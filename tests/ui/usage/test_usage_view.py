@@ -45,7 +45,7 @@ def app() -> HpcdashApp:
 
 
 async def shown(pilot: Pilot[Any], words: str) -> str:
-    await until(pilot, lambda: words in screen_text(pilot.app) and _is_idle(pilot.app), words, seconds=SECONDS)
+    await until(pilot, lambda: words in screen_text(pilot.app) and _is_idle(pilot.app), words)
     return screen_text(pilot.app)
 
 
@@ -107,7 +107,7 @@ async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=(120, 40)) as pilot:
         await press(pilot, "7")
-        await until(pilot, lambda: "Nothing known of this span" in screen_text(app), seconds=SECONDS)
+        await until(pilot, lambda: "Nothing known of this span" in screen_text(app))
         transport.answers[RUNS_ASKED] = Accounting(runs())
         await press(pilot, "ctrl+r")
         await shown(pilot, "GPU hours a day")
@@ -119,7 +119,7 @@ async def test_history_has_columns_of_what_jobs_used_once_they_are_chosen(app: H
         view = app.main.view
         assert isinstance(view, HistoryView)
         view.choose_columns(["id", "name", "state", "cpu_use", "time_use", "memory_use"])
-        await until(pilot, lambda: re.search(r"\b100\s+train\s.*\b40\s+21\b", screen_text(app)), seconds=SECONDS)
+        await until(pilot, lambda: re.search(r"\b100\s+train\s.*\b40\s+21\b", screen_text(app)))
         assert "history › mine › 7 days" in screen_text(app)
         # What nobody measured is not known.
         assert view.rows.cursor_row is not None

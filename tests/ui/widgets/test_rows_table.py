@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import GAP, GUTTER, Column, place_columns
+from tests.support.records import for_each
 from tests.ui.stage import until
 
 COLUMNS = (
@@ -307,7 +307,7 @@ async def test_a_smaller_terminal_keeps_the_cursor_in_view() -> None:
 # --- columns ---
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("width", "expected"),
     [
         (80, ["_row_id", "state", "name", "cpus", "user"]),
@@ -473,7 +473,7 @@ def test_what_is_not_known_is_a_dash_not_a_zero() -> None:
 NOW = datetime(2026, 11, 21, 14, 5, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "expected"),
     [
         (timedelta(hours=3), "11:05"),
@@ -543,11 +543,10 @@ async def test_a_range_whose_first_row_is_gone_begins_anew_at_the_cursor() -> No
         assert rows.marked == {"2", "3"}
 
 
-async def test_marking_and_inverting_a_hundred_thousand_rows_takes_a_moment() -> None:
+async def test_a_hundred_thousand_rows_are_marked_and_inverted() -> None:
     app = TableApp()
     async with app.run_test(size=(60, 12)) as pilot:
         rows = await shown(pilot, jobs(range(MANY)))
-        begun = time.perf_counter()
         rows.toggle_all_marks()
         assert len(rows.marked) == MANY
         rows.toggle_mark("17")
@@ -555,5 +554,4 @@ async def test_marking_and_inverting_a_hundred_thousand_rows_takes_a_moment() ->
         assert rows.marked == {"17"}
         rows.toggle_all_marks()
         rows.toggle_all_marks()
-        assert time.perf_counter() - begun < 2.0
         assert rows.marked == frozenset()

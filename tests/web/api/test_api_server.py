@@ -40,6 +40,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     served.end()
 
 
+@pytest.mark.journey
 def test_a_launch_from_its_request_to_its_end(api: Api) -> None:
     script = base64.b64encode(b'#!/bin/sh\nfor i in 1 2 3; do echo "line $i \xc3\xa9"; done; echo oops >&2; exit 7\n')
     launch = api.launch("one", name="three", script="run.sh", files={"run.sh": script.decode()})
@@ -84,7 +85,7 @@ def test_the_example_for_a_shell_follows_its_launch_and_ends_as_it_does(api: Api
     rest = Path(__file__).parents[3] / "examples" / "rest.sh"
     variables = {**os.environ, "HPCDASH_URL": f"http://127.0.0.1:{api.port}", "HPCDASH_TOKEN": TOKEN}
     for _ in range(2):
-        done = subprocess.run([rest, script], env=variables, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([rest, script], env=variables, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (5, "working\n"), done
         assert "FAILED (exit status 5)" in done.stderr
     assert len({one["id"] for one in api("GET", "/launches").json["launches"] if one["name"] == "work"}) == 1
