@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.staging import LIBRARY_FOLDER
-from tests.embedded.queue_lab import until
 from tests.support.program import Program, home_with
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -42,7 +42,7 @@ def wait_for(program: Program, *jobs: str) -> None:
     def have_ended() -> bool:
         return {row["id"] for row in program.rows("history")} >= set(jobs)
 
-    until(have_ended, f"the end of {jobs}")
+    wait_until(f"the end of {jobs}", have_ended)
 
 
 def test_what_completed_goes_once_agreed_to_and_all_else_stays(program: Program, tmp_path: Path) -> None:
