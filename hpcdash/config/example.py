@@ -115,7 +115,8 @@ _EXAMPLE = """\
 #job_project_source = "project"
 # A folder there that holds a folder a launch: its script, its files, its logs; hpcdash/launches in the home by default.
 #storage_root = "/work/ada/launches"
-# "always" keeps that folder; "failed" removes it once its job has completed, "nothing" once it has ended in any way.
+# "always" keeps that folder; "failed" removes it once its job has completed, "14d" 14 days after that, "nothing" once
+# it has ended in any way.
 # A folder in which a job left files of its own stays.
 #keep = "always"
 # The most that a request's `files` may come to; what git ignores is not sent.

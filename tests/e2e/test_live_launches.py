@@ -15,6 +15,7 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.support.api import OTHER, OWN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.screen import dashboard
@@ -81,7 +82,7 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
         assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
         assert folder.owner() == slurm_lab.alice
     wait_until("its folder to go", lambda: is_tidied(over_ssh, folder))
-    assert list(root.iterdir()) == []
+    assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
 
 
 def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Program, root: Path) -> None:
@@ -268,7 +269,26 @@ def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program,
     assert done.status == 1
     assert "Requested node configuration is not available" in done.stderr
     assert "15857" in done.stderr
-    assert list(root.iterdir()) == []
+    assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
+
+
+def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_of_the_history(
+    over_ssh: Program, root: Path
+) -> None:
+    wanted = request(over_ssh, root)
+    Path(wanted).write_text('name = "wrongtype"\ncommand = "true"\nslots = 2\nslot_type = "cuda"\ngpu_type = "h100"\n')
+    done = over_ssh("submit", wanted)
+    assert done.status == 1
+    assert "no node has a GPU of type h100; there are: a100" in done.stderr
+    assert "15857" not in done.stderr
+    # The accounting has a record of a later job once it has one of this.
+    later, _ = launched(over_ssh, root)
+
+    def is_in_history() -> bool:
+        return later in {row["id"] for row in over_ssh.rows("history")}
+
+    wait_until("a later job to be in the history", is_in_history)
+    assert "wrongtype" not in {row["name"] for row in over_ssh.rows("history")}
 
 
 @pytest.mark.journey
