@@ -244,6 +244,14 @@ class _Questions(asyncssh.SSHServer):
         return True
 
 
+async def _copy(source: Any, sink: Any) -> None:
+    """To the end of the source; a sink that is closed before takes nothing more."""
+    with suppress(OSError, asyncssh.Error):
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+
+
 class TwoFactorServer:
     """`password` is asked unseen, then `code` with echo; `responses` keeps what was typed.
 
@@ -299,11 +307,17 @@ class TwoFactorServer:
         task = asyncio.current_task()
         assert task is not None
         self._commands[task] = child.pid
-        if process.is_closing():
-            # Given up meanwhile: an error here would close the connection, and with it all other commands.
-            os.killpg(child.pid, signal.SIGKILL)
-            await child.communicate()
-            return
-        await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
-        process.exit(await child.wait())
-        await process.wait_closed()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        feeding = asyncio.create_task(_copy(process.stdin, child.stdin))
+        feeding.add_done_callback(lambda _, stdin=child.stdin: stdin.close())
+        try:
+            # As sshd does: the status comes after all output.
+            await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))
+            process.exit(await child.wait())
+            await process.wait_closed()
+            await feeding
+        finally:
+            # Its pipes, which asyncio closes in no other way where they were not read to their end.
+            child._transport.close()  # type: ignore[attr-defined]
