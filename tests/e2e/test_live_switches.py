@@ -80,7 +80,8 @@ def test_all_tasks_of_an_array_burn_through_with_status_0(
     again = program("kill-switch", array, "--yes").refused(1)
     assert "already set" in again
     assert f"by {alice}" in again
-    assert program("kill-switch", array, "--clear").text == f"{array}  removed {run}/KILL, created by {alice}\n"
+    cleared = program("kill-switch", array, "--clear")
+    assert cleared.text == f"{array}  removed {run}/KILL, created by {alice}\n", cleared
     assert not (run / "KILL").exists()
     noted = program("journal").text.splitlines()
     assert [line.split()[3] for line in noted[1:3]] == ["clear-kill-switch", "kill-switch"]
