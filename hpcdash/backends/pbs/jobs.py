@@ -19,6 +19,7 @@ from hpcdash.backends.pbs.listing import (
     WORK_DIR_VARIABLE,
     Listing,
     Want,
+    count_commands,
     is_asked,
     listing,
     read_listing,
@@ -352,7 +353,11 @@ def jobs_query(dialect: Dialect, scope: JobScope) -> Query[ParsedTable]:
     since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
     question = listing(dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task)
     parse = partial(parse_jobs, question=question, dialect=dialect, want=want)
-    return Query(question.argv, parse, limit_seconds=QUEUE_LIMIT_SECONDS, command=question.command)
+
+    def commands(parsed: ParsedTable) -> int:
+        return count_commands(want, parsed.table, is_everyones=scope.user is None)
+
+    return Query(question.argv, parse, limit_seconds=QUEUE_LIMIT_SECONDS, command=question.command, commands=commands)
 
 
 def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Want) -> ParsedTable:
