@@ -25,7 +25,14 @@ from hpcdash.backends.pbs.listing import (
     read_listing,
 )
 from hpcdash.backends.pbs.log_files import submit_variable, variable_value
-from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_of
+from hpcdash.backends.pbs.queues import RESERVED_QUEUE
+from hpcdash.backends.pbs.reasons import (
+    DEPENDENCY_NOT_MET,
+    QUEUE_NOT_STARTED,
+    RESERVATION_NOT_BEGUN,
+    exit_reason,
+    reason_of,
+)
 from hpcdash.backends.pbs.records import Form
 from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.pbs.values import size_bytes
@@ -313,6 +320,10 @@ def _mark(text: str) -> str | None:
 
 def _reasons(rows: pa.Table, dialect: Dialect) -> pa.Array:
     comments = pc.replace_substring_regex(as_array(rows["_comment"]), _WHERE_IT_RUNS, r"\1")
+    is_stopped = pc.match_substring(comments, QUEUE_NOT_STARTED)
+    is_reserved = pc.match_substring_regex(as_array(rows["queue"]), f"^{RESERVED_QUEUE.pattern}$")
+    waits_for_it = pc.fill_null(pc.and_(is_stopped, is_reserved), False)
+    comments = pc.if_else(waits_for_it, RESERVATION_NOT_BEGUN, comments)
     names = ("state", "_substate", "_holds", "_exit_status", "_never_began")
     texts = (as_array(rows[name]).cast(pa.string()) for name in names)
     keys = pc.binary_join_element_wise(*texts, comments, "\x1f", null_handling="replace", null_replacement="")

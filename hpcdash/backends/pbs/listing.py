@@ -389,12 +389,12 @@ def count_commands(want: Want, table: pa.Table, *, is_everyones: bool) -> int:
     """How many of PBS's commands SCRIPT ran for the jobs of an answer: the selections, and a qstat for their ids."""
     if want is Want.NOW and is_everyones:
         return 1
-    describing = -(-table.num_rows // _IDS_A_COMMAND)
+    describing: int = -(-table.num_rows // _IDS_A_COMMAND)
     if want in (Want.NAMED, Want.WHOLE):
         return max(1, describing)
     # Of one's own jobs the subjobs are selected apart.
     has_arrays = not is_everyones and table["array_id"].null_count < table.num_rows
-    selecting = 1 if want is Want.ENDED else int(not is_everyones) + int(has_arrays) + int(want is Want.RECENT)
+    selecting: int = 1 if want is Want.ENDED else int(not is_everyones) + int(has_arrays) + int(want is Want.RECENT)
     return selecting + describing
 
 

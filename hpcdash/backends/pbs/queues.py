@@ -66,14 +66,14 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
         argv = pbs("sh", "-c", _SCRIPT, "sh", "-F", "dsv", "-D", token)
-        return Query(argv, partial(parse_queues, token=token), command=_COMMAND, commands=_two)
+        return Query(argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands)
     argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _SCRIPT)
-    return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_two)
+    return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands)
 
 
-def _two(_parsed: ParsedTable) -> int:
-    """Of the queues, and of the server or the short list."""
-    return 2
+def _count_commands(parsed: ParsedTable) -> int:
+    """Of the queues, and of the server or the short list; with a reservation's queue of the reservations."""
+    return 2 + any(RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist())
 
 
 def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = "") -> ParsedTable:

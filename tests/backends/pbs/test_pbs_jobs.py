@@ -547,6 +547,12 @@ def of_dialect(dialect: Dialect, raw: bytes, want: Want = Want.RECENT, owner: by
     return {one["id"].partition(".")[0]: one for one in table_to_json_rows(table, table.column_names)}
 
 
+def test_a_job_in_a_reservation_s_queue_waits_for_it_to_begin() -> None:
+    stopped = {"comment": "Not Running: Queue not started."}
+    assert row(WAITING_JOB, queue="R18", **stopped)["reason"] == "waiting for its reservation to begin"
+    assert row(WAITING_JOB, queue="long", **stopped)["reason"] == "Queue not started."
+
+
 def test_a_backslash_of_a_folder_is_one() -> None:
     lines = dsv("12.s", WAITING_JOB | {"Account_Name": r"ac\\ct", "PBS_O_WORKDIR": r"/tmp/back\\\\slash\,x"})
     (found,) = rows_of(parsed(lines))
