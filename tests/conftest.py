@@ -92,7 +92,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         float(item.config.getini("hard_timeout")), exit=True, file=item.config.stash[_stderr]
     )
     mark = item.get_closest_marker("timeout")
-    waiting.begin_test(float(mark.args[0] if mark else item.config.getini("timeout")))
+    guard = mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout")
+    waiting.begin_test(float(guard))
     try:
         return (yield)
     finally:

@@ -170,8 +170,11 @@ class ScriptReader(Protocol):
         """Options for a queue ('' for none) and a time limit, over a script's own."""
         ...
 
-    def refusal_hint(self, words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
-        """What to do about a refusal of a script whose own `words` mislead; '' where they do not."""
+    def refusal_hint(
+        self, words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+    ) -> str:
+        """What to do about a refusal of a script whose own `words` mislead; '' where they do not. `gpu_types` are those
+        of the nodes, () where they are not known."""
         ...
 
 

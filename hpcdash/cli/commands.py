@@ -868,6 +868,38 @@ def images_login(common: CommonOptions, username: str | None, password_stdin: bo
     run_login(common, username=username, password_stdin=password_stdin)
 
 
+@click.group(cls=CommandGroup)
+def launches() -> None:
+    """List the folders that launches left on a cluster, and remove those that nothing needs."""
+
+
+@launches.command("list")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def launches_list(common: CommonOptions, **given: Any) -> None:
+    """List launches from here whose folders are there: job, state, size, number of files, and why one is kept."""
+    from hpcdash.cli.launches import run_list
+
+    run_list(common, **given)
+
+
+@launches.command("prune")
+@click.option("--older-than", metavar="TIME", default="", help="Only what ended so long ago: 12h, 14d.")
+@click.option("--failed", is_flag=True, help="Also those whose job did not complete.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@common_options
+def launches_prune(common: CommonOptions, **given: Any) -> None:
+    """Remove the folders of launches that completed and hold nothing but staged files and logs; asks first.
+
+    Results are always kept, as is every folder that a queued job names or of whose job the end is not known. Links are
+    not followed.
+    """
+    from hpcdash.cli.launches import run_prune
+
+    run_prune(common, **given)
+
+
 @click.command()
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port on 127.0.0.1; any free one by default.")
 @click.option(
@@ -1014,5 +1046,6 @@ COMMANDS = (
     share,
     serve,
     images,
+    launches,
     *SETUP_COMMANDS,
 )

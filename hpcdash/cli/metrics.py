@@ -22,6 +22,7 @@ from hpcdash.cli.log import colours_of, say
 from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import ByteStream, stdout
+from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
 from hpcdash.domain.job_ids import BadJobId, parse_job_id
@@ -304,6 +305,9 @@ def _progress_line() -> Iterator[_Progress]:
             sys.stderr.write("\r\x1b[K")
 
 
+_CUSTOM_FORMAT = f"Lines of another format, as {EXAMPLE_LINE!r}, are read once config.toml has:\n\n{EXAMPLE}"
+
+
 def _nothing(run: WatchedRun) -> str:
     if not run.job_id:
         return f"No metrics found: {visible(run.problem) or f'{visible(run.title)} is empty'}."
@@ -314,7 +318,7 @@ def _next_step(run: WatchedRun, where: str) -> str:
     if not run.job_id:
         if not run.has_files:
             return f"Check the path: hpcdash looks for it on {visible(where)}."
-        return "For a custom format, set patterns under [metrics] in the configuration."
+        return _CUSTOM_FORMAT
     state = None if run.row is None else run.row["state"]
     if state in WAITING:
         return f"The job is {state}: its metrics appear once it runs. -f waits for it."
@@ -322,7 +326,7 @@ def _next_step(run: WatchedRun, where: str) -> str:
         return "The job may not have written any metrics yet: -f waits for it. --file reads a separate metrics file."
     if not run.has_files:
         return "Was it moved or deleted? --file names another file."
-    return "--file reads a metrics file; for a custom format, set patterns under [metrics] in the configuration."
+    return f"--file reads a metrics file. {_CUSTOM_FORMAT}"
 
 
 def _size(count: int) -> str:

@@ -287,7 +287,9 @@ async def _switches(
         try:
             switch = await switches.find(job_id, kind, path)
             if problem := switch.naming.problem:
-                raise UsageError(problem, "Give it with --path FILE; it is remembered for jobs of this name.")
+                is_own = switch.owner in ("", switches.store.user)
+                ask = "Give it" if is_own else f"Ask {visible(switch.owner)} which file it watches, and give it"
+                raise UsageError(problem, f"{ask} with --path FILE; it is remembered for jobs of this name.")
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:
                 raise

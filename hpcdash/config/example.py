@@ -115,7 +115,8 @@ _EXAMPLE = """\
 #job_project_source = "project"
 # A folder there that holds a folder a launch: its script, its files, its logs; hpcdash/launches in the home by default.
 #storage_root = "/work/ada/launches"
-# "always" keeps that folder; "failed" removes it once its job has completed, "nothing" once it has ended in any way.
+# "always" keeps that folder; "failed" removes it once its job has completed, "14d" 14 days after that, "nothing" once
+# it has ended in any way.
 # A folder in which a job left files of its own stays.
 #keep = "always"
 # The most that a request's `files` may come to; what git ignores is not sent.
@@ -192,9 +193,9 @@ _EXAMPLE = """\
 #nodes = 2
 
 # Your own regular expressions for lines of training logs, tried before the formats that are known. The named groups
-# step, epoch and tokens say where in the training a line stands, each other name is a metric's.
+# step, last_step, epoch and tokens say where in the training a line stands, each other name is a metric's.
 #[metrics]
-#patterns = ['it (?P<step>[0-9]+): total=(?P<loss>[-+.0-9e]+)']
+#patterns = ['round (?P<step>\\d+): objective (?P<loss>\\S+)']
 
 # The watchdogs (`hpcdash watch`, and the view of alerts). Times are seconds, or text such as "30m" and "2d";
 # amounts bytes, or text such as "500G". Each [[watch.…]] may stand more than once. Of jobs: `name` is exact, any

@@ -1,6 +1,7 @@
 """Reads lines by a person's own regular expressions, under a limit on their time.
 
-Named groups say what is what: `step`, `epoch`, `tokens`, and each other name is a metric's: `loss=(?P<loss>[0-9.]+)`.
+Named groups say what is what: `step`, `last_step`, `epoch`, `tokens`, and each other name is a metric's:
+`loss=(?P<loss>[0-9.]+)`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import Any
 from hpcdash.domain.text import counted
 from hpcdash.errors import ConfigError
 
-_PLACES = {"step", "epoch", "tokens"}
+_PLACES = {"step", "last_step", "epoch", "tokens"}
+# A line that no format fits, and what teaches it.
+EXAMPLE_LINE = "round 12: objective -0.31"
+EXAMPLE = """\
+[metrics]
+patterns = ['round (?P<step>\\d+): objective (?P<loss>\\S+)']"""
 # What one line may take; a usual one takes some millionths of a second.
 LINE_SECONDS = 0.25
 # What all lines may: this at once, and so much for each that was read.

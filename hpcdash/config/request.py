@@ -29,6 +29,7 @@ from hpcdash.domain.array_tasks import MAX_TASKS, ArrayTasks, parse_tasks
 from hpcdash.domain.dependencies import parse_after
 from hpcdash.domain.request import (
     ACCOUNT_NAME,
+    KEPT_DAYS,
     SITE_SAID,
     Call,
     Container,
@@ -415,6 +416,18 @@ REQUEST_KEYS: Mapping[str, Reader] = _keys_of(
     },
 )
 _CONTAINER_KEYS = _keys_of(Container, {"runtime": _runtime, "binds": partial(text_list, read=_bind)})
+
+
+def _keep(value: object) -> str:
+    """`14d`, or a word."""
+    if isinstance(value, str) and KEPT_DAYS.fullmatch(value):
+        return value
+    try:
+        return one_of("always", "failed", "nothing")(value)
+    except ValidationError as error:
+        raise ValidationError(f'{error}, nor a number of days: "14d"') from None
+
+
 SITE_KEYS: Mapping[str, Reader] = _keys_of(
     Site,
     {
@@ -422,7 +435,7 @@ SITE_KEYS: Mapping[str, Reader] = _keys_of(
         "job_project_source": _project_source,
         "storage_root": _storage_root,
         **dict.fromkeys(_IMAGE_ROOTS, _folder),
-        "keep": one_of("always", "failed", "nothing"),
+        "keep": _keep,
         "run_as": _run_as,
         "node_probe": _node_probe,
     },

@@ -153,7 +153,7 @@ class MetricsSettings(Struct, frozen=True):
     """[metrics].
 
     patterns: a person's own regular expressions for lines of logs, tried before what is known; their named groups are
-    metrics, and `step`, `epoch` and `tokens`.
+    metrics, and `step`, `last_step`, `epoch` and `tokens`.
     """
 
     patterns: Annotated[tuple[str, ...], Key.APART] = ()
@@ -191,7 +191,8 @@ class PoolSettings(Struct, frozen=True):
     as_owners: run scontrol as each task's owner through sudo, not as the coordinator.
     cpus_per_node, gpus_per_node: the size of a node if the scheduler does not count nodes, like the embedded queue.
     choosers: the users who may choose a priority ("*": everyone); others get AUTO. least_gpus: the minimum for a task.
-    grace_seconds: how long a task has to save. demote_after_seconds: running time until ABOVE_NORMAL becomes NORMAL.
+    grace_seconds: how long a task has to see the suspend command, and then to save.
+    demote_after_seconds: running time until ABOVE_NORMAL becomes NORMAL.
     start_seconds: how long the scheduler has to start a task before others take its turn, for retry_seconds.
     no_log_seconds: a task that writes no log for this long has failed; 0: never.
     poll_seconds: how often the queue is checked; 0: every second on the embedded queue, every 5 s on any other.

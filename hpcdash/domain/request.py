@@ -126,12 +126,17 @@ class EarlySignal(Struct, frozen=True):
     batch_only: bool = False
 
 
+# Of `keep`: how many days after its end the folder of a job that completed is removed.
+KEPT_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+
+
 class Site(Struct, frozen=True):
     """What a cluster is like, as its configuration says; a request may say otherwise.
 
     `job_project_source` is project, workspace, label or label:PREFIX; `image_root` where images of names are.
     `storage_root` holds a folder a launch ('': hpcdash/launches in the home); `keep` is "always", "failed" to
-    remove the folder of one that completed, or "nothing" to remove that of one that failed too. `default_cpu_queue`
+    remove the folder of one that completed, "14d" to remove it so many days after its end, or "nothing" to remove that
+    of one that failed too. `default_cpu_queue`
     and `default_gpu_queue` are taken where no queue is named. `run_as` is the account that jobs are submitted as
     through sudo, '' for one's own. `slot_type` is what a slot is where a request does not say; None: GPUs where the
     queue has some. `node_probe` is bash that ends with 0 on a node that is well, tried on each before a command

@@ -17,6 +17,8 @@ _ASSIGNED = re.compile(r"(?:^|[;&({]|\s)(?:setenv\s+([A-Za-z_]\w*)\s+|([A-Za-z_]
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}$`]*))?\})")
 _WORD_ENDS = frozenset(" \t;&|()<>")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Of a job's comment, which others of its project may read where its script is its owner's alone; it is the last.
+_IN_COMMENT = " kill-switch="
 
 
 class SwitchKind(StrEnum):
@@ -71,6 +73,20 @@ def switch_in_environment(kind: SwitchKind, environment: Mapping[str, str], when
         if path := environment.get(name, "").strip():
             return NamedSwitch(path, f"{name} in {whence}")
     return None
+
+
+def kill_switch_comment(script: str, work_dir: str) -> str:
+    """The end of a job's comment that names the kill switch of its script; '' where no whole path is named."""
+    named = switch_in_script(SwitchKind.KILL, script, {})
+    path = "" if named is None or named.unknown else absolute_path(named.path, work_dir)
+    is_written = path.isprintable() and path.isascii() and not path_problem(path)
+    return f"{_IN_COMMENT}{path}" if is_written else ""
+
+
+def comment_switch(kind: SwitchKind, comment: str) -> NamedSwitch | None:
+    """The switch that a job's comment names."""
+    _, _, path = comment.partition(_IN_COMMENT)
+    return NamedSwitch(path, "the job's comment") if path and kind is SwitchKind.KILL else None
 
 
 def variables_in_list(text: str, wanted: tuple[str, ...]) -> dict[str, str]:

@@ -168,7 +168,10 @@ def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int |
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
         _of_node(given, "SLURM_STEP_TASKS_PER_NODE"),
-        first_whole_number(given, "SLURM_NTASKS_PER_NODE", "LOCAL_WORLD_SIZE"),
+        _of_node(given, "SLURM_NTASKS_PER_NODE"),
+        # Of a node that is not in it: the same number of tasks is asked for on each.
+        whole_number(given.get("SLURM_NTASKS_PER_NODE", "").partition("(")[0]),
+        first_whole_number(given, "LOCAL_WORLD_SIZE"),
         _of_node(given, "SLURM_TASKS_PER_NODE"),
     ]
     counts = {slots.count(host) for host in set(slots)}

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 # What removes the venv as the script ends; a script with an EXIT trap of its own calls it there.
 FINISH = "hpcdash_finish"
+# Of a venv made here: what is imported is what was installed in it.
+VENV_MARK = "hpcdash-packaged"
 _PYTHON = ('"$PY_EXEC"', True)
 _INDEX = "${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 
@@ -120,6 +122,7 @@ def wheel_packaging(
     build = _build_in_venv(_quoted(source), isolated) + " &&\n    " if source else ""
     install = _INSTALL.format(
         build=build,
+        mark=VENV_MARK,
         wheel='"$hpcdash_mine"/wheel/*.whl' if source else _quoted(wheel),
     )
     return Packaged(
@@ -158,7 +161,7 @@ _INSTALL = """\
 hpcdash_install() {{
   rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv "$hpcdash_mine" &&
     {build}PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \\
-      -- {wheel}
+      -- {wheel} && : > "$hpcdash_mine/{mark}"
 }}"""
 
 # mkdir is whole on every file system, which flock is not. Were two to build at once, each would have a folder of its

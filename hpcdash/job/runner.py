@@ -24,6 +24,7 @@ from hpcdash.job.callbacks import Callback, named, received, tell
 from hpcdash.job.context import JobContext, current_job_context
 from hpcdash.job.injection import bind_job_context
 from hpcdash.job.on_disk import write_whole
+from hpcdash.job.packaging import VENV_MARK
 from hpcdash.job.pickles import read_packed
 from hpcdash.job.results import FORMATS, PICKLE, write_result
 from hpcdash.job.states import Completed, EmittedBy, Failure, Launch, RunBegin, RunEnd, RunStatus
@@ -71,11 +72,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit status: 0 where the function returned (or raised SystemExit(0)) and its result was written, else 1."""
     options = _parser().parse_args(argv)
     _log_to_stderr(options.loglevel)
+    _leave_working_copy()
     sys.path[:0] = options.sys_path
     if options.job_dir:
         # A job submitted by another has inherited that one's.
         os.environ["JOB_DIR"] = options.job_dir
     return _Run(options).run()
+
+
+def _leave_working_copy() -> None:
+    """In a venv made for the job import what it holds, not a folder of the same name where the job was submitted:
+    `python -m` puts the current folder first, and so does an empty entry of PYTHONPATH."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        # It was removed: nothing can be imported from it.
+        return
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in named and os.path.exists(os.path.join(sys.prefix, VENV_MARK)):
+        sys.path[:] = [path for path in sys.path if path not in ("", here)]
 
 
 class _Run:

@@ -14,7 +14,14 @@ import sys
 import tempfile
 from time import monotonic, sleep
 
-from hpcdash.job.suspend import READY_SUFFIX, SEEN_SUFFIX, SUSPEND, SUSPEND_READY
+from hpcdash.job.suspend import (
+    READY_SUFFIX,
+    SEEN_SUFFIX,
+    SUSPEND,
+    SUSPEND_LOOKED,
+    SUSPEND_READY,
+    suspend_deadline,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _LOOK_EVERY_SECONDS = 0.05
+LOOKED_SUFFIX = ".looked"
 # From TERM to KILL.
 _TERM_SECONDS = 2.0
 NODE = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_IP": "127.0.0.1", "MASTER_PORT": "2222"}
@@ -33,34 +41,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--suspend-after", type=float, metavar="SECONDS", help="when it is asked to suspend; by default never")
     add("--grace", type=float, default=5.0, metavar="SECONDS", help="how long it may then take to save (default 5)")
+    add("--import", type=float, default=60.0, metavar="SECONDS", dest="imports",
+        help="how long it may take from its start to its first look for the command (default 60)")  # fmt: skip
     add("program", nargs=argparse.REMAINDER, help="what is run, with its arguments")
     options = parser.parse_args(argv)
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
         parser.error("there is nothing to run")
     with tempfile.TemporaryDirectory(prefix="hpcdash-suspend-") as folder:
-        return _simulate(program, os.path.join(folder, "suspend"), options.suspend_after, options.grace)
+        return _simulate(
+            program, os.path.join(folder, "suspend"), options.suspend_after, options.grace, options.imports
+        )
 
 
-def _simulate(program: Sequence[str], command: str, after: float | None, grace: float) -> int:
-    ready = command + READY_SUFFIX
+def _simulate(program: Sequence[str], command: str, after: float | None, grace: float, imports: float) -> int:
+    ready, looked = command + READY_SUFFIX, command + LOOKED_SUFFIX
     open(command, "wb").close()
-    given = {**os.environ, **NODE, SUSPEND: command, SUSPEND_READY: ready}
+    given = {**os.environ, **NODE, SUSPEND: command, SUSPEND_READY: ready, SUSPEND_LOOKED: looked}
     try:
         process = subprocess.Popen(program, env=given, start_new_session=True)
     except OSError as error:
         return _say(f"{program[0]} cannot be started: {error.strerror}", 127)
     # What ends this is to end all that it has started.
     signal.signal(signal.SIGTERM, _end)
+    started_at = monotonic()
     try:
         if not _waited(lambda: process.poll() is not None or os.path.exists(ready), after):
             _say("asks the program to suspend")
             with open(command, "wb") as file:
                 file.write(b"suspend\n")
             asked_at = monotonic()
-            if not _waited(lambda: process.poll() is not None or os.path.exists(ready), grace):
-                is_seen = os.path.exists(command + SEEN_SUFFIX)
-                why = "it saw the command but did not call go_suspend" if is_seen else "it never looked for the command"
+            if why := _why_late(process, command, started_at, grace, imports):
                 return _say(f"the program did not suspend in {grace:g} s, and is ended: {why}", 1)
             if process.returncode is None:
                 return _say(f"suspended {monotonic() - asked_at:.1f} s after it was asked", 0)
@@ -69,6 +80,29 @@ def _simulate(program: Sequence[str], command: str, after: float | None, grace: 
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
     finally:
         _end_session(process)
+
+
+def _why_late(process: subprocess.Popen[bytes], command: str, started_at: float, grace: float, imports: float) -> str:
+    """Wait for the program's end or its go_suspend(), as the pool does; '' for these, else why it has to be ended.
+
+    What still imports is waited for: asked in a pool it would lose nothing.
+    """
+    asked_at = monotonic()
+    seen_at = None
+    has_looked = os.path.exists(command + LOOKED_SUFFIX)
+    while process.poll() is None and not os.path.exists(command + READY_SUFFIX):
+        now = monotonic()
+        if not has_looked and os.path.exists(command + LOOKED_SUFFIX):
+            has_looked, asked_at = True, now
+        if seen_at is None and os.path.exists(command + SEEN_SUFFIX):
+            seen_at = now
+        deadline = suspend_deadline(asked_at, seen_at, grace)
+        if now >= (deadline if has_looked else max(deadline, started_at + imports)):
+            if seen_at is not None:
+                return "it saw the command but did not call go_suspend"
+            return f"it {'did not look' if has_looked else 'never looked'} for the command"
+        sleep(_LOOK_EVERY_SECONDS)
+    return ""
 
 
 def _waited(is_so: Callable[[], bool], seconds: float | None) -> bool:

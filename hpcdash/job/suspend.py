@@ -21,6 +21,8 @@ from hpcdash.job.aside import Aside
 from hpcdash.job.said_once import SaidOnce
 
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
+# A file that the first look makes: until then a program may be importing. Only the simulation sets it.
+SUSPEND_LOOKED = "HPCDASH_SUSPEND_LOOKED"
 # What is beside the command's file, not empty once a process has seen the command.
 SEEN_SUFFIX = ".seen"
 # What is beside it, not empty once the task has saved and waits to be ended.
@@ -28,7 +30,18 @@ READY_SUFFIX = ".ready"
 # A look opens a file, on a network file system as a rule: a loop of short steps asks the process instead.
 _EVERY_SECONDS = 0.2
 _WAIT_SECONDS = 2.0
+# A program may save, sleep through the rest of its time, and then call go_suspend().
+_SLEPT_SECONDS = 1.0
 _log = SaidOnce()
+
+
+def suspend_deadline(asked_at: float, seen_at: float | None, grace_seconds: float) -> float:
+    """When a task that was asked to suspend is ended by force: it has `grace_seconds` to see the command, and as long
+    from then on to save. `seen_at` is None where it has not seen it."""
+    latest = asked_at + grace_seconds
+    if seen_at is None:
+        return latest
+    return min(max(seen_at, asked_at), latest) + grace_seconds + _SLEPT_SECONDS
 
 
 class _Command:
@@ -40,6 +53,8 @@ class _Command:
         self.is_seen = False
         self._next_look = 0.0
         self._aside = Aside()
+        if looked := os.environ.get(SUSPEND_LOOKED):
+            _make(looked)
 
     def look(self) -> bool:
         now = monotonic()

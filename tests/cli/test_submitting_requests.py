@@ -29,6 +29,7 @@ from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.launches import LaunchPlan
 from hpcdash.services.submit.plan import after_in_full
+from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.job_rows import job_row, table_of
 from tests.support.pbs import StandIns
@@ -80,7 +81,7 @@ def request(program: Program, more: str = 'command = "echo ran"', name: str = "a
 
 def launches(program: Program) -> list[Path]:
     root = program.home / "hpcdash" / "launches"
-    return sorted(root.iterdir()) if root.exists() else []
+    return sorted(one for one in root.iterdir() if one.name != LIBRARY_FOLDER) if root.exists() else []
 
 
 def size(folder: Path) -> str:
@@ -382,7 +383,7 @@ def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are
 def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(on_pbs: Program, stand_ins: StandIns) -> None:
     done = on_pbs("submit", request(on_pbs), "--after", "12")
     assert (done.status, done.text) == (0, "35.pbs01\n"), done
-    (folder,) = (on_pbs.home / "jobs").iterdir()
+    (folder,) = (one for one in (on_pbs.home / "jobs").iterdir() if one.name != LIBRARY_FOLDER)
     (called,) = stand_ins.calls("qsub")
     assert called[:5] == ["qsub", "-f", "-W", "depend=afterany:12[].pbs01", "-v"]
     assert called[-1] == f"{folder}/batch.sh"

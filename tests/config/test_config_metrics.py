@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.config.example import default_config_text
+from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE, compile_patterns
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import MetricsSettings, Settings
@@ -50,4 +51,6 @@ def test_the_example_of_a_pattern_is_a_good_one() -> None:
     lines = default_config_text().splitlines()
     at = lines.index("#[metrics]")
     text = "\n".join(line.removeprefix("#") for line in lines[at : at + 2])
-    assert len(settings_from_text(text, FILE).metrics.patterns) == 1
+    assert text == EXAMPLE
+    (pattern,) = compile_patterns(settings_from_text(text, FILE).metrics.patterns)
+    assert pattern.search(EXAMPLE_LINE) == {"step": "12", "loss": "-0.31"}

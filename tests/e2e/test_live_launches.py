@@ -7,6 +7,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.support.api import OTHER, OWN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.screen import dashboard
@@ -39,25 +41,26 @@ def root(slurm_lab: SlurmLab) -> Iterator[Path]:
 def request(program: Program, root: Path, more: str = "") -> str:
     program.config.parent.mkdir(parents=True, exist_ok=True)
     program.config.write_text(f'[launch]\nstorage_root = "{root}"\nkeep = "failed"\n{more}')
-    (program.home / "run.sh").write_bytes(b'#!/bin/sh\nid -un; pwd; echo "$0"; exec tail -c 3 "$0"\n# \xc3\xa9!')
+    (program.home / "run.sh").write_text("#!/bin/sh\ntrue\n")
     (program.home / "a.toml").write_text(REQUEST)
     return str(program.home / "a.toml")
 
 
-def launched(program: Program, root: Path, more: str = "") -> tuple[str, Path]:
-    """(the job, its folder), once it has completed."""
-    done = program("submit", request(program, root, more), "--format", "json")
-    assert done.status == 0, done
-    answer = json.loads(done.stdout)
-    job = str(answer["job_id"])
-
-    def completed() -> bool:
-        state = program("show", job, "--format", "json").json["job"]["state"]
-        assert state in ("pending", "running", "completing", "completed"), state
-        return state == "completed"
-
-    wait_until(f"job {job} to complete", completed)
-    return job, Path(answer["folder"])
+@contextmanager
+def launched(program: Program, root: Path, more: str = "") -> Iterator[tuple[str, Path]]:
+    """(the job, its folder), once its log is whole; the job ends with the block, and may be tidied from then on."""
+    file = request(program, root, more)
+    with tempfile.NamedTemporaryFile() as running:
+        waits = f"while [ -e {running.name} ]; do sleep 0.1; done; exit"
+        (program.home / "run.sh").write_text(
+            f'#!/bin/sh\nid -un; pwd; echo "$0"; tail -c 3 "$0"; echo\n{waits}\n# \xe9!'
+        )
+        done = program("submit", file, "--format", "json")
+        assert done.status == 0, done
+        answer = json.loads(done.stdout)
+        job = str(answer["job_id"])
+        wait_until(f"the log of {job}", lambda: "\xe9!" in program("log", job).text)
+        yield job, Path(answer["folder"])
 
 
 def is_tidied(program: Program, folder: Path) -> bool:
@@ -71,15 +74,15 @@ def is_tidied(program: Program, folder: Path) -> bool:
 def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
     over_ssh: Program, root: Path, slurm_lab: SlurmLab
 ) -> None:
-    job, folder = launched(over_ssh, root)
-    native = over_ssh("show", job, "--format", "json").json["job"]["native"]
-    assert (native["Command"], native["StdOut"]) == (f"{folder}/batch.sh", f"{folder}/{job}.out")
-    assert over_ssh("script", job).stdout == (folder / "batch.sh").read_bytes()
-    lines = over_ssh("log", job).text.splitlines()
-    assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
-    assert folder.owner() == slurm_lab.alice
+    with launched(over_ssh, root) as (job, folder):
+        native = over_ssh("show", job, "--format", "json").json["job"]["native"]
+        assert (native["Command"], native["StdOut"]) == (f"{folder}/batch.sh", f"{folder}/{job}.out")
+        assert over_ssh("script", job).stdout == (folder / "batch.sh").read_bytes()
+        lines = over_ssh("log", job).text.splitlines()
+        assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
+        assert folder.owner() == slurm_lab.alice
     wait_until("its folder to go", lambda: is_tidied(over_ssh, folder))
-    assert list(root.iterdir()) == []
+    assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
 
 
 def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(over_ssh: Program, root: Path) -> None:
@@ -167,14 +170,14 @@ def as_launcher(slurm_lab: SlurmLab, tmp_path: Path) -> Iterator[Submitting]:
 
 def test_as_another_account_it_is_that_account_s_job_folder_and_log(as_launcher: Submitting) -> None:
     program, site, member = as_launcher.program, as_launcher.site, as_launcher.member
-    job, folder = launched(program, site.root, as_launcher.config)
-    assert folder.parent == site.root
-    assert program("show", job, "--format", "json").json["job"]["user"] == member
-    assert {path.owner() for path in (folder, *folder.iterdir())} == {member}
-    lines = program("log", job).text.splitlines()
-    assert lines == [member, str(folder), f"{folder}/run.sh", "é!"]
-    # The launcher itself may not even look.
-    assert site.run_as(site.launcher, "ls", str(folder)).returncode != 0
+    with launched(program, site.root, as_launcher.config) as (job, folder):
+        assert folder.parent == site.root
+        assert program("show", job, "--format", "json").json["job"]["user"] == member
+        assert {path.owner() for path in (folder, *folder.iterdir())} == {member}
+        lines = program("log", job).text.splitlines()
+        assert lines == [member, str(folder), f"{folder}/run.sh", "é!"]
+        # The launcher itself may not even look.
+        assert site.run_as(site.launcher, "ls", str(folder)).returncode != 0
     wait_until("its folder to go", lambda: is_tidied(program, folder))
     assert list(site.root.iterdir()) == []
 
@@ -266,7 +269,26 @@ def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(over_ssh: Program,
     assert done.status == 1
     assert "Requested node configuration is not available" in done.stderr
     assert "15857" in done.stderr
-    assert list(root.iterdir()) == []
+    assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
+
+
+def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_of_the_history(
+    over_ssh: Program, root: Path
+) -> None:
+    wanted = request(over_ssh, root)
+    Path(wanted).write_text('name = "wrongtype"\ncommand = "true"\nslots = 2\nslot_type = "cuda"\ngpu_type = "h100"\n')
+    done = over_ssh("submit", wanted)
+    assert done.status == 1
+    assert "no node has a GPU of type h100; there are: a100" in done.stderr
+    assert "15857" not in done.stderr
+    # The accounting has a record of a later job once it has one of this.
+    later, _ = launched(over_ssh, root)
+
+    def is_in_history() -> bool:
+        return later in {row["id"] for row in over_ssh.rows("history")}
+
+    wait_until("a later job to be in the history", is_in_history)
+    assert "wrongtype" not in {row["name"] for row in over_ssh.rows("history")}
 
 
 @pytest.mark.journey

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.program import Program, program_over_ssh
+from tests.support.program import Program, home_with, program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
@@ -131,6 +131,27 @@ def test_a_save_switch_is_dropped_unasked_and_seen(program: Program, run: Path, 
     assert "ago, and gone since; " in program("save-switch", array, "--status").text
 
 
+def test_the_line_of_a_log_that_tells_of_a_save_is_quoted_after_the_job_s_end_too(
+    slurm_lab: SlurmLab, program: Program, run: Path
+) -> None:
+    script = program.home / "saves.sh"
+    script.write_text(
+        f"""#!/bin/bash
+#SBATCH --time=5 --output={run}/log
+export SAVE_SWITCH={run}/SAVE
+echo up; touch {run}/up
+while [ ! -e "$SAVE_SWITCH" ]; do sleep 0.1; done
+rm "$SAVE_SWITCH"
+echo "save switch: checkpoint written at step 7"
+"""
+    )
+    job = program("submit", str(script)).text.strip()
+    wait_until("it to be up", (run / "up").exists)
+    assert program("save-switch", job).status == 0
+    slurm_lab.wait_state(job, "COMPLETED")
+    assert "its log says: save switch: checkpoint written at step 7" in program("save-switch", job, "--status").text
+
+
 def test_read_only_takes_all_but_looking_away(program: Program, run: Path, array: str) -> None:
     assert "switch is refused: hpcdash is read-only" in program("--read-only", "save-switch", array).refused(2)
     assert "switch is refused: hpcdash is read-only" in program("--read-only", "kill-switch", array, "--clear").refused(
@@ -160,3 +181,19 @@ def test_a_path_that_is_named_is_remembered(program: Program, run: Path, array: 
     # Its script takes precedence.
     assert (told["path"], told["also_named"]) == (f"{run}/SAVE", f"{run}/ELSE")
     assert program("save-switch", array, "--path", f"{run}/../ELSE").refused(2)
+
+
+def test_a_colleague_finds_the_kill_switch_and_is_told_whom_to_ask_where_none_is_named(
+    slurm_lab: SlurmLab, program: Program, run: Path, array: str, tmp_path: Path
+) -> None:
+    colleague = Program(home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob"))
+    told = colleague("kill-switch", array, "--status", "--format", "json").json["switches"][0]
+    assert (told["path"], told["whence"], told["living"]) == (f"{run}/KILL", "the job's comment", 5)
+    script = program.home / "plain.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --time=5 --output=/dev/null --hold\nsleep 60\n")
+    job = program("submit", str(script)).text.strip()
+    try:
+        unknown = colleague("kill-switch", job, "--status").refused(2)
+    finally:
+        slurm_lab.admin("scancel", "--quiet", job, check=False)
+    assert f"Ask {slurm_lab.alice} which file it watches" in unknown

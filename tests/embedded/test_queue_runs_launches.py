@@ -103,6 +103,32 @@ def test_a_plain_script_runs_with_its_gpus_and_variables_and_ends_with_its_statu
     assert said(launches, number) == ["0,1 1 a 'b'  c"], errors(launches, number)
 
 
+@pytest.mark.parametrize("launcher", [Launcher.PLAIN, Launcher.SRUN, Launcher.TORCHRUN, Launcher.HOROVODRUN])
+def test_a_path_in_the_request_is_the_command_s_and_takes_no_command_of_the_script_away(
+    launches: QueueLab, launcher: Launcher
+) -> None:
+    programs = launches.work / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("train", "torchrun", "horovodrun"):
+        (programs / name).write_text('#!/bin/sh\necho "runs $0 on $PATH"\n')
+        (programs / name).chmod(0o755)
+    number = submit(
+        launches,
+        "train" if launcher in (Launcher.PLAIN, Launcher.SRUN) else "train.py",
+        launcher=launcher,
+        slots=1,
+        slots_per_node=1,
+        slot_type=SlotType.CPU,
+        startup_hook="train",
+        environment={"PATH": str(programs)},
+        signal=EarlySignal("USR1", 1, batch_only=False),
+    )
+    assert launches.ended(number).state == "completed", errors(launches, number)
+    started = "train" if launcher in (Launcher.PLAIN, Launcher.SRUN) else launcher
+    assert said(launches, number) == [f"runs {programs}/{started} on {programs}"]
+    assert f"runs {programs}/train on {programs}" in errors(launches, number)
+
+
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_an_early_signal_reaches_the_workers_of_torchrun(launches: QueueLab, signal: str) -> None:
     fields: dict[str, Any] = {"slots": 2, "slots_per_node": 2, "slot_type": SlotType.CPU}

@@ -448,7 +448,7 @@ def test_a_clock_that_is_set_back_makes_no_time_negative(queue: QueueLab) -> Non
     assert job.started_at is not None
     assert job.ended_at is not None
     assert job.ended_at >= job.started_at
-    assert 0 <= (job.elapsed or 0) < 10
+    assert 0 <= (job.elapsed or 0) < 1000
     process.terminate()
     process.wait()
 

@@ -184,6 +184,15 @@ def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site:
     assert not (site.folder / "env").exists()
 
 
+@pytest.mark.parametrize("path", ["", ":"])
+def test_what_the_wheel_holds_is_run_and_not_the_working_copy_where_the_job_starts(site: Site, path: str) -> None:
+    (site.folder / "items").write_bytes(packed(["a"]))
+    (site.folder / "tiny.py").write_text("def where(*given):\n    return 'the working copy', given\n")
+    status, _, err = site.run(packaged_wheel(site), SLURM_ARRAY_TASK_ID="0", PYTHONPATH=path)
+    assert (status, err) == (0, "")
+    assert site.result("-0")[0].startswith(str(site.folder / "env"))
+
+
 def test_a_wheel_that_cannot_be_installed_ends_the_job_and_leaves_nothing_half_made(site: Site) -> None:
     site.python = str(site.program("no-pip", PYTHON.format(before=QUICK.replace('pip "*) exit', 'pip "*) exit 2'))))
     text = packaged_wheel(site)

@@ -112,6 +112,12 @@ def test_ranks_meet_at_a_port_of_their_own_job_and_step_below_those_that_anybody
     assert (port(**step, MASTER_PORT="1234"), port(PBS_JOBID="x")) == (1234, 29500)
 
 
+@pytest.mark.parametrize("asked", ["2", "2(x2)", "2(x1),2"])
+def test_tasks_of_a_node_are_known_as_slurm_may_count_them(asked: str) -> None:
+    assert of(SLURM_NTASKS_PER_NODE=asked).local_world_size == 2
+    assert of(SLURM_NTASKS_PER_NODE=asked, SLURM_NODEID="7").local_world_size == 2
+
+
 @for_each(
     ("node", "tasks", "on_this_node"),
     [("0", "2,1", 2), ("1", "2,1", 1), ("1", "2(x1),1", 1), ("2", "4(x3),2,1(x2)", 4), ("4", "4(x3),2,1(x2)", 1)],

@@ -89,10 +89,35 @@ def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(tmp_path
 )
 def test_a_program_that_does_not_suspend_in_time_is_ended_and_told_why(tmp_path: Path, kind: str, why: str) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    words = ("--suspend-after", "1", "--grace", "1", sys.executable, "train.py", kind)
+    words = ("--suspend-after", "1", "--grace", "1", "--import", "1", sys.executable, "train.py", kind)
     status, _, said = simulated(tmp_path, *words)
     assert status == 1
     assert f"the program did not suspend in 1 s, and is ended: {why}\n" in said
+
+
+# As its platform's documentation has it: it saves, sleeps for as long as it has, and suspends. IMPORT are seconds.
+DOCUMENTED = """
+import sys, time
+time.sleep(float(sys.argv[1]))
+import hfai
+while True:
+    time.sleep(0.01)
+    if hfai.client.receive_suspend_command():
+        open("latest.pt", "w").close()
+        time.sleep(float(sys.argv[2]))
+        hfai.client.go_suspend()
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("imports", ["0", "2.5"])
+def test_a_program_that_sleeps_through_its_time_and_one_that_still_imports_suspend_in_time(
+    tmp_path: Path, imports: str
+) -> None:
+    (tmp_path / "train.py").write_text(DOCUMENTED)
+    words = ("--suspend-after", "0.5", "--grace", "1", sys.executable, "-m", "hpcdash.job.hfai", "train.py")
+    status, _, said = simulated(tmp_path, *words, imports, "1")
+    assert (status, "suspended" in said) == (0, True), said
 
 
 @pytest.mark.system

@@ -167,7 +167,6 @@ def test_a_command_that_starts_as_the_program_ends_leaves_nothing(start: Starter
 async def test_what_is_left_in_the_background_ends_with_the_command() -> None:
     done = await LocalTransport().run(("sh", "-c", "sleep 87654.4 & echo done"))
     assert done.stdout == b"done\n"
-    assert done.seconds < 3
     assert await until_gone("87654.4") == []
 
 

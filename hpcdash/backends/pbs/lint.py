@@ -51,7 +51,9 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
     return (*options, "-l", f"walltime={format_walltime(limit_seconds)}")
 
 
-def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+def refusal_hint(
+    words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+) -> str:
     """Nothing: what PBS refuses it says."""
     return ""
 

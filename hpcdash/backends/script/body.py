@@ -241,7 +241,8 @@ class Body(Struct, frozen=True):
 
     `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a container's shell does.
     `package` is bash that makes the venv of a call and sets PY_EXEC for the nodes; '' where there is none.
-    `srun_options` are those of pyxis.
+    `path` is bash that sets the PATH of the request, for the command alone: the scheduler's own programs need not be on
+    it. `srun_options` are those of pyxis.
     """
 
     definitions: str
@@ -251,6 +252,7 @@ class Body(Struct, frozen=True):
     notes: tuple[str, ...]
     library: str = ""
     package: str = ""
+    path: str = ""
     srun_options: tuple[str, ...] = ()
 
 
@@ -307,7 +309,7 @@ _PACKAGES = """\
 # What is installed where this starts, for the launch's folder.
 (
   cd -- FOLDER && [ ! -e NAME ] || exit 0
-  timeout -k 5 30 "$(type -P PYTHON | head -n 1)" -c 'CODE' | head -c 262144 > "NAME.$$"
+  timeout -k 5 30 "$(SETTINGtype -P PYTHON | head -n 1)" -c 'CODE' | head -c 262144 > "NAME.$$"
   if [ -s "NAME.$$" ]; then mv -- "NAME.$$" NAME; else rm -f -- "NAME.$$"; fi
 ) < /dev/null > /dev/null 2>&1
 """
@@ -333,6 +335,8 @@ def packages_part(request: Request, place: Place) -> str:
         return ""
     python = shlex.quote(request.call.python) if request.call is not None else "python python3"
     text = _PACKAGES.replace("NAME", PACKAGES_NAME).replace("FOLDER", shlex.quote(place.folder))
+    path = request.environment.get("PATH", "")
+    text = text.replace("SETTING", f"PATH={shlex.quote(path)} " if path else "")
     return text.replace("PYTHON", python).replace("CODE", _PACKAGES_CODE)
 
 
@@ -365,6 +369,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
             )
         command = call_command(request, call, place.folder, place.uid, environment=environment, node_count=slots.nodes)
         command = with_copies(command, place.folder, place.copies)
+    path = path_line(request) if environment.is_inherited else ""
     start = start_of(
         request.launcher,
         command,
@@ -373,6 +378,7 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         signal=request.signal,
         environment=environment,
         python=call_python(request.call) if request.call is not None else "",
+        path=path,
     )
     if request.launcher is Launcher.PLAIN and slots.nodes > 1 and (alone := lone_launcher(request.command)):
         warning = f'each node starts a {alone} of its own, a training each: launcher = "{alone}" makes them one'
@@ -394,16 +400,21 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
         said = "What each task runs:" if request.launcher is Launcher.SRUN else "What runs once, on the first node:"
     read = f"{_secrets_line(place)} || exit\n" if secrets else ""
+    container = request.container
     line = f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
     command = _text("command", _from_copies(request, place, line) if place.copies else line, said)
-    container = request.container
+    if path:
+        del plain["PATH"], variables["PATH"]
     if container is None or container.runtime is Runtime.NONE:
         given = {name: value for name, value in variables.items() if value}
         whole = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
         if has_library(request, place) and not place.copies:
             library = library_line(place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", ""))
-        return Body(command, whole, start, given, start.notes, library, call_package(request, place.folder))
+        package = call_package(request, place.folder)
+        if path and package:
+            package = f'path=$PATH\n{path.rstrip()}:"$PATH"\n{package}\nPATH=$path\n'
+        return Body(command, whole, start, given, start.notes, library, package, path)
     if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
         raise UsageError(
             f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
@@ -425,7 +436,9 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         inside = _text("in_container", up, "What starts it in the container:")
         start_it = (Word("sh"), Word("-c"), Word('"$in_container"', is_shell=True), Word("sh"), Word("bash"))
         words = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
-        return Body(f"{command}\n{inside}", words, start, given, (*start.notes, *notes), srun_options=options)
+        return Body(
+            f"{command}\n{inside}", words, start, given, (*start.notes, *notes), path=path, srun_options=options
+        )
     made = container_command(
         container,
         ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
@@ -449,6 +462,16 @@ def body_of(request: Request, place: Place, slot_type: SlotType, environment: Jo
         dict(made.environment),
         (*start.notes, *made.notes),
     )
+
+
+def path_line(request: Request) -> str:
+    """Bash that sets the request's PATH; '' where it has none, or its container is given it."""
+    path = request.environment.get("PATH", "")
+    runtime = Runtime.NONE if request.container is None else request.container.runtime
+    if not path or runtime not in (Runtime.NONE, Runtime.PYXIS):
+        return ""
+    checked_environment({"PATH": path})
+    return f"export PATH={shlex.quote(path)}\n"
 
 
 def _from_copies(request: Request, place: Place, line: str) -> str:

@@ -68,6 +68,7 @@ def start_of(
     signal: EarlySignal | None = None,
     environment: JobEnvironment,
     python: str = "",
+    path: str = "",
 ) -> Start:
     """`command` is bash; for torchrun, accelerate and deepspeed it is their arguments: `train.py --lr 1`.
 
@@ -75,8 +76,8 @@ def start_of(
 
     `per_node` ranks start on each node; None: the scheduler spreads `ranks` GPUs as it finds them, and each node has
     one for each of its own. Where the script counts a node's slots, so many start there. The launchers themselves
-    ignore an early signal, which would end them; the ranks set a handler of their own. Raises UsageError for an empty
-    command.
+    ignore an early signal, which would end them; the ranks set a handler of their own. `path` is bash that sets a PATH
+    for the command. Raises UsageError for an empty command.
     """
     command = command.strip("\n")
     if not command.strip():
@@ -85,8 +86,8 @@ def start_of(
         kept = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
         line = kept.format(signal_name(signal)) if signal else ""
         if launcher in LONE_LAUNCHERS:
-            return _lone_start(launcher, line, command, per_node, ranks, environment)
-        line += command
+            return _lone_start(launcher, line, command, per_node, ranks, environment, path)
+        line += path + command
         return Start(line) if launcher is Launcher.PLAIN else Start(line, per_node)
     notes = []
     if launcher is not Launcher.TORCHRUN and per_node is None and ranks > 1:
@@ -124,7 +125,7 @@ def start_of(
             '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
         )
     ignored = f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
-    line = (ignored.format(signal_name(signal)) if signal else "") + f"{setup}{before}{program}  {command}"
+    line = (ignored.format(signal_name(signal)) if signal else "") + f"{setup}{path}{before}{program}  {command}"
     return Start(line, 1, tuple(notes))
 
 
@@ -137,7 +138,13 @@ world=$(printf '{{%s}}' "${{world#,}}" | base64 | tr -d '\\n' | tr '+/' '-_')
 
 
 def _lone_start(
-    launcher: Launcher, before: str, command: str, per_node: int | None, ranks: int, environment: JobEnvironment
+    launcher: Launcher,
+    before: str,
+    command: str,
+    per_node: int | None,
+    ranks: int,
+    environment: JobEnvironment,
+    path: str,
 ) -> Start:
     """Of what starts once, on the first node, and ranks on all of them."""
     notes = []
@@ -150,10 +157,13 @@ def _lone_start(
         notes.append(f"hpcdash writes {launcher}'s options: {launcher} is left out of the command")
     hosts = ""
     if launcher is Launcher.HOROVODRUN:
-        hosts = f' -H "{environment.hosts.replace("@EACH", str(per_node or 1))}"'
+        hosts = environment.hosts.replace("@EACH", str(per_node or 1))
+        if path:
+            before, hosts = f'{before}hosts="{hosts}"\n', "$hosts"
+        hosts = f' -H "{hosts}"'
     # Slurm's own mpirun knows no -np, horovodrun no -n.
     count = "-np" if launcher is Launcher.HOROVODRUN else "-n"
-    return Start(f"{before}{launcher} {count} {ranks}{hosts} \\\n  {command}", None, tuple(notes))
+    return Start(f"{before}{path}{launcher} {count} {ranks}{hosts} \\\n  {command}", None, tuple(notes))
 
 
 def _program_of(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:

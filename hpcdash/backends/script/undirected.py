@@ -20,5 +20,7 @@ def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, 
     return ()
 
 
-def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+def refusal_hint(
+    words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+) -> str:
     return ""

@@ -7,10 +7,11 @@ row ends at the one newline between them, whatever the fields in the middle hold
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
@@ -22,7 +23,7 @@ from hpcdash.backends.slurm.jobs import accounted_exit_columns, array_columns, i
 from hpcdash.backends.slurm.rows import NOTHING, Columns
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import text_column
+from hpcdash.domain.columns import as_array, text_column
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob, UsageError
 
@@ -116,6 +117,7 @@ def parse_history(
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
     columns = with_ids(read_columns(answer, token, fields), "jobid")
+    columns = replace(columns, table=columns.table.filter(pc.invert(refused_submissions(columns.table))))
     table = _in_schema(columns.table, counts_gpus)
     if "cluster" in columns.table.column_names:
         endings = pc.replace_substring_regex(columns.table["cluster"].combine_chunks(), "^", "@")
@@ -161,6 +163,21 @@ def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
     exit_code, _, rest = piece.partition(b"\n")
     noise, _, job_id = rest.rpartition(b"\n")
     return exit_code, noise, job_id
+
+
+def refused_submissions(raw: pa.Table) -> pa.Array:
+    """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number, and the accounting
+    a job that failed with 1 on no node in the second that it came."""
+    of_time = [as_array(raw[name]) for name in ("submit", "start", "end")]
+    conditions = (
+        pc.equal(as_array(raw["state"]), "FAILED"),
+        pc.equal(as_array(raw["exitcode"]), "1:0"),
+        pc.is_null(as_array(none_to_null(raw["nodelist"]))),
+        pc.equal(as_array(raw["alloctres"]), ""),
+        pc.equal(of_time[0], of_time[1]),
+        pc.equal(of_time[1], of_time[2]),
+    )
+    return reduce(pc.and_, (pc.fill_null(one, False) for one in conditions))
 
 
 def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:

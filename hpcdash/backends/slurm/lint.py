@@ -170,6 +170,9 @@ _NOT_AVAILABLE = "Requested node configuration is not available"
 _NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")
 
 
+_GPU_TYPE = re.compile(r"--(?:gpus|gpus-per-(?:node|task)|gres)=(?:gpu:)?([^:=,0-9][^:=,]*):[0-9]+")
+
+
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 
@@ -192,9 +195,15 @@ def _bug_hint(words: str, version: str, options: Iterable[str]) -> str:
     )
 
 
-def refusal_hint(words: str, version: str, script: str, options: Sequence[str] = ()) -> str:
+def refusal_hint(
+    words: str, version: str, script: str, options: Sequence[str] = (), gpu_types: Sequence[str] = ()
+) -> str:
     """What to do about a refusal of a script whose own words mislead; '' where they do not."""
     if _NOT_AVAILABLE not in words:
         return ""
     own = [word for option in read_directives(script).options for word in option.words]
-    return _bug_hint(words, version, (*own, *options))
+    given = (*own, *options)
+    wanted = next((found[1] for word in given if (found := _GPU_TYPE.fullmatch(word))), "")
+    if wanted and gpu_types and wanted.casefold() not in map(str.casefold, gpu_types):
+        return f"no node has a GPU of type {wanted}; there are: {', '.join(gpu_types)}"
+    return _bug_hint(words, version, given)

@@ -18,7 +18,7 @@ from hpcdash.backends.queries import Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.history import limit_seconds, none_to_null, recorded_gpus, text_or_null
+from hpcdash.backends.slurm.history import limit_seconds, none_to_null, recorded_gpus, refused_submissions, text_or_null
 from hpcdash.backends.slurm.jobs import ID_PATTERN, accounted_exit_columns, array_columns, is_any, states
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.tokens import fresh_token
@@ -85,7 +85,7 @@ def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> Parse
     table = _in_schema(raw, _used(raw, steps), counts_gpus)
     ended = pc.and_(pc.is_valid(table["ends_at"]), pc.invert(is_any(as_array(table["state"]), frozenset(ACTIVE))))
     refused = [f"no job's id: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()]
-    table = table.filter(pc.and_(ended, has_id)).combine_chunks()
+    table = table.filter(pc.and_(pc.and_(ended, has_id), pc.invert(refused_submissions(raw)))).combine_chunks()
     return ParsedTable(table, (*lines.rejected, *refused), is_cut=answer.truncated)
 
 

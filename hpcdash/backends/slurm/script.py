@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from hpcdash.backends.options import Directives, said_twice
 from hpcdash.backends.script.allocation import BESIDE, NVIDIA, Waiting, waiting_part
 from hpcdash.backends.script.body import (
@@ -23,6 +25,7 @@ from hpcdash.backends.script.body import (
     is_spread,
     name_of,
     packages_part,
+    path_line,
     probe_texts,
     quote_arguments,
     resume_part,
@@ -190,7 +193,7 @@ def batch_script(
         if watch:
             parts[-1] += 'status=$?\nrequeue_preempted\nexit "$status"\n'
     if place.waiting is not None:
-        parts = [exports(body.environment), _waiting(request, place, place.waiting, slot_type)]
+        parts = [exports(body.environment), body.path, _waiting(request, place, place.waiting, slot_type)]
     others = [name for name in (*_PBS_FIELDS, *SLICE_FIELDS) if getattr(request, name) not in ("", (), None)]
     said = (
         *warnings,
@@ -671,6 +674,7 @@ def hook_step(request: Request, place: Place, signal: str = "") -> str:
     """As probe_step(), of the startup hook."""
     if not request.startup_hook.strip():
         return ""
+    request = replace(request, startup_hook=f"{path_line(request)}{request.startup_hook}")
     return _node_step(hook_texts(request, place, signal), "on_hooked", "hook", signal)
 
 

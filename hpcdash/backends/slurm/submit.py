@@ -27,6 +27,7 @@ from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import digits
 from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_cluster, with_tasks
+from hpcdash.domain.switches import kill_switch_comment
 from hpcdash.errors import EXIT_UNREACHABLE, CommandMissing, ControllerDown, NoConfiguration, UsageError, excerpt
 
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: each would stand for an option that the job did not have. What is not set here
@@ -151,7 +152,7 @@ def resubmission(
     if row["work_dir"]:
         words.append(f"--chdir={row['work_dir']}")
     own_comment = _own_comment(row["comment"])
-    words.append(f"--comment={own_comment or mark}")
+    words.append(f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}")
     if own_comment:
         notes.append("it keeps its own comment; if the answer is lost, the job is looked for by its name and time")
     notes += _environment_notes((*(line.options if line else ()), *in_script))
@@ -186,7 +187,8 @@ def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitC
         raise UsageError(
             f"{line.script[0]!r} is not an option of sbatch", "The script's own arguments follow another --."
         )
-    given = (*line.options, *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options)
+    text = wanted.script.decode("utf-8", "surrogateescape")
+    given = (*line.options, *read_directives(text).options)
     words = list(wanted.options)
     chosen = last_value(line.options, "clusters") or ""
     if not chosen and clusters.several:
@@ -210,7 +212,7 @@ def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitC
     # A job that has a comment of its own keeps it.
     mark = wanted.mark if last_value(given, "comment") is None else ""
     if mark:
-        words.append(f"--comment={mark}")
+        words.append(f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}")
     if wanted.run_as:
         argv = ("sudo", "-n", "-u", wanted.run_as, wanted.program or "sbatch", *words, wanted.file, *wanted.arguments)
     elif wanted.file:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from hpcdash.services.metrics.vocabulary import Reading
+from hpcdash.services.metrics.vocabulary import Position, Reading
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -33,7 +33,8 @@ class MetricBatch(Struct, frozen=True):
     `offsets` are where in the log a sample's first line begins, in bytes. `steps`, `epochs`, `tokens` and `times`
     (epoch seconds, of a time that stands in the line) are nan where the log does not say them. `last_step` is the final
     step that the log names (`iteration 1000/ 95367`), None where it names none. `format` is the reader's word for the
-    format.
+    format. `position` is the newest of those samples whose steps other lines may correct (see EpochCount); `is_mixed`
+    where some steps are none of these.
     """
 
     offsets: Integers
@@ -44,6 +45,8 @@ class MetricBatch(Struct, frozen=True):
     metrics: Mapping[str, Points] = field(default_factory=dict)
     last_step: int | None = None
     format: str = ""
+    position: Position | None = None
+    is_mixed: bool = False
 
 
 class Block(NamedTuple):
@@ -57,6 +60,8 @@ class Block(NamedTuple):
     metrics: Mapping[str, Floats]
     last_step: int | None
     format: str
+    position: Position | None = None
+    is_mixed: bool = False
 
 
 class SampleColumns:
@@ -106,10 +111,12 @@ class SampleColumns:
             metrics=_points(blocks, metrics_of_rows, first_row, place),
             last_step=None if last is None else last.last_step,
             format=max(blocks, key=_end).format,
+            **_position_of(blocks),
         )
 
     def _block_of_readings(self) -> Block:
         readings = self._readings
+        positions = [reading.position for reading in readings if reading.step == reading.step]
         return Block(
             np.array(self._offsets, np.int64),
             np.array([r.step for r in readings]),
@@ -119,6 +126,8 @@ class SampleColumns:
             {},
             next((r.last_step for r in reversed(readings) if r.last_step is not None), None),
             readings[-1].format,
+            next((one for one in reversed(positions) if one is not None), None),
+            len({None if one is None else one.steps for one in positions}) > 1,
         )
 
     def _is_wanted(self, name: str) -> bool:
@@ -133,6 +142,19 @@ class SampleColumns:
 def has_room(name: str, count: int) -> bool:
     """Whether a new name may come to so many."""
     return count < (MOST_LOSSES if "loss" in name.lower() else MOST_METRICS)
+
+
+class _PositionFields(TypedDict):
+    position: Position | None
+    is_mixed: bool
+
+
+def _position_of(blocks: list[Block]) -> _PositionFields:
+    stepped = [block for block in blocks if block.steps is not None and not bool(np.isnan(block.steps).all())]
+    lengths = {None if block.position is None else block.position.steps for block in stepped}
+    placed = [block for block in stepped if block.position is not None]
+    is_mixed = len(lengths) > 1 or any(block.is_mixed for block in stepped)
+    return {"position": max(placed, key=_end).position if placed else None, "is_mixed": is_mixed}
 
 
 def _end(block: Block) -> int:

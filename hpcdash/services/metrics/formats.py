@@ -1,9 +1,10 @@
 """Reads the metrics of one line, in each of the formats that trainings write.
 
-Names and numbers (Megatron, DeepSpeed, nanoGPT, fairseq, plain ones): such a line needs a step and, so that prose gives
-no series, a name that trainings use or at least two single words with `=` or `:`. Records: a JSON object, a Python dict
-as trainers print it, a row of CSV. Progress bars and the lines of blocks: tqdm and Lightning, Keras, Composer, OLMo; a
-bar's step counts over all epochs: `Epoch 3: 450/1000` is 3·1000 + 450; Keras' first epoch is 1 and begins at 0.
+Names and numbers (Megatron, DeepSpeed, nanoGPT, fairseq, plain ones): such a line needs a step or an epoch and, so
+that prose gives no series, a name that trainings use or, beside a step, two single words with `=` or `:`. Records: a
+JSON object, a Python dict as trainers print it, a row of CSV or of a table. Progress bars and the lines of blocks:
+tqdm, Rich, Keras, Composer, OLMo. A step within an epoch is counted over all: `Epoch 3: 450/1000` of a bar is
+3·1000 + 450, `Epoch [3][450/1000]` is 2·1000 + 450; what a line leaves open of that is its reading's `position`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from math import nan
 from typing import NamedTuple
 
 from hpcdash.services.metrics.vocabulary import (
+    BATCH_RANK,
     NOT_FINITE,
     NUMBER,
     STAMP,
     STEP_WORD,
     UNIT,
+    Position,
     Reading,
+    is_epoch,
     is_known,
     is_loss,
     is_step,
@@ -36,7 +40,37 @@ from hpcdash.services.metrics.vocabulary import (
 )
 
 # A line that has none of these, in small letters, is neither a sample nor does it change the meaning of others.
-HINTS = (b"step", b"iter", b"update", b"batch", b"epoch", b"it ", b"it=", b"it:", b"%|", b"/?", b"{")
+HINTS = (
+    b"step",
+    b"iter",
+    b"update",
+    b"batch",
+    b"epoch",
+    b"it ",
+    b"it=",
+    b"it:",
+    b"%|",
+    b"/?",
+    b"{",
+    b"learn:",
+    b"/ | |",
+)
+# Nor where it has none of these: a place in brackets, a count alone, a record that a terminal's width has cut. Each is
+# a few letters, and what must stand there.
+PLACES = tuple(
+    (letters, re.compile(re.escape(letters) + rest))
+    for letters, rest in (
+        (b"train", rb"[^\n\[(]{0,40}[\[(]"),
+        (b"valid", rb"[^\n\[(]{0,40}[\[(]"),
+        (b"][", rb" ?\d"),
+        (b"\n[", rb"\d{1,15}(?:\]|, ?\d{1,15}\]) "),
+        (b"] [", rb"\d{1,15}\] "),
+        (b".py:", rb"\d{1,6}\n"),
+    )
+)
+
+# A cursor that goes up a line marks a bar below another; see reader.plain_lines.
+UP = "\x1f"
 
 # -- names and numbers
 
@@ -44,10 +78,10 @@ HINTS = (b"step", b"iter", b"update", b"batch", b"epoch", b"it ", b"it=", b"it:"
 # and letters costs no more than its length.
 _LETTERS_OF_WORD = r"[^\W\d][\w/.@%+-]{0,79}"
 _BRACKETED = r"\([^()=: ]{1,12}\)"
-_FIRST_WORD = rf"(?=(?P<first>{_LETTERS_OF_WORD}))(?P=first)(?:{_BRACKETED})?"
+_FIRST_WORD = rf"(?=(?P<first>{_LETTERS_OF_WORD}))(?P=first)(?:'s(?= )|{_BRACKETED})?"
 _NEXT_LETTERS = rf"(?=(?P<next>{_LETTERS_OF_WORD}))(?P=next)"
 _NEXT_WORD = rf"{_NEXT_LETTERS}(?:{_BRACKETED})?"
-_OF = r"(?: ?/ ?(?P<of>\d[\d,]{0,18})(?![\w.]|,\d))?"
+_OF = r"(?:(?: ?/ ?| of )(?P<of>\d[\d,]{0,18})(?:\.\d{1,6})?(?![\w.]|,\d))?"
 # `lm loss: 2.34`, `lr=[5e-05]`, `elapsed time per iteration (ms): 12`.
 _SIGNED = re.compile(
     rf"(?<![\w.@])(?<!\d:)(?P<name>{_FIRST_WORD}(?: (?:{_NEXT_LETTERS}|\([^()=:]{{1,12}}\)|-)){{0,5}}?) ?[:=]"
@@ -59,27 +93,75 @@ _SPACED = re.compile(
     rf"{_OF}{UNIT} ?(?=$|[|,;(]| - |:(?!\d))"
 )
 _LOOSE = re.compile(
-    rf"(?<![\w.@-])(?P<name>{STEP_WORD}|epoch|(?:train_|val_|valid_)?(?:loss|acc|accuracy|ppl)|lr|Acc@\d) "
-    rf"(?P<number>{NUMBER}){_OF}{UNIT}",
+    rf"(?<![\w.@-])(?P<name>{STEP_WORD}|epoch|(?:history |train_|val_|valid_)?(?:loss|acc|accuracy|ppl)|lr|Acc@\d)"
+    rf" (?:is )?(?P<number>{NUMBER}){_OF}{UNIT}",
     re.IGNORECASE,
 )
-# Epoch: [0][ 10/5005] of PyTorch's ImageNet example; Train Epoch: 1 [6400/60000 (11%)] of its MNIST example.
-_EXAMPLE = re.compile(
-    r"\bEpoch:? \[? ?(?P<epoch>\d{1,15})\]? ?\[ ?(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15})(?: \([\d.]+%\))?\]"
-)
-# Epoch [1/5], Step [100/600], Loss: 2.2 of the PyTorch tutorials: a step within its epoch.
-_TUTORIAL = re.compile(
-    r"\bEpoch:? ?\[ ?(?P<epoch>\d{1,15}) ?/ ?\d+\],? ?(?:Step|Batch|Iter|Iteration):? ?"
-    r"\[ ?(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15})\]",
+# Of a validation nothing is a step.
+_JUDGED = re.compile(r"val|test|eval|dev\b", re.IGNORECASE)
+_N_OF = r"\[ ?(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15})(?: ?\( ?[\d.]{1,6} ?%\))?\]"
+_EPOCHS = r"(?P<epoch>\d{1,15})(?: ?/ ?(?P<epochs>\d{1,15}))?(?: ?\( ?[\d.]{1,6}%\))?"
+_MODE = r"(?:\((?P<mode>[a-z]{2,10})\))?"
+# An epoch and a place within it: `Epoch [1][50/1000]`, `Train: 0 [ 50/1251 ( 4%)]`, `Epoch [1/5], Step [100/600]`.
+_PLACE = re.compile(
+    rf"(?<![\w.@-])(?P<word>(?:(?:train|test|val) )?epoch|train(?:ing)?|test|val(?:id(?:ation)?)?|eval){_MODE}"
+    rf"(?P<colon>:?) ?(?P<open>\[?) ?{_EPOCHS} ?\]?[,:]? ?(?:[|-] ?)?"
+    rf"(?:(?P<kind>step|batch|iter|iteration):? ?)?{_N_OF}",
     re.IGNORECASE,
 )
-_EPOCH_OF = re.compile(r"\bepoch:? ?\[?(?P<epoch>\d{1,15}) ?/ ?\d+", re.IGNORECASE)
+# `[1/25][300/3183]`; `200/ 2983 batches`; `Iter(train) [ 10/1000]`, `Training [ 10/125000]`; ESPnet's
+# `3epoch:train:101-200batch`, WeNet's `TRAIN Batch 3/200` and a tutorial's `[3,  200] loss: 2.5`, in epoch 3 each.
+_BARE_PLACE = re.compile(r"(?<![\w\]])\[ ?(?P<epoch>\d{1,15}) ?/ ?(?P<epochs>\d{1,15}) ?\] ?" + _N_OF)
+_N_BATCHES = re.compile(r"(?<![\d/.])(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15}) batches\b")
+_STEP_PLACE = re.compile(
+    rf"(?<![\w.@-])(?P<word>step|iter(?:ation)?|train(?:ing)?|test|val(?:id(?:ation)?)?|eval){_MODE}:? ?{_N_OF}",
+    re.IGNORECASE,
+)
+_COUNTED_PLACE = re.compile(
+    r"\b(?P<epoch>\d{1,15})epoch:(?P<word>train|valid):(?:\d{1,15}-)?(?P<n>\d{1,15})batch:(?:(?P<updates>\d{1,15})num_updates:)?"
+    r"|\b(?P<mode>TRAIN|CV) (?:\| )?(?:steps/sec [\d.]{1,12}\| )?Batch (?P<epoch_before>\d{1,15})/(?P<batch>\d{1,15})"
+    r"|(?<![\w\]])\[(?P<epoch_first>\d{1,15}), ?(?P<within>\d{1,15})\](?= \w{0,12} ?loss)"
+)
+# A count alone: `[100] loss=0.5, accuracy=0.9` behind a logger's own brackets; of trees `[10]\ttrain-rmse:0.5` and
+# `10: learn: 0.5`.
+_COUNT = re.compile(
+    r"(?:.{0,120}\] )?\[(?P<n>\d{1,15})\](?= [\w/.-]{1,80}=)"
+    r"|\[(?P<tree>\d{1,15})\](?= [\w.@]{1,40}(?:-|'s )[\w@.-]{1,40}: ?[\d.naif-])"
+    r"|(?P<cat>\d{1,15}): (?=learn: )"
+)
+# tqdm in a logger, as Levanter's: numbers from 1000 on are rounded.
+_LOGGED_BAR = re.compile(
+    r"Progress on:[^/]{0,80}? ?\b(?P<n>\d[\d.]{0,14})(?P<n_scale>[kMG]?)it"
+    r"/(?P<of>\d[\d.]{0,14})(?P<of_scale>[kMG]?)it rate:"
+)
+# `Batch [20]`.
+_BRACKETED_STEP = re.compile(r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE)
+_EPOCH_ALONE = re.compile(
+    r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) \((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
+)
 _CALL = re.compile(r"\b[A-Za-z_]\w*\([a-z_]\w*=")
-_HINT = re.compile(r"step|iter|update|batch|\bit[ :=]|epoch", re.IGNORECASE)
+_HINT = re.compile(
+    r"step|iter|update|batch|\bit[ :=]|epoch|train|valid|progress on:|\[\d+(?:/\d+\]\[\d+/\d+|, ?\d+)?\]|learn:",
+    re.IGNORECASE,
+)
+_EPOCH_OF = re.compile(r"\bepochs?:? ?[\[(]?(?P<epoch>\d{1,15})(?: ?/ ?(?P<of>\d{1,15}))?(?![\w.])", re.IGNORECASE)
 _TIMERS = re.compile(r"(?:^|[\] ])(?:rank=\d+ )?time \(ms\) \|")
 _ADDRESS = re.compile(r"\b\w+://\S*")
 # `loss nan lr 0.001`: a word that is a value.
 _VALUE_WORD = re.compile(rf"(?<![^\s|,;:(\[-])(?P<name>{_FIRST_WORD}) (?P<value>[-+]?{NOT_FINITE})(?![\w/])")
+# `loss at step 100: 2.5`; `Epoch #3`.
+_AT = re.compile(
+    r"(?<![\w.])(?P<name>[A-Za-z]\w{0,39}) at (?P<place>(?:step|iteration|iter|epoch|batch) \d{1,15})"
+    r"(?P<sign> ?[:=]| is)",
+    re.IGNORECASE,
+)
+_NUMBER_SIGN = re.compile(r"(?<= )#(?=\d)")
+# A line of a validation, behind a time and a level.
+_JUDGED_LINE = re.compile(
+    r"[^A-Za-z]*(?:(?:DEBUG|INFO|WARNING)\b[^A-Za-z]*)?(?:val|valid|validation|validating|test|testing|eval|evaluation|evaluating)"
+    r"(?=[\]:|]| (?!-))",
+    re.IGNORECASE,
+)
 _LETTERS = re.compile(r"[^\W\d_]")
 _MOST_OTHER_LETTERS = 24
 _DENSE_NAMES = 2
@@ -92,6 +174,10 @@ def read_pairs(text: str) -> Reading | None:
         return None
     if "://" in text:
         text = _ADDRESS.sub("…", text)
+    if " at " in text:
+        text = _AT.sub(r"\g<place>, \g<name>\g<sign>", text)
+    if "#" in text:
+        text = _NUMBER_SIGN.sub("", text)
     text, words = _with_digits(text)
     matches = [found for found in islice(_SIGNED.finditer(text), _MOST_PAIRS) if not _is_source_line(text, found)]
     signed = len(matches)
@@ -99,14 +185,20 @@ def read_pairs(text: str) -> Reading | None:
         for found in islice(pattern.finditer(text), _MOST_PAIRS):
             name = tidy_name(found["name"])
             is_fit = " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
-            if is_fit and not any(found.start("name") < m.end() and m.start("name") < found.end() for m in matches):
+            if is_fit and not any(found.start("name") < m.end() and _begin(m) < found.end() for m in matches):
                 matches.append(found)
     reading = _reading(text, matches, words)
     if reading is None or not reading.values:
         return None
     if any(map(is_known, reading.values)):
         return reading
-    return reading if _is_dense(text, matches[:signed], reading) else None
+    is_sample = reading.step == reading.step and _is_dense(text, matches[:signed], reading)
+    return reading if is_sample else None
+
+
+def _begin(found: re.Match[str]) -> int:
+    """Where the name of a pair begins: behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`."""
+    return found.start("name") + found["name"].rfind(" - ") + 1
 
 
 def _with_digits(text: str) -> tuple[str, dict[int, str]]:
@@ -128,38 +220,139 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
     return "".join((*parts, text[edge:])), words
 
 
+class _Place(NamedTuple):
+    """The part of a line from `begin` to `end` that says where it stands, and what it says; None for what it does not.
+
+    `base` and the rest are as those of Position. `rank` is how good a step `n` is, as of step_rank.
+    """
+
+    begin: int
+    end: int
+    n: float | None
+    of: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    base: int = 1
+    is_usual: bool = False
+    may_be_overall: bool = False
+    rank: int = 3
+    is_judged: bool = False
+
+
+def _place_of(text: str) -> _Place | None:
+    if (found := _PLACE.search(text)) or (found := _BARE_PLACE.search(text)):
+        return _place_in_epoch(found)
+    if found := _STEP_PLACE.search(text):
+        is_judged = bool(_JUDGED.match(found["word"]) or _JUDGED.match(found["mode"] or ""))
+        return _Place(*found.span(), int(found["n"]), int(found["of"]), is_judged=is_judged)
+    if found := _N_BATCHES.search(text):
+        return _Place(*found.span(), int(found["n"]), int(found["of"]), rank=BATCH_RANK)
+    if found := _COUNTED_PLACE.search(text):
+        if found["mode"]:
+            n, epoch, is_judged = int(found["batch"]), int(found["epoch_before"]), found["mode"] == "CV"
+        elif found["within"]:
+            n, epoch, is_judged = int(found["within"]), int(found["epoch_first"]), False
+        else:
+            n, epoch = int(found["updates"] or found["n"]), int(found["epoch"])
+            is_judged = found["word"] == "valid"
+        return _Place(*found.span(), n, epoch=epoch, is_judged=is_judged)
+    if found := _LOGGED_BAR.search(text):
+        n, of = (round(number_of(found[one], found[f"{one}_scale"])) for one in ("n", "of"))
+        return _Place(*found.span(), n, of)
+    if found := _COUNT.match(text):
+        return _Place(*found.span(), int(found["n"] or found["tree"] or found["cat"]), rank=BATCH_RANK + 1)
+    if found := _EPOCH_ALONE.search(text):
+        return _Place(*found.span(), None, epoch=int(found["epoch"]), epochs=int(found["epochs"]))
+    return None
+
+
+def _place_in_epoch(found: re.Match[str]) -> _Place:
+    """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's ImageNet example and
+    what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`."""
+    said = found.groupdict()
+    word, mode, epochs = (said.get("word") or "").lower(), said.get("mode") or "", said["epochs"]
+    kind = (said.get("kind") or "").lower()
+    base, is_usual = 1, False
+    if word and epochs is None and not kind:
+        if word == "epoch" and (said["open"] or mode):
+            base, is_usual = (0 if said["colon"] else 1), True
+        elif word == "train" and said["colon"] and not said["open"]:
+            base, is_usual = 0, True
+    return _Place(
+        *found.span(),
+        int(said["n"]),
+        int(said["of"]),
+        int(said["epoch"]),
+        None if epochs is None else int(epochs),
+        base,
+        is_usual,
+        kind not in ("", "batch"),
+        is_judged=bool(_JUDGED.match(word) or _JUDGED.match(mode)),
+    )
+
+
 def _reading(text: str, matches: list[re.Match[str]], words: Mapping[int, str]) -> Reading | None:
-    tutorial = _TUTORIAL.search(text)
-    example = tutorial or _EXAMPLE.search(text)
+    place = _place_of(text)
     pairs: list[tuple[str, float]] = []
-    last_step: int | None = None
-    best: tuple[int, str | None] | None = None
+    best: tuple[int, float, str | None] | None = None
+    epochs: str | None = None
     for found in sorted(matches, key=lambda match: match.start("name")):
         name = tidy_name(found["name"])
-        if not name or (example and example.start() <= found.start("name") < example.end()):
+        if not name or (place and place.begin <= found.start("name") < place.end):
             continue
         rank, of = step_rank(name), found["of"]
+        if name == "ep" and text[found.start() - 1 : found.start()] == "[":
+            name = "epoch"
+        is_of_epochs = is_epoch(name)
         value = number_of(words.get(found.end("number"), found["number"]), found["unit"])
-        if rank is not None and is_step(value) and (best is None or rank < best[0]):
-            best = (rank, of)
-            last_step = last_step_of(of) if of else last_step
-        elif of and rank is None and name.lower() != "epoch":
+        if is_of_epochs:
+            epochs = of
+        elif rank is not None and is_step(value):
+            if best is None or rank < best[0]:
+                best = (rank, value, of)
+        elif of and rank is None:
             continue
         pairs.append((name, value))
     reading = sort_pairs("pairs", pairs, seconds_of_line(text))
-    if example:
-        epoch, n, of = int(example["epoch"]), int(example["n"]), int(example["of"])
-        from_one = tutorial is not None or (example[0].startswith("Epoch: ") and "[" not in example[0][:8])
-        return reading._replace(step=step_of(max(epoch - from_one, 0) * of + n), epoch=float(epoch))
-    if best is None:
-        return None
-    if best[0] == step_rank("batch") and best[1]:
-        # A batch is counted within its epoch.
-        total = int(best[1].replace(",", ""))
-        counted = _EPOCH_OF.search(text)
-        epoch = int(counted["epoch"]) - 1 if counted else (int(reading.epoch) if is_step(reading.epoch) else 0)
-        return reading._replace(step=step_of(max(epoch, 0) * total + reading.step))
-    return reading if last_step is None else reading._replace(last_step=last_step)
+    if reading.epoch != reading.epoch and (counted := _EPOCH_OF.search(text)):
+        reading, epochs = reading._replace(epoch=float(counted["epoch"])), counted["of"]
+    if place is None and best is None and (bracketed := _BRACKETED_STEP.search(text)):
+        best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
+    if place is None and best is not None:
+        place = _Place(0, 0, best[1], last_step_of(best[2]) if best[2] else None, rank=best[0])
+    if place is None:
+        return reading if reading.epoch == reading.epoch else None
+    if place.of is not None and _JUDGED_LINE.match(text):
+        place = place._replace(is_judged=True)
+    if place.epoch is None and is_step(reading.epoch):
+        # Iterations are counted on over the epochs by some, within each by others; batches within each.
+        may_be_overall = place.rank < BATCH_RANK
+        place = place._replace(
+            epoch=int(reading.epoch), epochs=last_step_of(epochs) if epochs else None, may_be_overall=may_be_overall
+        )
+    return _placed(reading, place, best[0] if best is not None and place.end else None)
+
+
+def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None:
+    """The reading at its place; `rank` is that of a step beside it, None where it has none."""
+    if place.epoch is not None:
+        reading = reading._replace(epoch=float(place.epoch))
+    if place.is_judged or place.n is None:
+        return reading._replace(step=nan) if reading.epoch == reading.epoch else None
+    of, epoch = place.of, place.epoch
+    if rank is not None and (rank < 2 or of is None):
+        # `Acc_iter 50` beside `Train: 1/3 [49/323]` counts on.
+        if of is None or place.epochs is None:
+            return reading
+        return reading._replace(last_step=last_step_of(str(of * place.epochs)))
+    if of and epoch is not None and place.rank > 1:
+        position = Position(of, place.epochs, place.base, place.is_usual, place.may_be_overall)
+        return reading._replace(step=step_of(max(epoch - place.base, 0) * of + place.n), position=position)
+    is_final = of is not None and place.rank < BATCH_RANK
+    if of and place.rank == BATCH_RANK:
+        # Whether these are batches of an epoch, other lines show: they have as many.
+        reading = reading._replace(position=Position(of))
+    return reading._replace(step=step_of(place.n), last_step=of if is_final else reading.last_step)
 
 
 def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
@@ -176,6 +369,21 @@ def _is_source_line(text: str, found: re.Match[str]) -> bool:
     return text[found.start() - 1 : found.start()] == ":" and text[found.end("name") :][:2].rstrip("0123456789") == ":"
 
 
+# What Rich writes into a file has 80 columns; at the right stands the place in the source.
+_CUT_RECORD = re.compile(
+    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<said>.{0,400}) [\w.<>-]{1,60}\.py:\d{1,6}"
+)
+
+
+def read_record(text: str) -> tuple[str, str] | None:
+    """The beginning of a record that goes on in the lines below: the sign that these begin with, and what it says; None
+    where it ends with its line. TFLearn writes two lines a step."""
+    if ".py:" in text[-11:] and (found := _CUT_RECORD.fullmatch(text)):
+        return " ", found["said"]
+    text = text.lstrip(UP)
+    return ("|", text) if text.startswith("Training Step: ") and " | " in text else None
+
+
 # -- records
 
 # What comes before a record: ranks, times, levels.
@@ -185,6 +393,8 @@ _ITEM = re.compile(rf"'(?P<name>[^'{{}}]{{1,80}})': ?(?:np\.float(?:32|64)\()?'?
 _FIELD_NAME = re.compile(r"[A-Za-z_][\w /.()%@-]{0,79}")
 _LOWER_NAN = re.compile(r"(?<=[: ])(-?)(nan|inf)(?=[,} ])")
 _EXACT_NUMBER = re.compile(NUMBER)
+# `3/10`.
+_PART = re.compile(r"(?P<n>\d{1,15})/(?P<of>\d{1,15})")
 
 
 def read_dict(text: str) -> tuple[Reading, str] | None:
@@ -193,6 +403,12 @@ def read_dict(text: str) -> tuple[Reading, str] | None:
     if start < 0 or start > _LONGEST_PREFIX or "}" not in text:
         return None
     pairs = [(name, number_of(f["number"])) for f in _ITEM.finditer(text, start) if (name := tidy_name(f["name"]))]
+    # `step 10: {'loss': 2.5}`.
+    pairs += [
+        (name, number_of(found["number"]))
+        for found in _LOOSE.finditer(text, 0, start)
+        if _is_place(name := tidy_name(found["name"]))
+    ]
     reading = sort_pairs("dict", pairs, seconds_of_line(text))
     has_place = reading.step == reading.step or reading.epoch == reading.epoch
     is_metric = any(map(is_known, reading.values)) or any(
@@ -253,18 +469,25 @@ def _json_pairs(record: dict[str, object]) -> list[tuple[str, float]]:
 
 def read_header(text: str) -> tuple[str, ...] | None:
     """The names of a CSV's columns, where a line is such a header: one is a step or an epoch, and one a metric."""
-    if "," not in text or text.count(",") >= _MOST_COLUMNS:
+    if text.count(",") >= _MOST_COLUMNS:
         return None
-    names = tuple(field.strip(' "') for field in text.split(","))
-    if not all(_FIELD_NAME.fullmatch(name) for name in names) or len(set(names)) < len(names):
+    has_commas = "," in text
+    names = tuple(field.strip(' "') for field in (text.split(",") if has_commas else text.split()))
+    # Without commas it may be prose.
+    is_table = has_commas or (_is_place(names[0]) and sum(map(is_known, names)) > 1) if names else False
+    if not is_table or not all(_FIELD_NAME.fullmatch(name) for name in names) or len(set(names)) < len(names):
         return None
-    has_place = any(step_rank(name) is not None or name.lower() == "epoch" for name in names)
+    has_place = any(map(_is_place, names))
     return names if has_place and any(map(is_known, names)) else None
 
 
+def _is_place(name: str) -> bool:
+    return step_rank(name) is not None or is_epoch(name)
+
+
 def read_row(text: str, header: tuple[str, ...]) -> Reading | None:
-    """The row of a CSV under its header, None where the line is none; an empty field says nothing."""
-    fields = text.split(",")
+    """The row of a table under its header, None where the line is none; an empty field says nothing."""
+    fields = text.split(",") if "," in text else text.split()
     if len(fields) != len(header):
         return None
     pairs: list[tuple[str, float]] = []
@@ -277,7 +500,9 @@ def read_row(text: str, header: tuple[str, ...]) -> Reading | None:
             pairs.append((name, number_of(field)))
         elif stamp := STAMP.fullmatch(field):
             time = stamp_seconds(stamp)
-        elif step_rank(name) is not None or is_known(name):
+        elif (part := _PART.fullmatch(field)) and is_epoch(name):
+            pairs.append((name, float(part["n"])))
+        elif _is_place(name) or is_known(name):
             return None
     reading = sort_pairs("csv", pairs, time)
     return reading if reading.values else None
@@ -285,17 +510,31 @@ def read_row(text: str, header: tuple[str, ...]) -> Reading | None:
 
 # -- bars and blocks
 
-# A cursor that goes up a line marks a bar below another; see reader.plain_lines.
-UP = "\x1f"
 _BAR = re.compile(
     r"(?P<before>.{0,160}?) ?(?P<percent>\d{1,3})%\|(?P<drawn>[^|]{0,400})\| ?"
     r"(?P<n>\d{1,15})/(?P<of>\d{1,15})(?P<exact> )\[(?P<inside>[^\]]{0,4000})\]?(?P<after>.*)"
 )
-_EPOCH_OF_BAR = re.compile(r"\bepoch[ :=]*\[?(?P<epoch>\d{1,15})(?!\d)(?P<of> ?/ ?\d+)?", re.IGNORECASE)
-_POSTFIX = re.compile(rf"(?:^|, ?)(?P<name>[^\W\d][^=,]{{0,79}})=(?P<number>{NUMBER})(?P<unit>[kKMB%]?)(?=,|$)")
+_EPOCH_OF_BAR = re.compile(
+    r"\bepoch[ :=#]*\[?(?P<epoch>\d{1,15})(?!\d)(?: ?/ ?(?P<of>\d{1,15}))?|^(?P<first>\d{1,9})\|(?P<step>\d{1,15})\|",
+    re.IGNORECASE,
+)
+_POSTFIX = re.compile(
+    rf"(?:^|, ?)(?P<name>[^\W\d][^=:,]{{0,79}})(?:=|: ?)(?P<number>{NUMBER})(?P<unit>[kKMB%]?)(?=,|$)"
+)
+_JUDGING_WORD = r"(?:val|valid\w{0,8}|eval\w{0,8}|test\w{0,3}|sanity|infer\w{0,6}|predict\w{0,4})"
+_LAST_WORD = re.compile(r"([A-Za-z_]+):? ?$")
+# Of Rich, as Lightning draws it: the last of 0 … 9 is 9 of 9.
+_RICH_BAR = re.compile(
+    r"Epoch (?P<epoch>\d{1,15})/(?P<epochs>-?\d{1,15}) [━╸╺ ]*(?P<n>\d{1,15})/(?P<of>\d{1,15}) "
+    r"\d{1,4}:\d\d:\d\d • [\d:-]{1,12} (?P<rest>.*)"
+)
 _PER_STEP = re.compile(r"(?:it/s|s/it)(?:,|$)")
 _UNKNOWN_END = re.compile(r"\| ?\d+/\? \[\d")
-_RANKS_ONLY = re.compile(r"(?:\d{1,5}: ?|\[[^\]]{1,40}\]:? ?| )*")
+# A blank has one place to be in, lest each doubles the ways to fail.
+_RANKS = r"(?:\d{1,5}:|\[[^\]]{1,40}\]:?|\([^)]{1,60}\)| )*"
+_RANKS_ONLY = re.compile(_RANKS)
+# The first word of a bar, or the last.
+_JUDGING = re.compile(rf"{_RANKS}{_JUDGING_WORD}(?=[ :]|$)|.{{0,160}}(?<=[ (]){_JUDGING_WORD}\)?:? ?$", re.IGNORECASE)
 
 _KERAS_EPOCH = re.compile(r"(?:\d{1,5}: )?Epoch (?P<epoch>\d{1,15})/\d+ ?")
 _KERAS = re.compile(
@@ -318,6 +557,17 @@ _BODY = re.compile(
 )
 
 
+_TIME = r"(?:\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?[:,]? ?(?:- )?)?"
+# `Learning iteration 10/1500` of rsl_rl.
+_ITERATION_HEAD = re.compile(r" (?:[a-z]{1,12} )?iteration (?P<step>\d{1,15})/(?P<of>\d{1,15})", re.IGNORECASE)
+_EPOCH_HEAD = re.compile(rf"{_TIME}Epoch:? (?P<epoch>\d{{1,15}}):? ?", re.IGNORECASE)
+_STAMPED_BODY = re.compile(
+    rf"{_TIME}(?P<name>[^\W\d][\w/.-]{{0,39}}(?: [a-z]{{1,20}}){{0,2}}?)(?: ?[:=] ?| )(?P<number>{NUMBER})(?P<unit>%?)"
+)
+_SECTION = re.compile(r"\| [A-Za-z][\w -]{0,40}/ \| \| ?")
+_ROW = re.compile(rf"\| (?P<name>[A-Za-z][\w/ .%()-]{{0,79}}?) \| (?P<number>{NUMBER})(?P<unit>%?) \| ?")
+
+
 class Bar(NamedTuple):
     """A progress bar: how far it is, and what it says beside. `is_training` tells the bar of a trainer's steps."""
 
@@ -325,14 +575,17 @@ class Bar(NamedTuple):
     reading: Reading | None
     is_training: bool
     after: str
+    before: str = ""
 
 
 _ENDLESS = Bar((nan, 0, 0), None, False, "")
 
 
 def read_bar(text: str) -> Bar | None:
-    """The last painted bar of tqdm in a line, None where there is none."""
+    """The last painted bar of tqdm in a line, or one of Rich; None where there is none."""
     if "%|" not in text:
+        if "•" in text and (rich := _RICH_BAR.fullmatch(text)):
+            return _rich_bar(rich)
         return _ENDLESS if "/?" in text and _UNKNOWN_END.search(text) else None
     found = _BAR.match(text)
     if found is None:
@@ -342,24 +595,85 @@ def read_bar(text: str) -> Bar | None:
     if not of or n > of or abs(100 * n / of - int(found["percent"])) > 1.5:
         return None
     before, inside = found["before"], found["inside"]
+    after = found["after"].strip(UP + " ")
     pairs = [
         (name, number_of(item["number"], item["unit"]))
         for item in _POSTFIX.finditer(inside)
         if (name := tidy_name(item["name"]))
     ]
-    counted = _EPOCH_OF_BAR.search(before)
-    epoch = int(counted["epoch"]) if counted else None
-    earlier = 0 if epoch is None or counted is None else max(0, epoch - 1 if counted["of"] else epoch)
-    reading = sort_pairs("bar", pairs, seconds_of_line(before))
-    key = (nan if epoch is None else float(epoch), n, of)
+    # Some say it before the bar, some behind it.
+    pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
     is_training = not _is_nested(text) and bool(_PER_STEP.search(inside)) and bool(_RANKS_ONLY.fullmatch(before))
-    after = found["after"].strip(UP + " ")
+    reading = sort_pairs("bar", pairs, seconds_of_line(before))
+    if _JUDGING.match(before):
+        reading = reading._replace(values={})
+    counted = _EPOCH_OF_BAR.search(before)
+    if counted and counted["first"]:
+        epoch: int | None = int(counted["first"])
+        reading = reading._replace(step=step_of(int(counted["step"])), epoch=float(counted["first"]))
+    else:
+        epoch = int(counted["epoch"]) if counted else None
+    key = (nan if epoch is None else float(epoch), n, of)
     if not reading.values:
-        return Bar(key, None, is_training, after)
-    step = reading.step if reading.step == reading.step else step_of(earlier * of + n)
-    if epoch is not None:
-        reading = reading._replace(epoch=float(epoch))
-    return Bar((key[0] if epoch is not None else -1.0, n, of), reading._replace(step=step), is_training, after)
+        return Bar(key, None, is_training, after, before)
+    if epoch is None:
+        word = _LAST_WORD.search(before)
+        is_all = word is not None and step_rank(word[1]) is not None
+        step = reading.step if reading.step == reading.step else step_of(n)
+        reading = reading._replace(step=step, last_step=of if is_all else reading.last_step)
+        return Bar((-1.0, n, of), reading, is_training, after, before)
+    if reading.step != reading.step:
+        epochs = last_step_of(counted["of"]) if counted and counted["of"] else None
+        reading = _in_epoch_of_bar(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
+    return Bar(
+        key, reading if reading.epoch == epoch else reading._replace(epoch=float(epoch)), is_training, after, before
+    )
+
+
+def _in_epoch_of_bar(
+    reading: Reading, place: tuple[int, int, int], epochs: int | None, *, is_usual: bool = False, is_index: bool = False
+) -> Reading:
+    """The reading of a bar at (epoch, n, of); `Epoch 3` is mostly the fourth, `Epoch 3/10` the third."""
+    epoch, n, of = place
+    position = Position(of, epochs, 0 if epochs is None else 1, is_usual, is_index=is_index)
+    return reading._replace(step=step_of(max(epoch - position.base, 0) * of + n), epoch=float(epoch), position=position)
+
+
+def _rich_bar(found: re.Match[str]) -> Bar | None:
+    place = int(found["epoch"]), int(found["n"]), int(found["of"])
+    reading = sort_pairs("bar", _known_pairs(found["rest"]))
+    if not reading.values or not place[2]:
+        return None
+    is_endless = found["epochs"].startswith("-")
+    step = step_of(place[0] * place[2] + place[1])
+    last_step = None if is_endless else last_step_of(str((int(found["epochs"]) + 1) * place[2]))
+    reading = reading._replace(step=step, epoch=float(place[0]), last_step=last_step)
+    return Bar((float(place[0]), *place[1:]), reading, False, "", "")
+
+
+def read_row_of_bar(bar: Bar, header: tuple[str, ...]) -> Bar | None:
+    """A bar behind the row of a table, as YOLO's, with what its row says; None where it is none."""
+    fields = bar.before.strip(": ")
+    reading = read_row(fields, header)
+    part = _PART.fullmatch(fields.partition(" ")[0])
+    if reading is None or part is None or not is_epoch(header[0]) or not bar.key[2]:
+        return None
+    place = int(part["n"]), *bar.key[1:]
+    # YOLOv5 calls the last of 300 299 of 299, YOLOv8 300 of 300.
+    reading = _in_epoch_of_bar(reading._replace(format="bar"), place, int(part["of"]), is_index=True)
+    return bar._replace(key=(float(place[0]), *bar.key[1:]), reading=reading)
+
+
+def _known_pairs(text: str) -> list[tuple[str, float]]:
+    """Names that trainings use and their numbers, around a bar."""
+    if ": " not in text and "=" not in text and "oss " not in text:
+        return []
+    pairs = [(tidy_name(found["name"]), number_of(found["number"], found["unit"])) for found in _SIGNED.finditer(text)]
+    known = [(name, value) for name, value in pairs if is_known(name) or step_rank(name) is not None]
+    if known:
+        return known
+    loose = [(tidy_name(found["name"]), number_of(found["number"], found["unit"])) for found in _LOOSE.finditer(text)]
+    return [(name, value) for name, value in loose if is_known(name)]
 
 
 def _is_nested(text: str) -> bool:
@@ -386,7 +700,14 @@ def read_keras(text: str) -> tuple[int, int | None, Reading] | None:
 
 
 def read_block_head(text: str) -> Reading | None:
-    """The first line of a block: `[batch=100/1000]:` of Composer, `[step=100/739328,epoch=1]` of OLMo."""
+    """The first line of a block: `[batch=100/1000]:` of Composer, `[step=100/739328,epoch=1]` of OLMo, `Epoch 3` alone,
+    or `| time/ | |` of a table."""
+    if "poch" in text and (alone := _EPOCH_HEAD.fullmatch(text)):
+        return Reading("block", {}, nan, float(alone["epoch"]), nan, seconds_of_line(text))
+    if "teration " in text and (found := _ITERATION_HEAD.fullmatch(text)):
+        return Reading("block", {}, step_of(int(found["step"])), last_step=last_step_of(found["of"]))
+    if text.startswith("| ") and _SECTION.fullmatch(text):
+        return Reading("block", {})
     if not text.rstrip().endswith(("]", "]:")):
         return None
     found = _COMPOSER_HEAD.fullmatch(text) or _OLMO_HEAD.fullmatch(text)
@@ -405,8 +726,16 @@ def read_block_head(text: str) -> Reading | None:
 
 
 def read_block_line(text: str) -> tuple[str, float] | None:
-    """One line within a block: indented, a name and a number alone."""
-    found = _BODY.fullmatch(text)
+    """One line within a block: indented, or behind a time, or a row of a table, a name and a number alone; ("", nan) of
+    a table's section."""
+    if text.startswith("| "):
+        if _SECTION.fullmatch(text):
+            return "", nan
+        found = _ROW.fullmatch(text)
+    else:
+        found = _BODY.fullmatch(text) or _STAMPED_BODY.fullmatch(text)
+        if found is not None and found.re is _STAMPED_BODY and not is_known(found["name"]):
+            return None
     if found is None or not (name := tidy_name(found["name"])):
         return None
     return name, number_of(found["number"], found["unit"])

@@ -109,6 +109,11 @@ class JoinedRun:
         """The final step that the newest log names."""
         return next((log.last_step for log in reversed(self._logs) if log.last_step is not None), None)
 
+    @property
+    def doubt(self) -> str:
+        """What the logs leave open about the steps, in words; '' for nothing."""
+        return next((log.doubt for log in reversed(self._logs) if log.doubt), "")
+
     def axes(self, name: str | None = None) -> tuple[str, ...]:
         """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the how manieth, always is."""
         if name is not None:
@@ -217,6 +222,10 @@ class JoinedRun:
 def joined(logs: Sequence[MetricLog], by_time: bool = True) -> JoinedRun:
     """One run of several logs: ordered by their first times where every log has one, else as given."""
     begun = [log for log in logs if log.attempts]
+    # A task that went on in a later epoch counts from where the first began.
+    shown = next((log.first_epoch for log in begun if log.first_epoch is not None), None)
+    if shown is not None:
+        begun = [log.beginning_with(shown) for log in begun]
     firsts = [log.attempts[0].first[3] for log in begun]
     if by_time and not any(isnan(first) for first in firsts):
         begun = [log for _, log in sorted(zip(firsts, begun, strict=True), key=lambda pair: pair[0])]
@@ -414,6 +423,10 @@ class _BothStreams(JoinedRun):
     @property
     def last_step(self) -> int | None:
         return self._main.last_step if self._main.last_step is not None else self._other.last_step
+
+    @property
+    def doubt(self) -> str:
+        return self._main.doubt or self._other.doubt
 
     def axes(self, name: str | None = None) -> tuple[str, ...]:
         if name is not None:

@@ -19,7 +19,9 @@ from hpcdash.services.metrics.formats import (
     read_keras,
     read_keras_epoch,
     read_pairs,
+    read_record,
     read_row,
+    read_row_of_bar,
 )
 from hpcdash.services.metrics.vocabulary import NUMBER, Reading, number_of, seconds_of_line, sort_pairs, step_of
 
@@ -27,10 +29,11 @@ from hpcdash.services.metrics.vocabulary import NUMBER, Reading, number_of, seco
 LOOK_BACK_BYTES = 8 << 20
 LONGEST_BLOCK_BYTES = 64 << 10
 _MOST_BLOCK_LINES = 512
+_LONGEST_RECORD = 4096
 # A table whose columns change more often is none.
 MOST_HEADERS = 16
 # A bar or a dict, which other lines may belong to.
-_OTHER_SIGNS = re.compile(r"%\||/\?|\{'")
+_OTHER_SIGNS = re.compile(r"%\||/\?|\{'| • ")
 _EXACT_NUMBER = re.compile(NUMBER)
 
 
@@ -56,6 +59,8 @@ class LineReader:
         self._block: tuple[int, Reading] | None = None
         self._bar: tuple[int, Bar] | None = None
         self._dict: tuple[int, Reading] | None = None
+        # A line that goes on in those that begin with the sign.
+        self._record: tuple[int, str, str] | None = None
         self._epoch: tuple[int, int] | None = None
         self._is_block_unknown = self._is_epoch_unknown = is_cut
         # A bar that came before all was certain: its earlier repaints may stand before the start.
@@ -64,7 +69,8 @@ class LineReader:
     @property
     def is_attentive(self) -> bool:
         """Whether a line of any words may matter, as one in a block does."""
-        return bool(self._patterns) or self._block is not None or self._is_block_unknown or self.csv_header is not None
+        is_open = self._block is not None or self._record is not None or self._is_block_unknown
+        return bool(self._patterns) or is_open or self.csv_header is not None
 
     @property
     def is_in_keras(self) -> bool:
@@ -74,7 +80,7 @@ class LineReader:
     @property
     def is_idle(self) -> bool:
         """Whether a line without a metric changes nothing."""
-        return self.whole_from is not None and not (self._block or self._bar or self._dict)
+        return self.whole_from is not None and not (self._block or self._bar or self._dict or self._record)
 
     def sample_of(self, text: str) -> Reading | None:
         """The reading of a line that is a sample whatever the lines around it, None of any other."""
@@ -86,6 +92,8 @@ class LineReader:
             return read_json(text)
         if other is not None:
             return None
+        if read_record(text) is not None:
+            return None
         if read_block_line(text) or read_block_head(text) or read_keras(text) or read_keras_epoch(text) is not None:
             return None
         if self.csv_header is not None and (reading := read_row(text, self.csv_header)) is not None:
@@ -94,6 +102,11 @@ class LineReader:
 
     def read_line(self, text: str, offset: int) -> Reading | None:
         """Take in a line; its reading where `sample_of` would say the same."""
+        if self._record is not None:
+            at, sign, begun = self._record
+            if text.startswith(sign) and len(begun) < _LONGEST_RECORD and read_record(text) is None:
+                self._record = (at, sign, begun + text)
+                return None
         if (reading := self.sample_of(text)) is not None:
             self.begin_samples(offset)
             self.columns.add(offset, reading)
@@ -102,22 +115,35 @@ class LineReader:
             self._take_bar(bar, offset)
         elif (said := read_dict(text)) is not None:
             self._take_dict(said[0], offset)
+        elif (record := read_record(text)) is not None:
+            self.begin_samples(offset)
+            self._record = (offset, *record)
         elif (pair := self._in_block(text, offset)) is not None:
-            if self._block is not None and len(self._block[1].values) < _MOST_BLOCK_LINES:
+            if pair[0] and self._block is not None and len(self._block[1].values) < _MOST_BLOCK_LINES:
                 self._block[1].values[pair[0]] = pair[1]
         elif (head := read_block_head(text)) is not None:
             self.begin_samples(offset)
             self._block = (offset, head)
+        elif self._block is not None and text.startswith(" ") and offset - self._block[0] <= LONGEST_BLOCK_BYTES:
+            # No number, or more than one: the block goes on.
+            return None
         elif (epoch := read_keras_epoch(text)) is not None:
             self.read_prose(offset)
             self._epoch, self._is_epoch_unknown = (offset, epoch), False
         elif self.is_in_keras and (keras := read_keras(text)) is not None:
             self._take_keras(*keras, offset)
         else:
-            self.read_prose(offset)
+            if not self._may_go_on(text, offset):
+                self.read_prose(offset)
             if self.headers_left > 0 and (header := read_header(text)) is not None:
                 self._take_header(header, offset)
         return None
+
+    def _may_go_on(self, text: str, offset: int) -> bool:
+        """Whether a line near the start may be the rest of a record that began before it."""
+        is_open = self._block or self._bar or self._dict or self._record
+        is_near = offset - self._start <= _LONGEST_RECORD
+        return self.whole_from is None and not is_open and is_near and text.startswith((" ", "|"))
 
     def _take_header(self, header: tuple[str, ...], offset: int) -> None:
         if header == self.csv_header:
@@ -142,12 +168,15 @@ class LineReader:
         if self._block is not None:
             at, head = self._block
             said = sort_pairs("block", head.values.items())
-            self._add(at, head._replace(values=said.values, tokens=said.tokens))
+            step = head.step if head.step == head.step else said.step
+            self._add(at, head._replace(values=said.values, tokens=said.tokens, step=step))
         if self._bar is not None and self._bar[1].reading is not None:
             self._add(self._bar[0], self._bar[1].reading)
         if self._dict is not None:
             self._add(*self._dict)
-        self._block = self._bar = self._dict = None
+        if self._record is not None and (reading := read_pairs(self._record[2])) is not None:
+            self._add(self._record[0], reading)
+        self._block = self._bar = self._dict = self._record = None
 
     def _add(self, offset: int, reading: Reading) -> None:
         if self.whole_from is not None and offset >= self.whole_from:
@@ -160,6 +189,10 @@ class LineReader:
 
     def _take_bar(self, bar: Bar, offset: int) -> None:
         self._is_block_unknown = False
+        if self._record is not None:
+            self.flush()
+        if self.csv_header is not None and bar.reading is None and bar.before:
+            bar = read_row_of_bar(bar, self.csv_header) or bar
         if self._block is not None:
             self.flush()
         if self._dict is not None and bar.is_training:

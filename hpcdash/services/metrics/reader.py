@@ -12,13 +12,14 @@ import numpy as np
 
 from hpcdash.config.metric_patterns import compile_patterns
 from hpcdash.services.metrics.batch import Block, Integers, MetricBatch, SampleColumns
-from hpcdash.services.metrics.formats import HINTS, read_header
+from hpcdash.services.metrics.formats import HINTS, PLACES, read_header
 from hpcdash.services.metrics.lines import LineReader
 from hpcdash.services.metrics.shapes import Shape, learn_shape, skeleton
 
 _PIECE_BYTES = 256 << 10
 _KERAS_HINT = re.compile(rb"\d/(?:\d|u)")
-_SEEN_BEFORE_LEARNING = 3
+# A line that could not be learnt is tried again when it was seen so much more often.
+_SEEN_BEFORE_LEARNING, _SEEN_AGAIN = 3, 8
 _MOST_SHAPES = 16
 _MOST_SKELETONS = 256
 # How many lines are tried for a shape at first; later one more for each piece of _PIECE_BYTES.
@@ -28,6 +29,7 @@ LONGEST_LINE_BYTES = 8192
 UP = b"\x1f"
 # What a line that is too long becomes.
 OVERLONG = b"\x1e"
+_TABLE_WORDS = (b"epoch", b" epoch", b"step", b" step", b"iter", b" iter")
 _BLANK = frozenset((b"", b" ", UP, b" " + UP))
 _TABLE = bytes(0x0A if code == 0x0D else 0x20 if code in (0x09, 0x0B, 0x0C) else code for code in range(256))
 _DELETED = b"\0\b\x1c\x1d\x1e\x1f"
@@ -198,6 +200,14 @@ class MetricReader:
                 position = text.find(hint, position + 1)
         if self._lines.is_in_keras or b"epoch " in text:
             found += [match.start() for match in _KERAS_HINT.finditer(text)]
+        # A line begins behind a newline.
+        begun = b"\n" + text
+        for letters, place in PLACES:
+            position = begun.find(letters)
+            while position >= 0:
+                if (match := place.match(begun, position)) is not None:
+                    found.append(match.end() - 2)
+                position = begun.find(letters, position + 1)
         ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 0x0A)
         hinted = np.zeros(len(lines), bool)
         hinted[np.searchsorted(ends, np.array(found, np.int64))] = True
@@ -207,7 +217,7 @@ class MetricReader:
         if self._lines.headers_left <= 0:
             return None
         for index, is_hinted in zip(rest, hinted, strict=True):
-            if is_hinted and b"," in lines[index]:
+            if is_hinted and (b"," in lines[index] or lines[index].lower().startswith(_TABLE_WORDS)):
                 header = read_header(lines[index].decode("utf-8", "replace").rstrip(" "))
                 if header is not None and header != self._lines.csv_header:
                     return index
@@ -232,7 +242,8 @@ class MetricReader:
         if what not in self._skeletons and len(self._skeletons) >= _MOST_SKELETONS:
             self._skeletons.clear()
         seen = self._skeletons[what] = self._skeletons.get(what, 0) + 1
-        # One that cannot be learnt is not tried again soon.
+        while seen > _SEEN_BEFORE_LEARNING and seen % _SEEN_AGAIN == 0:
+            seen //= _SEEN_AGAIN
         if seen != _SEEN_BEFORE_LEARNING or not self._trials:
             return
         self._trials -= 1

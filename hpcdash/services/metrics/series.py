@@ -7,7 +7,9 @@ order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
+from functools import reduce
 from math import inf
 
 import numpy as np
@@ -44,6 +46,7 @@ from hpcdash.services.metrics.cells import (
     Table,
     cells_of_points,
 )
+from hpcdash.services.metrics.epochs import EpochCount
 
 EXACT_POINTS = 600_000
 CELLS = 262_144
@@ -107,6 +110,7 @@ class MetricLog:
         self._told: tuple[int, tuple[Attempt, ...], list[float] | None] = 0, (), None
         self._ends: tuple[float, float] | None = None
         self._last_step: int | None = None
+        self._epochs = EpochCount()
         self.version = 0
 
     @property
@@ -145,7 +149,29 @@ class MetricLog:
     @property
     def last_step(self) -> int | None:
         """The final step that the log names; None where that is only its epoch's."""
+        if self._epochs.position is not None:
+            return self._epochs.last_step
         return self._last_step if self._last_step is None or self._tell()[1] is None else None
+
+    @property
+    def doubt(self) -> str:
+        """What the log leaves open about its steps, in words; '' for nothing."""
+        return self._epochs.doubt
+
+    @property
+    def first_epoch(self) -> float | None:
+        """The number of the first epoch that its steps are counted from, None where it does not show that."""
+        return self._epochs.shown_first_epoch
+
+    def beginning_with(self, first_epoch: float) -> MetricLog:
+        """The log, or a copy of it that counts its steps from that epoch where it does not show the first itself."""
+        if self._epochs.position is None or self.first_epoch is not None:
+            return self
+        kept = self.snapshot()
+        kept._epochs.begins_with = first_epoch
+        kept._correct(self._epochs)
+        kept.version += 1
+        return kept
 
     @property
     def memory(self) -> SeriesMemory:
@@ -186,6 +212,7 @@ class MetricLog:
         kept._points = {name: copy(table) for name, table in self._points.items()}
         kept._cells = {name: cells.snapshot() for name, cells in self._cells.items()}
         kept._stretches = list(self._stretches)
+        kept._epochs = copy(self._epochs)
         return kept
 
     def strip(self, name: str, first: int, until: int | None) -> Strip:
@@ -222,7 +249,7 @@ class MetricLog:
     def _add(self, batch: MetricBatch, behind: bool) -> None:
         if not batch.offsets.size:
             return
-        batch = self._bounded(batch)
+        batch = self._counted_over_epochs(self._bounded(batch), behind)
         self.version += 1
         self._note_attempts(batch, behind)
         first, last = float(batch.offsets[0]), float(batch.offsets[-1])
@@ -236,6 +263,44 @@ class MetricLog:
         if self._exact_offset:
             for cells in self._cells.values():
                 cells.keep_within(self._most_cells_each, self._attempt_offsets())
+
+    def _counted_over_epochs(self, batch: MetricBatch, behind: bool) -> MetricBatch:
+        """The batch with its steps as all that was read shows them; what was added before is corrected too."""
+        before = copy(self._epochs)
+        self._epochs.note(batch, is_behind=behind)
+        if self._epochs.position is None:
+            return batch
+        self._correct(before)
+        return replace(batch, steps=batch.steps + self._epochs.correction(batch.epochs))
+
+    def _correct(self, before: EpochCount) -> None:
+        """Count the steps anew that were counted as it was known before."""
+
+        def moved(steps: Floats, epochs: Floats) -> Floats:
+            return steps + (self._epochs.correction(epochs) - before.correction(epochs))
+
+        if self._ends is not None and bool(moved(np.zeros(2), np.array([1.0, 2.0])).any()):
+            self._move_steps(moved)
+
+    def _move_steps(self, moved: Callable[[Floats, Floats], Floats]) -> None:
+        samples = self._samples.whole.copy()
+        samples[1] = moved(samples[1], samples[2])
+        self._samples = Table(6)
+        self._samples.append(samples)
+        for cells in self._cells.values():
+            table = cells.table.whole.copy()
+            for row in (FIRST, LAST):
+                table[row] = moved(table[row], table[row + 1])
+            cells.table.replace(table)
+
+        def at(place: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+            return float(moved(np.array(place[:1]), np.array(place[1:2]))[0]), *place[1:]
+
+        stretches = [replace(one, first=at(one.first), last=at(one.last)) for one in self._stretches]
+        self._stretches = reduce(lambda older, newer: put_together(older, [newer], self._leading), stretches, [])
+        jumps = (replace(one, before=at(one.before), after=at(one.after)) for one in self._jumps)
+        self._jumps = tuple(jump for jump in jumps if jump.steps > 0)
+        self._refold()
 
     def _bounded(self, batch: MetricBatch) -> MetricBatch:
         """The batch without the metrics that are more than a log may have."""

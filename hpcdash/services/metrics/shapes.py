@@ -35,10 +35,13 @@ _DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 class _Field(NamedTuple):
-    """What a number of the line is: one of _PLACES, `=NAME` of a metric, "" for nothing that counts."""
+    """What a number of the line is: one of _PLACES, `=NAME` of a metric, "" for nothing that counts. An epoch may
+    count `epoch_steps` for the step, from `first_epoch` on."""
 
     role: str
     scale: float
+    epoch_steps: float = 0.0
+    first_epoch: int = 0
 
 
 class _Columns(NamedTuple):
@@ -181,6 +184,8 @@ class Shape:
         if self._finite and not bool(np.isfinite(table[:, self._finite]).all()):
             return None
         for index, field in enumerate(self._fields):
+            if field.epoch_steps and not bool((table[:, index] >= field.first_epoch).all()):
+                return None
             if field.role in ("step", "last_step"):
                 column = table[:, index] * field.scale
                 if not bool(((column >= 0) & (column == np.floor(column)) & (column < 2.0**53)).all()):
@@ -191,10 +196,15 @@ class Shape:
         base = self._base
         places: dict[str, Floats] = {}
         metrics = {name: np.full(len(offsets), value) for name, value in base.values.items()}
-        for index, (role, scale) in enumerate(self._fields):
+        earlier: Floats | float = 0.0
+        for index, (role, scale, epoch_steps, first_epoch) in enumerate(self._fields):
+            if epoch_steps:
+                earlier = (columns.numbers[:, index] - first_epoch) * epoch_steps
             if role:
                 column = columns.numbers[:, index] * scale if scale != 1.0 else columns.numbers[:, index].copy()
                 (metrics if role[0] == "=" else places)[role.removeprefix("=")] = column
+        if "step" in places:
+            places["step"] += earlier
         if "last_step" in places:
             last_step: int | None = int(places["last_step"][-1])
         else:
@@ -215,6 +225,7 @@ class Shape:
             metrics,
             last_step,
             base.format,
+            base.position,
         )
 
 
@@ -273,14 +284,22 @@ def _role_of(line: str, span: tuple[int, int], base: Reading, careful: Careful) 
             return None
         moved = [place for place in _PLACES if not _same(getattr(reading, place), getattr(base, place))]
         moved += [f"={name}" for name, value in reading.values.items() if not _same(value, base.values[name])]
-        if not _same(reading.time, base.time) or len(moved) > 1:
+        if not _same(reading.time, base.time) or reading.position != base.position:
+            return None
+        written = number_of(changed[span[0] : span[0] + _length(changed, line, span)])
+        if moved == ["step", "epoch"] and base.position is not None and written == reading.epoch:
+            fields.add(_Field("epoch", 1.0, float(base.position.steps), base.position.base))
+            continue
+        if len(moved) > 1:
             return None
         if not moved:
             fields.add(_Field("", 1.0))
             continue
         role = moved[0]
         value = reading.values[role[1:]] if role[0] == "=" else getattr(reading, role)
-        written = number_of(changed[span[0] : span[0] + _length(changed, line, span)])
+        if role == "step" and base.position is not None:
+            # Beside the steps of the epochs before.
+            value -= base.step - number_of(line[slice(*span)])
         scale = value / written if written else 0.0
         if not isfinite(scale):
             return None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import floor, isfinite, nan
 from typing import NamedTuple
 
 LONGEST_NAME = 80
+# A log repeats its names.
+_MOST_NAMES = 4096
 # A time stands at the beginning of a line, perhaps after a rank or a level.
 STAMP_LETTERS = 120
 
@@ -22,24 +25,33 @@ UNIT = (
     r"(?:\([^()=:]{0,24}\))?(?![\w]|[.:-]\w|/\d)"
 )
 
-_STEP_WORDS = {
-    "global_step": 0,
-    "globalstep": 0,
+# The better of two counts has the lower rank.
+_STEP_RANKS = {
     "num_updates": 1,
     "iteration": 2,
     "step": 3,
-    "train_step": 3,
-    "training_step": 3,
     "_step": 3,
+    "timesteps": 3,
+    "num_timesteps": 3,
+    "total_timesteps": 3,
+    "timesteps_total": 3,
     "iter": 4,
     "steps": 5,
     "update": 6,
     "updates": 6,
     "it": 7,
     "batch": 8,
-} | {f"{place}/{word}": rank for place in ("train", "trainer") for word, rank in (("global_step", 0), ("step", 3))}
-STEP_WORD = r"global[_ ]?step|num_updates|iteration|train(?:ing)?_step|steps?|iter|updates?|it|batch"
-_EPOCH_WORDS = {"epoch", "epochs", "train_epoch", "train/epoch"}
+}
+_STEP_NAME = re.compile(
+    r"(?:train(?:ing|er)?[_/])*(?P<overall>(?:global|acc|completed|finished|current|cur|optimizer)[_/]?)?"
+    rf"(?P<word>{'|'.join(_STEP_RANKS)})"
+)
+STEP_WORD = (
+    r"(?:(?:global|acc|cur|current|completed|train(?:ing)?)[_ ])?"
+    r"(?:num_updates|iteration|steps?|iter|updates?|it|batch)|globalstep"
+)
+BATCH_RANK = _STEP_RANKS["batch"]
+_EPOCH_NAME = re.compile(r"(?:(?:train(?:ing)?|current|cur)[_/])?epochs?")
 _TOKEN_WORDS = {
     "tokens",
     "consumed_tokens",
@@ -56,7 +68,16 @@ _TOKEN_WORDS = {
     "train/tokens",
 }
 _TIME_WORDS = {"time", "timestamp", "_timestamp", "ts", "wall_time"}
-_LAST_STEP_WORDS = {"max_steps", "total_steps", "total_iterations", "train_iters"}
+_LAST_STEP_WORDS = {
+    "last_step",
+    "max_steps",
+    "total_steps",
+    "total_iterations",
+    "train_iters",
+    "max_iters",
+    "total_iters",
+    "num_training_steps",
+}
 _WHO_AND_WHERE = """
 rank local_rank global_rank world_size pid gpu gpus node nodes device worker host thread v_num seed port job jobid
 job_id version id run run_id attempt line lineno level levelno code exit_code micro_step eta info debug warning error
@@ -66,7 +87,7 @@ _NO_METRICS = frozenset(_WHO_AND_WHERE.split())
 _KNOWN = re.compile(
     r"loss|(?<![a-z])acc(?:uracy)?(?![a-z])|(?<![a-z])(?:ppl|lr|nll|mse|mae|wer|cer|mfu|bleu|f1|auc|iou|psnr|ssim|elbo|kl)"
     r"(?![a-z])|perplexity|learning.?rate|grad|norm(?![a-z])|reward|entropy|rmse|flops|tokens.?per|samples.?per|samples/s"
-    r"|tok/s|rougel?(?![a-z])|(?<![a-z])score",
+    r"|tok/s|rougel?(?![a-z])|(?<![a-z])(?:score|map|miou|dice|return)(?![a-z])|(?<![a-z])rew(?:_|$)|logloss|(?<![a-z])l[12]$|^learn$",
     re.IGNORECASE,
 )
 _LOSS = re.compile(r"loss|perplexity|ppl|nll|cross[ _]entropy", re.IGNORECASE)
@@ -90,6 +111,22 @@ STAMP = re.compile(
 )
 
 
+class Position(NamedTuple):
+    """The place of a line within its epoch, where only other lines can show what it counts.
+
+    `steps` are those of an epoch, or of the whole training where `may_be_overall`. `epochs` are all, None where the
+    line names no number of them; where `is_index` and the first epoch is 0, that of the last. `base` is the first epoch
+    that the reading's step assumes; `is_usual` where the format's programs all begin there.
+    """
+
+    steps: int
+    epochs: int | None = None
+    base: int = 1
+    is_usual: bool = False
+    may_be_overall: bool = False
+    is_index: bool = False
+
+
 class Reading(NamedTuple):
     """What one line, or one block of lines, says; numbers that it does not say are nan."""
 
@@ -100,6 +137,7 @@ class Reading(NamedTuple):
     tokens: float = nan
     time: float = nan
     last_step: int | None = None
+    position: Position | None = None
 
 
 def number_of(text: str, unit: str | None = None) -> float:
@@ -108,6 +146,7 @@ def number_of(text: str, unit: str | None = None) -> float:
     return value * _SCALES[unit] if unit in _SCALES else value
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def tidy_name(raw: str) -> str:
     """A metric's name, "" where it can be none; see the module for the rule."""
     name = " ".join(raw.split()).rsplit(" - ", 1)[-1].strip(_NAME_ENDS)
@@ -117,6 +156,7 @@ def tidy_name(raw: str) -> str:
     return name
 
 
+@lru_cache(maxsize=_MOST_NAMES)
 def is_known(name: str) -> bool:
     """Whether a name is one of those that trainings give their metrics."""
     return _KNOWN.search(name) is not None
@@ -129,7 +169,21 @@ def is_loss(name: str) -> bool:
 
 def step_rank(name: str) -> int | None:
     """How good a step the name is, 0 the best; None where it is none."""
-    return _STEP_WORDS.get(_key(name))
+    return _rank(_key(name))
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def _rank(key: str) -> int | None:
+    found = _STEP_NAME.fullmatch(key)
+    if found is None:
+        return None
+    rank = _STEP_RANKS[found["word"]]
+    return 0 if found["overall"] and rank < BATCH_RANK else rank
+
+
+def is_epoch(name: str) -> bool:
+    """Whether the name is that of an epoch."""
+    return _EPOCH_NAME.fullmatch(_key(name)) is not None
 
 
 def is_step(value: float) -> bool:
@@ -189,11 +243,11 @@ def sort_pairs(format_name: str, pairs: Iterable[tuple[str, float]], time: float
     last_step: int | None = None
     for name, value in pairs:
         key = _key(name)
-        rank = _STEP_WORDS.get(key)
+        rank = _rank(key)
         if rank is not None:
             if is_step(value) and rank < best:
                 step, best = value, rank
-        elif key in _EPOCH_WORDS:
+        elif _EPOCH_NAME.fullmatch(key):
             epoch = value if abs(value) < _FARTHEST else epoch
         elif key in _TOKEN_WORDS:
             tokens = value if abs(value) < _FARTHEST else tokens

@@ -24,6 +24,7 @@ from hpcdash.domain.share import Priority, TaskMark, parse_mark, write_labels
 from hpcdash.domain.states import ENDED, JobState, NodeState
 from hpcdash.domain.text import counted
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob, UnreadableOutput
+from hpcdash.job.suspend import suspend_deadline
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share.database import (
     UNFINISHED,
@@ -390,7 +391,7 @@ class Coordinator:
             return "yielded" if is_ready else "requeued"
         if is_ready:
             return "suspended"
-        return "slow" if await files.has_seen() else "ignored"
+        return "ignored" if await files.seen_at() is None else "slow"
 
     def _end(self, task: StoredTask, row: Row) -> None:
         state = row["state"]
@@ -545,7 +546,10 @@ class Coordinator:
             if not told and (told := await files.tell()):
                 self._asked_at[task.id] = asked_at
             # A write that failed is tried again at each look.
-            if told is not None and now < asked_at + self.pool.grace_seconds:
+            grace = self.pool.grace_seconds
+            if told is not None and now < suspend_deadline(asked_at, None, grace):
+                return
+            if told is not None and now < suspend_deadline(asked_at, await files.seen_at(), grace):
                 return
         await self._requeue(task)
 

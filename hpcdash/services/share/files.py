@@ -83,9 +83,10 @@ class TaskFiles:
         """Whether the training has saved, and waits to be ended."""
         return await self._has_words(_READY)
 
-    async def has_seen(self) -> bool:
-        """Whether the training has seen the command."""
-        return await self._has_words(_SEEN)
+    async def seen_at(self) -> float | None:
+        """When the training has seen the command, in epoch seconds; None where it has not."""
+        found = await self.look(_SEEN)
+        return float(found[1]) if found and found[0] else None
 
     async def _has_words(self, name: str) -> bool:
         return ((await self.look(name)) or (0, 0))[0] > 0

@@ -60,9 +60,14 @@ def code_state_statement(cluster: str, folder: str, words: str) -> Statement:
     return "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)", (cluster, folder, words)
 
 
+# Of a folder that is kept for some days: `completed EPOCH_SECONDS`.
+COMPLETED = "completed "
+
+
 def ended_statement(cluster: str, folder: str, folder_state: str) -> Statement:
     """What notes that a folder is removed, or why it stays."""
-    sql = "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ? AND folder_state = ''"
+    sql = "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ?"
+    sql += f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')"
     return sql, (folder_state or "stays", cluster, folder)
 
 

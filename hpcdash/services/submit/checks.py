@@ -199,12 +199,19 @@ async def missing_log_folders(store: ClusterStore, wanted: Submission) -> tuple[
 
 
 async def estimate_start(
-    store: ClusterStore, script: bytes, options: Sequence[str] = (), *, name: str = "hpcdash", file: str = ""
+    store: ClusterStore,
+    script: bytes,
+    options: Sequence[str] = (),
+    *,
+    name: str = "hpcdash",
+    file: str = "",
+    gpu_types: Sequence[str] = (),
 ) -> StartEstimate:
     """When the scheduler would start a script, or its refusal; `is_known` is false where it cannot be asked.
 
-    Nothing is submitted. `file` is where the script is on the login node, '' where it is not there. Raises UsageError
-    for options that are none, and what keeps the cluster from answering.
+    Nothing is submitted. `file` is where the script is on the login node, '' where it is not there; `gpu_types` are
+    those of its nodes, () where they are not known. Raises UsageError for options that are none, and what keeps the
+    cluster from answering.
     """
     query = store.backend.submit.start_estimate(Submission(script, name, options=tuple(options), file=file))
     if query is None:
@@ -213,7 +220,7 @@ async def estimate_start(
     estimate = query.parse(answer)
     if estimate.refusal and store.probe is not None:
         text, reader = script.decode("utf-8", "replace"), store.backend.scripts.reader()
-        if hint := reader.refusal_hint(estimate.refusal, store.probe.version, text, options):
+        if hint := reader.refusal_hint(estimate.refusal, store.probe.version, text, options, gpu_types):
             estimate = replace(estimate, hint=hint)
     return estimate
 

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import JobScope
+from hpcdash.domain.job_ids import number_of
+from hpcdash.domain.request import KEPT_DAYS
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.recovery import CLOCKS_APART
 from hpcdash.services.submit.staging import Staged, discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 
@@ -48,26 +55,41 @@ async def tidied(
     ids = [record.job_id for record in waiting]
     alive = frozenset() if mine is None or mine.cached else unfinished_ids(mine.table, ids)
     stay = alive | await asyncio.to_thread(records.unread_checks)
-    may_have_ended = [record for record in waiting if record.job_id not in stay][:_IDS_A_COMMAND]
-    if not may_have_ended or not await asyncio.to_thread(records.looks_now, every_seconds):
+    completed = await asyncio.to_thread(records.completed_at)
+    now = store.clock.now()
+    due = [one for one in waiting if one.folder in completed and now >= completed[one.folder] + kept_seconds(one.keep)]
+    may_have_ended = [one for one in waiting if one.job_id not in stay and one.folder not in completed]
+    may_have_ended = may_have_ended[:_IDS_A_COMMAND]
+    if not (may_have_ended or due) or not await asyncio.to_thread(records.looks_now, every_seconds):
         return ()
-    table = await fetch_ended(store, [record.job_id for record in may_have_ended])
-    by_job = await asyncio.to_thread(_rows_by_job, table)
+    ended = JOBS.empty_table()
+    if may_have_ended:
+        ended = await fetch_ended(store, [record.job_id for record in may_have_ended])
+    by_job = await asyncio.to_thread(rows_by_job, ended)
+    living: LivingJobs | None = None
     told = []
-    for record in may_have_ended:
-        rows = by_job.get(record.job_id, [])
-        if not rows and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
+    for record in (*due, *may_have_ended):
+        rows = [row for row in by_job.get(record.job_id, ()) if is_of_launch(row, record)]
+        if record.keep not in ("failed", "nothing") and record not in due and has_completed(rows, record.tasks):
+            ends = [row["ends_at"].timestamp() if row["ends_at"] else now for row in rows]
+            await asyncio.to_thread(records.completed, record, max(ends))
+            continue
+        if record in due or has_completed(rows, record.tasks) or record.keep == "nothing":
+            living = living or await fetch_living(store, records)
+            if living.names(record):
+                continue
+        if not rows and record not in due and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
             await asyncio.to_thread(records.stays, record, "its exit is unknown")
-        elif (is_done := has_completed(rows, record.tasks)) or (
+        elif (is_done := record in due or has_completed(rows, record.tasks)) or (
             record.keep == "nothing" and has_failed(rows, record.tasks)
         ):
-            ended = "completed" if is_done else "ended"
+            how = "completed" if is_done else "ended"
             left = await remove_folder(store, record.folder, record.sums, record.run_as, launch_program, has_run=True)
             if left:
-                told.append(f"job {record.job_id} {ended}, but its files remain in {record.folder}: {left}")
+                told.append(f"job {record.job_id} {how}, but its files remain in {record.folder}: {left}")
                 await asyncio.to_thread(records.stays, record, left)
             else:
-                told.append(f"job {record.job_id} {ended}: removed {record.folder}")
+                told.append(f"job {record.job_id} {how}: removed {record.folder}")
                 await asyncio.to_thread(records.removed, record)
         elif has_failed(rows, record.tasks):
             await asyncio.to_thread(records.stays, record, "it did not complete")
@@ -110,10 +132,57 @@ async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
         return JOBS.empty_table()
 
 
-def _rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
+class LivingJobs(Struct, frozen=True):
+    """One's jobs that have not ended, and the requests of those that were launched from here."""
+
+    rows: tuple[Row, ...]
+    requests: tuple[str, ...]
+
+    def names(self, record: LaunchRecord) -> str:
+        """Why the folder of a launch may still be needed, '' where no job is known to name it.
+
+        Links of a chain and what is submitted again run the script of an earlier job, and have its name.
+        """
+        number = re.compile(rf"(?<![0-9]){re.escape(number_of(record.job_id))}(?![0-9])")
+        below = f"{record.folder}/"
+        for row in self.rows:
+            job_id = str(row["id"])
+            if number_of(job_id) == number_of(record.job_id):
+                return f"job {job_id} has not ended"
+            if record.name and row["name"] == record.name:
+                return f"job {job_id} has its name"
+            if number.search(str(row["dependency"] or "")):
+                return f"job {job_id} waits for it"
+            if f"{row['work_dir'] or ''}/".startswith(below):
+                return f"job {job_id} works in it"
+        return "a job that has not ended names it" if any(record.folder in one for one in self.requests) else ""
+
+
+async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJobs:
+    """Raises what keeps the cluster from answering, and StateUnusable."""
+    snapshot = await store.fetch(Kind.MINE)
+    rows = tuple(row for row in snapshot.table.to_pylist() if row["state"] not in ENDED)
+    numbers = {number_of(str(row["id"])) for row in rows}
+    launched = await asyncio.to_thread(records.all)
+    return LivingJobs(rows, tuple(one.request for one in launched if number_of(one.job_id) in numbers))
+
+
+def kept_seconds(keep: str) -> float:
+    """How long a folder is kept after the end; for ever where `keep` names no days."""
+    found = KEPT_DAYS.fullmatch(keep)
+    return int(found[1]) * 86400.0 if found else math.inf
+
+
+def is_of_launch(row: Row, record: LaunchRecord) -> bool:
+    """Whether a job is that of a launch: numbers begin anew where a scheduler was installed anew."""
+    submitted = row["submitted_at"]
+    return submitted is None or submitted.timestamp() >= record.at - CLOCKS_APART.total_seconds()
+
+
+def rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
     """Rows by their array, or their own id."""
     found: dict[str, list[Row]] = {}
-    for row in table.select(["id", "array_id", "state"]).to_pylist():
+    for row in table.select(["id", "array_id", "name", "state", "submitted_at", "ends_at"]).to_pylist():
         found.setdefault(row["array_id"] or row["id"], []).append(row)
     return found
 

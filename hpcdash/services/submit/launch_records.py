@@ -17,6 +17,7 @@ from hpcdash.domain.job_ids import number_of, task_of
 from hpcdash.domain.switches import absolute_path
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.state.records import (
+    COMPLETED,
     LAUNCH_COLUMNS,
     LaunchRecord,
     Statement,
@@ -60,7 +61,24 @@ class LaunchRecords:
 
     def removed(self, record: LaunchRecord) -> None:
         """Its folder is no more."""
-        self._write(ended_statement(self.cluster, record.folder, "removed"))
+        sql = "UPDATE launches SET folder_state = 'removed' WHERE cluster = ? AND folder = ?"
+        self._write((sql, (self.cluster, record.folder)))
+
+    def completed(self, record: LaunchRecord, at: float) -> None:
+        """It completed at an epoch second, and its folder goes some days later."""
+        self._write(ended_statement(self.cluster, record.folder, f"{COMPLETED}{at:.0f}"))
+
+    def completed_at(self) -> dict[str, float]:
+        """When launches completed whose folders go later, by folder, in epoch seconds."""
+        if self._database is None:
+            return {}
+        sql = f"SELECT folder, folder_state FROM launches WHERE cluster = ? AND folder_state LIKE '{COMPLETED}%'"
+        return {folder: float(at.removeprefix(COMPLETED)) for folder, at in self._database.read(sql, self.cluster)}
+
+    def present(self) -> tuple[LaunchRecord, ...]:
+        """Those whose folder is not known to be removed, the oldest first; of one folder the newest."""
+        found = self._read("AND folder_state != 'removed' AND folder != ''")
+        return tuple({record.folder: record for record in found}.values())
 
     def stays(self, record: LaunchRecord, why: str) -> None:
         """Its folder stays, and is not looked after any more."""
@@ -78,7 +96,10 @@ class LaunchRecords:
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
         """Those whose folder goes when they have completed, or ended, and of which that is not known yet."""
-        found = self._read("AND keep IN ('failed', 'nothing') AND job_id != '' AND folder_state = ''")
+        found = self._read(
+            "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
+            f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"
+        )
         return tuple({record.folder: record for record in found}.values())
 
     def unread_checks(self) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import posixpath
 import secrets
@@ -364,7 +365,9 @@ class Launches:
 
         if outcome.done is False:
             version = self.store.probe.version if self.store.probe else ""
-            hint = self.store.backend.scripts.reader().refusal_hint(outcome.words, version, planned.script.text)
+            types = await self._gpu_types() if planned.request.gpu_type else ()
+            reader = self.store.backend.scripts.reader()
+            hint = reader.refusal_hint(outcome.words, version, planned.script.text, (), types)
             left = await discarded(self.store, planned.staged)
             return "; ".join(part for part in (hint, left) if part)
         folder = planned.staged.folder
@@ -377,6 +380,13 @@ class Launches:
             kept = f"its files are in {folder}, but this could not be recorded: {error.message}"
             return "; ".join(part for part in (said, kept) if part)
         return said
+
+    async def _gpu_types(self) -> tuple[str, ...]:
+        """Those of the nodes; () where they are not known."""
+        if self.store.table(Kind.NODES) is None:
+            with contextlib.suppress(HpcdashError):
+                await self.store.fetch(Kind.NODES)
+        return (await self.queues.offers()).gpu_types
 
     async def tidy(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
         """Remove the folders of launches that are kept where they failed, and completed; in words what was done.

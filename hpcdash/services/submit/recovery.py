@@ -288,7 +288,9 @@ def _numbers_of(table: pa.Table, search: Search, *, seen: Set[str] | None = None
     if search.mark:
         # An ID that we choose ends with the mark.
         ends = pc.ends_with(table["id"], f"_{search.mark.removeprefix(MARK_START)}")
-        found = table.filter(pc.or_(pc.fill_null(pc.equal(table["comment"], search.mark), False), ends))
+        # A kill switch may follow it.
+        comments = pc.list_element(pc.split_pattern(pc.fill_null(table["comment"], ""), " ", max_splits=1), 0)
+        found = table.filter(pc.or_(pc.equal(comments, search.mark), ends))
         marked = list(dict.fromkeys(map(array_of, found["id"].to_pylist())))
     if marked or (search.mark and seen is None):
         return [(number, True) for number in marked]

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.script.body import CODE_FOLDER, PACKAGES_NAME, STAGED_FOLDER, staged_name
+from hpcdash.backends.script.body import CODE_FOLDER, LIBRARY_NAME, PACKAGES_NAME, STAGED_FOLDER, staged_name
 from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
@@ -47,16 +47,37 @@ _LEAST_BYTES_A_SECOND = 50_000
 # Of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
 
+# Where launches below a folder have their library: a file for each of its digests, of which each launch has a link.
+LIBRARY_FOLDER = ".library"
+# The folder of launches, and 'own' where that is one of several, of a function each. Makes the library of a launch a
+# link to the one that is kept, or keeps it: a launch has its own whatever becomes of that one, and its number of links
+# tells whether any launch has it. Where there can be no link it stays a file.
+_SHARE_LIBRARY = f"""share_library() {{
+  sum=$(sed -n "s/  {LIBRARY_NAME}$//p" SHA256SUMS)
+  test -n "$sum" || return
+  kept=${{1%/}}${{2:+/..}}/{LIBRARY_FOLDER}
+  mkdir -m 700 -- "$kept"
+  {{ test -d "$kept" && test ! -L "$kept" && test -O "$kept"; }} || return
+  kept=$kept/$sum.zip
+  if test -f "$kept" && test ! -L "$kept" && cmp -s -- "$kept" ./{LIBRARY_NAME}; then
+    ln -- "$kept" ./.library && mv -f -- ./.library ./{LIBRARY_NAME}
+  else
+    chmod 400 ./{LIBRARY_NAME} && ln -- ./{LIBRARY_NAME} "$kept.$$" && mv -f -- "$kept.$$" "$kept"
+  fi
+  rm -f -- ./.library
+}} 2>/dev/null
+"""
 # root, name, 'own' where the root has to be this account's, and 'copied' where jobs run checked copies of what is
-# staged: nothing else is staged where others may put another folder in the place of ours. What is there, a link too, is
-# not entered: mkdir makes it or fails. Once entered, it has to be ours and where it was made.
+# staged: nothing else is staged where others may put another
+# folder in the place of ours. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has
+# to be ours and where it was made.
 _STAGE = (
-    f'{REFUSE_REPLACEABLE}test -n "$4" || refuse_replaceable "$1"; '
+    f'{REFUSE_REPLACEABLE}{_SHARE_LIBRARY}test -n "$4" || refuse_replaceable "$1"; '
     'mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
     'test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }; '
     'test -n "$4" || refuse_replaceable "$1"; mkdir -m 700 -- "./$2" || exit 17; '
     'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" >&2; exit 18; }; '
-    "tar -xof - && sha256sum -c SHA256SUMS && exit 0; "
+    'if tar -xof - && sha256sum -c SHA256SUMS; then test -n "$4" || share_library "$here" "$3"; exit 0; fi; '
     'cd -- "$here" && rm -rf -- "./$2"; exit 19'
 )
 # Says when the files of a request were unpacked: what changed later is the job's.
@@ -267,6 +288,73 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
             )
 
     return Query(("sh", "-c", TRUST_SCRIPT, "sh", launch_program, storage_root), read)
+
+
+# Of each launch its folder and the digest of its sums; prints for each whether the folder is ours to remove, its KiB
+# and files, and why not.
+_INSPECT = (
+    "LC_ALL=C; export LC_ALL; "
+    'look() { name=${1##*/}; cd -P -- "${1%/*}" && { test -e "./$name" || test -L "./$name"; } || '
+    '{ echo "gone 0 0"; return; }; here=$(pwd -P); '
+    'test ! -L "./$name" && test -d "./$name" && test -O "./$name" && cd -P -- "./$name" && '
+    'test "$(pwd -P)" = "${here%/}/$name" || { echo "kept 0 0 it is a link, or not a folder of yours"; return; }; '
+    "size=$(du -sk . | cut -f 1) count=$(find . | wc -l); "
+    'test "$(sha256sum < SHA256SUMS)" = "$2  -" || '
+    '{ echo "kept $size $count it does not hold what was staged"; return; }; '
+    f"more=$({_ADDED_FILE}); "
+    'test -z "$more" || { printf "kept %s %s it holds more than was staged: %s\n" "$size" "$count" "$more"; return; }; '
+    'echo "ours $size $count"; }; '
+    'while test $# -gt 0; do (look "$1" "$2" 2>/dev/null); shift 2; done'
+)
+# Folders of launches: removes each library that no launch has a link of, and prints its KiB.
+_REMOVE_LIBRARIES = (
+    f'for root; do (cd -P -- "$root/{LIBRARY_FOLDER}" 2>/dev/null && test ! -L "$root/{LIBRARY_FOLDER}" && test -O . '
+    "|| exit; for each in *.zip; do "
+    'test -f "./$each" && test ! -L "./$each" && test "$(stat -c %h "./$each")" = 1 || continue; '
+    'size=$(du -k "./$each" | cut -f 1); rm -f -- "./$each" && echo "$size"; done); done'
+)
+
+
+class InspectedFolder(Struct, frozen=True):
+    """A launch's folder there. `why_kept` is '' where it is this account's and holds nothing but what was staged and
+    logs; `kib` and `files` are None where it cannot be seen."""
+
+    is_there: bool
+    kib: int | None
+    files: int | None
+    why_kept: str
+
+
+def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFolder, ...]]:
+    """Inspect folders of launches, each with the digest of its sums; links are not followed."""
+
+    def read(answer: Answer) -> tuple[InspectedFolder, ...]:
+        *lines, _ = answer.stdout.decode("utf-8", "replace").split("\n")
+        if len(lines) != len(folders):
+            raise SchedulerRefused(
+                "the folders of launches could not be inspected",
+                "`hpcdash doctor` shows what the login shell prints.",
+                argv=("sh", "-c", "du …"),
+                status=answer.status,
+                words=excerpt(answer.stderr),
+            )
+        return tuple(map(_inspected, lines))
+
+    words = tuple(word for pair in folders for word in pair)
+    return Query(("sh", "-c", _INSPECT, "sh", *words), read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
+
+
+def _inspected(line: str) -> InspectedFolder:
+    state, kib, files, *why = line.split(" ", 3)
+    if state == "gone":
+        return InspectedFolder(False, None, None, "its folder is not there")
+    size, count = (int(text) if text.isdecimal() and int(text) else None for text in (kib, files))
+    return InspectedFolder(True, size, count, "".join(why))
+
+
+def remove_libraries_argv(roots: Sequence[str]) -> tuple[str, ...]:
+    """Removes the kept libraries below folders of launches that no launch has; prints the KiB of each."""
+    return ("sh", "-c", _REMOVE_LIBRARIES, "sh", *roots)
 
 
 def discard_argv(

@@ -19,13 +19,20 @@ _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 NOTHING_THERE = 3
 
 
+# Of the names that scripts give their logs: what a job writes to predictions.out is its result.
+_LOG = "^(job([.][0-9]+)?|[0-9]+(_[0-9]+)?)([.]rank-[0-9]+)?[.](out|err)$"
+
+
 def unstaged_file(*passed_over: str) -> str:
-    """Shell that prints a file of a launch's folder that was neither staged nor is a log, nor of these patterns."""
+    """Shell that prints a file of a launch's folder that was neither staged nor is a log, nor of these patterns, or
+    that was staged and is not as it was."""
     others = "".join(f'! -path "{pattern}" ' for pattern in passed_over)
-    # What was staged is named twice or more, the rest once.
+    # What was staged is named twice or more, the rest once. A line break in a name would make two of it.
     return (
-        '{ cut -c 67- SHA256SUMS; cut -c 67- SHA256SUMS; find . ! -type d ! -name "*.out" ! -name "*.err" '
-        f'! -path "./SHA256SUMS" {others}! -path "*/__pycache__/*" | cut -c 3-; }} | sort | uniq -u | head -n 1'
+        '{ find . -name "*[[:cntrl:]]*" | sed "s/.*/a name with a control character/" | head -n 1; '
+        "{ cut -c 67- SHA256SUMS; cut -c 67- SHA256SUMS; find . ! -type d "
+        f'! -path "./SHA256SUMS" {others}! -path "*/__pycache__/*" | cut -c 3-; }} | sort | uniq -u | '
+        f"grep -vE '{_LOG}' | head -n 1; sha256sum --quiet -c SHA256SUMS 2>&1 | head -n 1; }} | head -n 1"
     )
 
 

@@ -29,6 +29,7 @@ from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
     absolute_path,
+    comment_switch,
     format_unknown,
     path_problem,
     switch_in_environment,
@@ -51,7 +52,7 @@ TOLD_OF_ENVIRONMENT = ("Variable_List", "SubmitLine", "Submit_arguments", "submi
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAMED = "SELECT path FROM switches WHERE cluster = ? AND kind = ?"
 _NEWEST = "ORDER BY id DESC LIMIT 1"
-_COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "_tasks")
+_COLUMNS = ("id", "array_id", "name", "user", "state", "work_dir", "comment", "_tasks")
 # Clocks of a file server and a controller are this far apart at the most, or an end is taken for one before the drop.
 CLOCKS_APART_SECONDS = 2.0
 
@@ -95,6 +96,9 @@ class SwitchNames:
 
     def settled(self, kind: SwitchKind, job_id: str, named: NamedSwitch | None, row: Row) -> Naming:
         """What is named as an absolute path, or why it can be none."""
+        if named is None and row["user"] and row["user"] != self.store.user:
+            who = f"what {row['user']} shows to others"
+            return Naming(problem=f"no {kind.words} is named in the comment of {job_id} or in {who}")
         if named is None:
             return Naming(problem=f"no {kind.words} is set in the launch or the script of {job_id}")
         whole = absolute_path(named.path, row["work_dir"])
@@ -125,6 +129,9 @@ class SwitchNames:
             variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
             if named := switch_in_environment(kind, variables, f"the job's {field}"):
                 return named
+        if row["user"] != self.store.user and (named := comment_switch(kind, str(row["comment"] or ""))):
+            # Slurm shows the script to its owner alone.
+            return named
         try:
             script = await fetch_script(self.store, job_id, detail=detail)
         except UnreachableError:

@@ -27,7 +27,7 @@ from hpcdash.domain.switch_text import (
     refusal,
     telling_line,
 )
-from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path
+from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, comment_switch
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk
@@ -226,6 +226,8 @@ class JobSwitches:
 
     async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
         """Whether another job names this switch; None where that cannot be read."""
+        if named := comment_switch(switch.kind, str(row["comment"] or "")):
+            return named.path == switch.path
         try:
             if Capability.KEEPS_SCRIPTS in self.store.backend.capabilities:
                 script = await fetch_script(self.store, unit)
@@ -373,16 +375,14 @@ class SwitchLog:
             return f"cannot tell whether its log is growing: {error.message}"
 
     async def since_mark(self, living: Sequence[Row]) -> tuple[str | None, str]:
-        """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with.
-
-        Asks no more than `words` does. Raises nothing.
-        """
-        active = {str(row["id"]) for row in living if row["state"] in ACTIVE}
-        if self._mark is not None and self._mark.job_id in active:
-            await self.resume()
-            if self._read:
-                return await self.said()
-        return None, await self.words(living)
+        """(as `said`, None where it is not known from where on to read; as `words`) since the mark it was made with,
+        of a job that has ended since, too. Raises nothing."""
+        await self.resume()
+        if not self._read:
+            return None, await self.words(living)
+        said, grows = await self.said()
+        is_active = any(row["state"] in ACTIVE and str(row["id"]) == self._of for row in living)
+        return said, grows if is_active else await self.words(living)
 
     async def resume(self) -> None:
         """What was written since the mark it was made with is what `said` tells of, where the logs are the same."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import make_folder
+from hpcdash.services.metrics.epochs import EpochCount
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.watch.alerts import Alerts
 
@@ -80,8 +81,8 @@ class LogTail(msgspec.Struct):
 
     looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample (epochs, by our clock).
     usual_gap, longest_gap: between its newest samples, in seconds by its own times. seconds_per_step: its newest pace.
-    last_step: the final step that it names. is_done: nothing of what was read is held back. metrics: its losses,
-    others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
+    last_step: the final step that it names. epochs: what its steps count. is_done: nothing of what was read is held
+    back. metrics: its losses, others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
     """
 
     identity: str = ""
@@ -96,6 +97,7 @@ class LogTail(msgspec.Struct):
     seconds_per_step: float | None = None
     step: float | None = None
     last_step: int | None = None
+    epochs: EpochCount = msgspec.field(default_factory=EpochCount)
     csv_header: list[str] = []
     metrics: dict[str, KeptMetric] = {}
     others: dict[str, KeptMetric] = {}

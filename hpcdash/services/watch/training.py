@@ -7,6 +7,7 @@ from math import isfinite
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from hpcdash.services.files import Chunk
@@ -79,7 +80,12 @@ def read_on(tail: LogTail | None, chunk: Chunk, now: float, patterns: Sequence[s
     tail.is_done = is_quiet
     tail.read_to = chunk.end
     tail.csv_header = list(reader.csv_header or tail.csv_header)
-    if batch.last_step is not None:
+    tail.epochs.note(batch)
+    if tail.epochs.position is not None:
+        tail.last_step = tail.epochs.last_step
+        steps = batch.steps + tail.epochs.correction(batch.epochs)
+        batch = replace(batch, steps=steps, position=None, is_mixed=False)
+    elif batch.last_step is not None:
         tail.last_step = batch.last_step
     is_new = batch.offsets > tail.sampled_to
     if not is_new.any():

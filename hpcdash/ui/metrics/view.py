@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
+from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import clip, counted, visible
@@ -65,8 +67,7 @@ _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
     "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, Hugging Face, "
     "Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON lines and CSV. "
-    "Another format is told in hpcdash's configuration:\n\n"
-    "  [metrics]\n  patterns = ['''it (?P<step>\\d+).* my_loss=(?P<loss>\\S+)''']"
+    f"Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n\n" + textwrap.indent(EXAMPLE, "  ")
 )
 
 

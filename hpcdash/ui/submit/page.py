@@ -319,7 +319,7 @@ class SubmitPage(View):
 
     async def _ask(self) -> None:
         """When it would start, or why it would be refused; and which of its paths are missing."""
-        asking = asyncio.ensure_future(self.answer.ask(self.seen))
+        asking = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
         self._tell()
         await asking
@@ -368,7 +368,7 @@ class ClusterAnswer:
         self._for = ""
         self._asked_at = float("-inf")
 
-    async def ask(self, looked: FormPreview) -> None:
+    async def ask(self, looked: FormPreview, gpu_types: Sequence[str] = ()) -> None:
         """Ask when it would start, and which of its paths are missing."""
         from hpcdash.services.submit.checks import estimate_start, missing_paths
 
@@ -377,7 +377,9 @@ class ClusterAnswer:
         try:
             await self._store.open()
             script = looked.script.encode("utf-8", "surrogateescape")
-            self.estimate = await estimate_start(self._store, script, over.options if over is not None else ())
+            self.estimate = await estimate_start(
+                self._store, script, over.options if over is not None else (), gpu_types=gpu_types
+            )
             missing = () if looked.request is None else await missing_paths(self._store, looked.request)
             self.failed, self.missing, self._missing_of = "", missing, _key(looked)
         except HpcdashError as error:

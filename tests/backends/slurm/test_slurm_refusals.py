@@ -33,6 +33,15 @@ def test_other_refusals_are_left_to_their_own_words(words: str, version: str, op
     assert refusal_hint(words, version, "", options) == ""
 
 
+@pytest.mark.parametrize("option", ["--gpus=h100:8", "--gpus-per-node=h100:8", "--gres=gpu:h100:8"])
+def test_a_gpu_type_that_no_node_has_is_the_reason_and_no_bug(option: str) -> None:
+    options = (option, "--nodes=1-8")
+    hint = refusal_hint(WORDS, "slurm 22.05.8", "", options, ("a100", "v100"))
+    assert hint == "no node has a GPU of type h100; there are: a100, v100"
+    assert "15857" in refusal_hint(WORDS, "slurm 22.05.8", "", ("--gpus=a100:8", "--nodes=1-8"), ("A100",))
+    assert refusal_hint(WORDS, "slurm 24.05.1", "", ("--gpus=8", "--nodes=1-8"), ("a100",)) == ""
+
+
 def test_the_options_of_the_script_count_as_those_beside_it_do() -> None:
     script = "#!/bin/bash\n#SBATCH --gpus=8\n#SBATCH --tasks-per-node=1\nsrun train\n"
     assert refusal_hint(WORDS, "slurm 22.05.8", script) == ""

@@ -233,7 +233,6 @@ async def test_nothing_is_left_after_a_command_that_ended(site: Site) -> None:
     word = unique_seconds()
     answer = await ThroughNode(site.transport, NODE).run(("echo", word), limit_seconds=900)
     assert answer.stdout == f"{word}\n".encode()
-    assert answer.seconds < 5
     assert await until_gone(word) == []
 
 

@@ -265,6 +265,15 @@ def test_steps_are_written_on_the_axis_as_in_the_words() -> None:
     assert "1k" not in text
 
 
+@pytest.mark.parametrize(("width", "name"), [(90, "step if epoch 1 is the first"), (50, "step?")])
+def test_the_axis_names_what_the_log_leaves_open_about_its_steps(width: int, name: str) -> None:
+    log = MetricLog()
+    lines = "".join(f"[7/25][{step}/3183] Loss_D: {9 - step / 400} Loss_G: 1.5\n" for step in range(0, 3000, 50))
+    log.append(MetricReader().feed(lines.encode(), is_end=True))
+    assert text_of(draw(request(joined([log]), size=(width, 20)))).rstrip().endswith(f" {name}")
+    assert "first" not in text_of(draw(request(joined([log]), state=ChartState(axis="epoch"), size=(width, 20))))
+
+
 def megatron(*attempts: range) -> JoinedRun:
     """1024 samples a step."""
     lines = [

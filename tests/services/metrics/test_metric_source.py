@@ -16,6 +16,7 @@ from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.services.metrics.source import MetricSource
 from hpcdash.transport.local import LocalTransport
+from tests.services.metrics.test_trainers import TRAINERS
 from tests.support.real_files import append, bytes_of, put, remove, rename
 from tests.support.records import for_each
 
@@ -94,6 +95,20 @@ async def test_read_in_small_parts_backwards_every_format_says_what_it_says_forw
     source = source_of(path)
     await read_all(source)
     assert points(source.snapshot()) == read_forwards(bytes_of(path))
+
+
+async def test_read_in_small_parts_backwards_each_trainer_says_what_it_says_forwards(
+    log: Path, small_reads: None
+) -> None:
+    wrong = []
+    for trainer in TRAINERS:
+        content = trainer["log"].lstrip("\n").encode() * 3
+        put(log, content)
+        source = source_of(log)
+        await read_all(source)
+        if points(source.snapshot()) != read_forwards(content):
+            wrong.append(trainer["name"])
+    assert wrong == []
 
 
 async def test_what_is_appended_is_read_once_however_the_lines_are_cut(log: Path, small_reads: None) -> None:

@@ -105,6 +105,12 @@ class Lab:
         taken, self.free = self.free[: int(job["numnodes"])], self.free[int(job["numnodes"]) :]
         job |= {"state": "RUNNING", "reason": "None", "nodelist": ",".join(taken), "starttime": str(int(self.now))}
 
+    def see(self, job_id: str) -> None:
+        """A task sees the command."""
+        seen = self.work(job_id) / "suspend.seen"
+        seen.write_text("seen\n")
+        os.utime(seen, (self.now, self.now))
+
     def end(self, job_id: str) -> None:
         """A job has gone from the queue."""
         self._free_nodes(job_id)
@@ -379,13 +385,28 @@ async def test_how_a_run_ended_is_not_told_by_the_command_of_the_run_before(lab:
         hot = lab.submit("HIGH", 2)
         await lab.step()
         if has_seen:
-            (lab.work(task) / "suspend.seen").write_text("seen\n")
+            lab.see(task)
         await lab.step(6.0)
         await lab.run_all()
         lab.end(hot)
         lab.transport.history.append({"jobid": hot})
     await lab.run_all()
     assert lab.hows(task) == ["slow", "ignored", ""]
+
+
+async def test_a_task_that_saw_the_command_has_its_seconds_to_save_from_then_on(lab: Lab) -> None:
+    task = lab.submit(nodes=2, user="bob")
+    await lab.run_all()
+    lab.submit("HIGH", 2)
+    await lab.step()
+    await lab.step(3.0)
+    lab.see(task)
+    await lab.step(5.0)
+    assert lab.states()[task] == "suspending"
+    (lab.work(task) / "suspend.ready").write_text("ready\n")
+    await lab.step(0.5)
+    await lab.run_all()
+    assert lab.hows(task)[0] == "suspended"
 
 
 async def test_a_thousand_tasks_of_one_user_stall_nobody(lab: Lab) -> None:

@@ -297,6 +297,38 @@ async def test_where_nothing_is_kept_the_folder_of_what_failed_goes_too(
     assert launches.records.unsettled() == ()
 
 
+async def test_what_is_kept_for_some_days_goes_that_long_after_its_end(
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport
+) -> None:
+    launches.records.launched(replace(RECORD, keep="14d"))
+    launches.records.launched(replace(RECORD, folder="/jobs/two-2", job_id="8", keep="14d"))
+    transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
+    assert await launches.tidy() == ()
+    # The history may forget it meanwhile.
+    transport.history = []
+    cluster.clock.seconds += 13 * 86400
+    assert await launches.tidy() == ()
+    cluster.clock.seconds += 86400
+    assert await launches.tidy() == ("job 7 completed: removed /jobs/one-1",)
+    assert [words[-4:] for words in transport.ran(shell)] == [("/jobs", "one-1", "sums", "staged")]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"name": "one"}, {"dependency": "afterok:7(unfulfilled)"}, {"workdir": "/jobs/one-1/sub"}],
+)
+async def test_a_folder_that_a_queued_job_names_waits_for_its_end(
+    launches: Launches, transport: ScriptedTransport, row: dict[str, str]
+) -> None:
+    launches.records.launched(RECORD)
+    transport.history = [{"jobid": "7", "state": "COMPLETED"}]
+    transport.mine = [{"jobarrayid": "70", "arrayjobid": "70", "state": "PENDING", **row}]
+    assert await launches.tidy() == ()
+    assert launches.records.unsettled() == (RECORD,)
+    transport.mine = [{"jobarrayid": "70", "arrayjobid": "70", "state": "PENDING"}]
+    assert await launches.tidy() == ("job 7 completed: removed /jobs/one-1",)
+
+
 async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
     launches: Launches, transport: ScriptedTransport
 ) -> None:

@@ -119,10 +119,13 @@ async def test_a_staging_that_is_cancelled_is_noted_as_never_arrived(tmp_path: P
     assert person.journal.read()[0][0].state == "refused"
 
 
-async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_its_mark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", " kill-switch=/project/KILL"])
+async def test_after_a_staging_a_submission_whose_answer_was_lost_is_found_by_its_mark(
+    tmp_path: Path, more: str
+) -> None:
     person = Person(tmp_path, stages=True)
     person.transport.answers["sbatch"] = LOST
-    person.arrive()
+    person.arrive(comment=f"{person.mark}{more}")
     report, outcome = await person.submit()
     assert report.outcomes[0].done is None
     assert outcome == Outcome("sim.sh", True, "job 93")

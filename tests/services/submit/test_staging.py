@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.script.body import LIBRARY_NAME
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.staging import (
+    LIBRARY_FOLDER,
     MOST_STAGED_BYTES,
     Staged,
     discard_argv,
+    inspect_query,
+    remove_libraries_argv,
     staged_files,
     staged_folder,
     staging_command,
@@ -148,6 +152,93 @@ def test_the_folder_is_removed_with_all_that_came_into_it_and_nothing_beside_it(
     assert beside.is_dir()
     assert (precious / "model").read_bytes() == b"1"
     assert discard(folder, staged.sums_digest) == NOTHING_THERE
+
+
+@pytest.mark.parametrize(
+    "result", ["predictions.out", "42-losses.err", "out/7.out", "table", "\n7.out", "\n\n7.out", "7.out.gz", "7.outs"]
+)
+def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(tmp_path: Path, result: str) -> None:
+    staged = staged_files(str(tmp_path / "one-1"), OWN, {"table": b"1"})
+    assert stage(staged).done
+    folder = tmp_path / "one-1"
+    for log in ("7.out", "7_3.err", "7.rank-0.out", "job.out", "job.3.err", "7_3.rank-11.err"):
+        (folder / log).write_bytes(b"")
+    argv = discard_argv(str(tmp_path), "one-1", staged.sums_digest, has_run=True)
+    path = folder / ("files/table" if result == "table" else result)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"2")
+    left = run(argv)
+    assert left.stderr.startswith(b"it holds more than was staged: ")
+    (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(answer_of([(folder, staged)]))
+    assert inspected.why_kept.startswith("it holds more than was staged: ")
+    path.write_bytes(b"1") if result == "table" else path.unlink()
+    (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(answer_of([(folder, staged)]))
+    assert inspected.why_kept == ""
+    assert run(argv).status == 0
+
+
+def answer_of(folders: list[tuple[Path, Staged]]) -> CommandResult:
+    return run(inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).argv)
+
+
+def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remove(tmp_path: Path) -> None:
+    ours, linked, theirs, gone, other = (tmp_path / name for name in ("ours", "linked", "theirs", "gone", "other"))
+    made = {folder: staged_files(str(folder), OWN, {"table": b"1"}) for folder in (ours, linked, theirs, gone, other)}
+    for folder in (ours, theirs, other):
+        assert stage(made[folder]).done
+    linked.symlink_to(ours)
+    os.chown(theirs, 12345, 12345)
+    (other / "SHA256SUMS").write_text("")
+    folders = list(made.items())
+    found = inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).parse(answer_of(folders))
+    assert [one.why_kept for one in found] == [
+        "",
+        "it is a link, or not a folder of yours",
+        "it is a link, or not a folder of yours",
+        "its folder is not there",
+        "it does not hold what was staged",
+    ]
+    assert [one.is_there for one in found] == [True, True, True, False, True]
+    for folder in (linked, theirs, other):
+        argv = discard_argv(str(tmp_path), folder.name, made[folder].sums_digest, has_run=True)
+        assert run(argv).status not in (0, NOTHING_THERE)
+        assert folder.exists()
+
+
+def test_launches_have_one_library_which_goes_once_none_has_it(tmp_path: Path) -> None:
+    own = {**OWN, LIBRARY_NAME: b"library"}
+    first, second = (staged_files(str(tmp_path / name), own, {}) for name in ("one", "two"))
+    newer = staged_files(str(tmp_path / "three"), {**own, LIBRARY_NAME: b"newer"}, {})
+    for staged in (first, second, newer):
+        assert stage(staged).done
+    one, two = (tmp_path / name / LIBRARY_NAME for name in ("one", "two"))
+    assert one.samefile(two)
+    assert len(list((tmp_path / LIBRARY_FOLDER).iterdir())) == 2
+    removal = remove_libraries_argv([str(tmp_path)])
+    assert run(removal).stdout == b""
+    for name, staged in (("one", first), ("three", newer)):
+        assert run(discard_argv(str(tmp_path), name, staged.sums_digest, has_run=True)).status == 0
+    assert len(run(removal).stdout.split()) == 1
+    # Of a submission whose library was pruned as it was staged the job has its own.
+    next((tmp_path / LIBRARY_FOLDER).iterdir()).unlink()
+    assert two.read_bytes() == b"library"
+    # One that was changed is not taken for it.
+    third = staged_files(str(tmp_path / "four"), own, {})
+    digest = hashlib.sha256(b"library").hexdigest()
+    (tmp_path / LIBRARY_FOLDER / f"{digest}.zip").write_bytes(b"changed")
+    assert stage(third).done
+    assert (tmp_path / "four" / LIBRARY_NAME).read_bytes() == b"library"
+
+
+def test_a_folder_of_libraries_that_is_a_link_or_another_s_is_left_alone(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious.zip").write_bytes(b"1")
+    (tmp_path / LIBRARY_FOLDER).symlink_to(elsewhere)
+    assert stage(staged_files(str(tmp_path / "one"), {**OWN, LIBRARY_NAME: b"library"}, {})).done
+    assert run(remove_libraries_argv([str(tmp_path)])).stdout == b""
+    assert [file.name for file in elsewhere.iterdir()] == ["precious.zip"]
+    assert (tmp_path / "one" / LIBRARY_NAME).read_bytes() == b"library"
 
 
 def test_results_that_a_job_wrote_beside_its_script_are_not_removed_with_it(tmp_path: Path) -> None:

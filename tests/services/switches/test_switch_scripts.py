@@ -76,7 +76,7 @@ def test_a_switch_is_dropped_seen_and_cleared_whatever_it_is_called(node: Node, 
     look = node.look(path)
     assert (look.thing, look.file.size, look.file.uid) == (Thing.FILE, 0, os.geteuid())
     assert look.age_seconds is not None
-    assert look.age_seconds < 10
+    assert look.age_seconds < 1000
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert node.clear(path).done
     assert list(tmp_path.iterdir()) == []

@@ -232,6 +232,16 @@ def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
     assert ends_late(row(10, 8), Course(0, 1080), NOW, waiting=0) == []
 
 
+def test_the_last_step_of_epochs_is_that_of_all_of_them() -> None:
+    log = Log()
+    line = "epoch: {}/10, step: {}/100, loss: {}\n"
+    log.round("".join(line.format(1, step, 2 - step / 1000) for step in range(1, 51)).encode())
+    assert log.tail is not None
+    assert course(log.tail) == Course(50, 1000, None)
+    log.round("".join(line.format(epoch, step, 1.5) for epoch in (1, 2) for step in range(51, 101)).encode())
+    assert course(log.tail) == Course(200, 1000, 600 / 150)
+
+
 def test_the_pace_is_the_logs_own_else_what_rounds_saw() -> None:
     log = Log()
     log.round(lines(range(1, 100)))

@@ -7,6 +7,7 @@ import csv
 import math
 import subprocess
 import sys
+import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import SelectionList
 
+from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
 from hpcdash.ui.dialogs import ChecklistDialog, TextDialog
 from hpcdash.ui.help import HelpDialog
 from tests.support.real_files import append, put
@@ -255,6 +257,20 @@ async def test_a_log_without_metrics_says_what_was_looked_for(log: Path) -> None
         assert "patterns = [" in screen_text(pilot.app)
         append(log, training_log(range(1, 50)))
         await shows(pilot, "newest")
+
+
+async def test_the_pattern_on_the_screen_teaches_the_format_on_the_screen(log: Path) -> None:
+    put(log, "".join(EXAMPLE_LINE.replace("12", str(at)) + "\n" for at in range(1, 30)).encode())
+    async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
+        await open_chart(pilot)
+        await shows(pilot, "no metric was found")
+        shown = screen_text(pilot.app)
+        assert EXAMPLE_LINE in " ".join(shown.split())
+        assert all(line in shown for line in EXAMPLE.splitlines())
+    patterns = tomllib.loads(EXAMPLE)["metrics"]["patterns"]
+    async with chart_dashboard(log.parent, metric_patterns=patterns).run_test(size=SIZE) as pilot:
+        await open_chart(pilot)
+        await shows(pilot, "29 points")
 
 
 async def test_a_job_that_waits_has_no_chart_yet(log: Path) -> None:

@@ -85,6 +85,11 @@ class ChartRequest(Struct, frozen=True):
         return self.state.axis if self.state.axis in axes else axes[0] if axes else "point"
 
     @property
+    def doubt(self) -> str:
+        """What the logs leave open about the steps of the x axis, in words; '' for nothing."""
+        return next((one.run.doubt for one in self.runs if self.axis == "step" and one.run.doubt), "")
+
+    @property
     def is_since_begin(self) -> bool:
         """Whether times are counted from each run's beginning: those of several runs, to lie over each other."""
         return self.axis == "time" and len(self.runs) > 1

@@ -236,6 +236,8 @@ class _Panel:
         free_from = 0
         unit = {"time": "since begin" if self._request.is_since_begin else ""}
         name = unit.get(self._request.axis, self._request.axis)
+        if doubt := self._request.doubt:
+            name = f"{name} {doubt}" if len(doubt) < len(words) // 3 else f"{name}?"
         last = len(words) - len(name) - 1 if name else len(words)
         for x, label in self._x_ticks():
             column = place.column_of(x)

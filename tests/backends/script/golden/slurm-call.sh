@@ -76,7 +76,7 @@ rm -f -- "$hpcdash_done"
 hpcdash_install() {
   rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv "$hpcdash_mine" &&
     PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-      -- /home/ann/dist/lab-1.0-py3-none-any.whl
+      -- /home/ann/dist/lab-1.0-py3-none-any.whl && : > "$hpcdash_mine/hpcdash-packaged"
 }
 hpcdash_unlock() {
   [ -z "$hpcdash_beat" ] || kill "$hpcdash_beat" 2>/dev/null || :

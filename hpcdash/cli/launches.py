@@ -1,0 +1,188 @@
+"""`hpcdash launches`: lists the folders that launches left on a cluster, and removes those that nothing needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdash.cli.build import chosen_site
+from hpcdash.cli.jobs import with_session
+from hpcdash.cli.options import CommonOptions
+from hpcdash.cli.terminal import is_agreed, print_json, print_text
+from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.text import clip, counted, visible
+from hpcdash.domain.units import format_age, format_memory, parse_duration
+from hpcdash.errors import EXIT_REFUSED, UsageError
+from hpcdash.services.session import ClusterSession
+from hpcdash.services.submit.stored_launches import (
+    StoredLaunch,
+    library_roots,
+    read_stored_launches,
+    remove_stored,
+    remove_unused_libraries,
+)
+
+_MOST_WHY_LETTERS = 60
+
+
+class _Declined(Exception):
+    """The person said no."""
+
+
+def run_list(common: CommonOptions, *, form: str) -> None:
+    """Print the launches whose folders are there."""
+
+    async def work(session: ClusterSession) -> tuple[tuple[StoredLaunch, ...], ClusterSession]:
+        return await _read(session, 0.0, also_failed=True), session
+
+    found, session = with_session(common, work)
+    if form == "json":
+        print_json(_answer(session, found))
+    else:
+        print_text(_table(found, session.store.clock.now()))
+
+
+def run_prune(common: CommonOptions, *, older_than: str, failed: bool, dry_run: bool, form: str) -> None:
+    """Remove the folders of launches that nothing needs, once agreed to; ends the process with 1 where one stays."""
+    if not dry_run and chosen_site(common).is_read_only:
+        raise UsageError("launches prune is refused: hpcdash is read-only", "--dry-run still works.")
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    if not (dry_run or common.yes or can_ask):
+        raise UsageError(
+            "launches prune needs confirmation, but there is no terminal", "Use --yes to skip the question."
+        )
+    least_age = _seconds(older_than)
+
+    async def work(session: ClusterSession) -> tuple[tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
+        found = await _read(session, least_age, also_failed=failed)
+        going = [one for one in found if not one.why_kept]
+        if form != "json" or not (dry_run or common.yes):
+            out = sys.stdout if dry_run and form != "json" else sys.stderr
+            print(_table(going, session.store.clock.now()), end="", file=out, flush=True)
+            print(_format_kept([one for one in found if one.why_kept]), end="", file=sys.stderr, flush=True)
+        sessions.append(session)
+        if dry_run:
+            return found, {}, (0, 0)
+        if going and not common.yes and not await is_agreed():
+            raise _Declined
+        assert session.launches is not None
+        records = session.launches.records
+        left = {one.record.folder: await remove_stored(session.store, records, one) for one in going}
+        # A folder that somebody removed by hand had a link, too.
+        roots = {*library_roots(found), *filter(None, [session.launches.settings.site.storage_root])}
+        libraries = await remove_unused_libraries(session.store, sorted(roots)) if roots else (0, 0)
+        return found, left, libraries
+
+    sessions: list[ClusterSession] = []
+    try:
+        found, left, libraries = with_session(common, work)
+    except _Declined:
+        print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    if form == "json":
+        print_json(_answer(sessions[0], found, left, libraries))
+    elif not dry_run:
+        gone = [one for one in found if left.get(one.record.folder) == ""]
+        print(f"removed {counted(len(gone), 'folder')}: {_format_total(gone)}")
+        if libraries[0]:
+            versions = counted(libraries[0], "version")
+            print(f"removed the library of {versions} that no launch has: {_size(libraries[1])}")
+    for folder, why in left.items():
+        if why:
+            print(f"hpcdash: {visible(folder)} stays: {visible(why)}", file=sys.stderr)
+    sys.stdout.flush()
+    if any(left.values()):
+        sys.exit(EXIT_REFUSED)
+
+
+async def _read(session: ClusterSession, least_age: float, *, also_failed: bool) -> tuple[StoredLaunch, ...]:
+    if session.launches is None or session.launches.state_folder is None:
+        return ()
+    await session.store.open(force=True)
+    return await read_stored_launches(
+        session.store, session.launches.records, least_age_seconds=least_age, also_failed=also_failed
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = parse_duration(text) if text else 0
+    except ValueError:
+        seconds = None
+    if seconds is None:
+        raise UsageError(f"--older-than: {text!r} is not a time", "Write 12h or 14d.")
+    return float(seconds)
+
+
+def _table(found: Sequence[StoredLaunch], now: float) -> str:
+    if not found:
+        return "no folder of a launch\n"
+    rows: list[tuple[str, ...]] = [("JOB", "NAME", "STATE", "ENDED", "SIZE", "FILES", "KEEP", "FOLDER", "")]
+    for one in found:
+        ended = "" if one.ended_at is None else f"{format_age(max(0.0, now - one.ended_at))} ago"
+        files = "" if one.files is None else str(one.files)
+        record = one.record
+        words = (record.job_id or "?", record.name, one.state, ended, _size(one.kib), files, record.keep, record.folder)
+        rows.append((*map(visible, words), clip(visible(one.why_kept), _MOST_WHY_LETTERS)))
+    widths = [max(len(row[at]) for row in rows) for at in range(8)]
+    lines = []
+    for row in rows:
+        padded = [word.ljust(width) for word, width in zip(row, widths, strict=False)]
+        lines.append("  ".join((*padded, row[8])).rstrip())
+    return "\n".join((*lines, f"{counted(len(found), 'folder')}: {_format_total(found)}", ""))
+
+
+def _format_total(found: Sequence[StoredLaunch]) -> str:
+    files = sum(one.files or 0 for one in found)
+    return f"{_size(sum(one.kib or 0 for one in found))}, {counted(files, 'file')}"
+
+
+def _format_kept(found: Sequence[StoredLaunch]) -> str:
+    return "".join(
+        f"kept: {visible(one.record.folder)}: {clip(visible(one.why_kept), _MOST_WHY_LETTERS)}\n" for one in found
+    )
+
+
+def _size(kib: int | None) -> str:
+    return "" if kib is None else format_memory(kib << 10)
+
+
+def _answer(
+    session: ClusterSession,
+    found: Sequence[StoredLaunch],
+    left: dict[str, str] | None = None,
+    libraries: tuple[int, int] = (0, 0),
+) -> dict[str, Any]:
+    store = session.store
+    answer: dict[str, Any] = {
+        "schema": 1,
+        "cluster": session.name,
+        "backend": store.backend.name,
+        "taken_at": format_utc(store.clock.now()),
+        "rejected_rows": 0,
+        "launches": [_as_json(one, store.clock.now(), left) for one in found],
+    }
+    if left is not None:
+        answer["libraries_removed"] = libraries[0]
+    return answer
+
+
+def _as_json(one: StoredLaunch, now: float, left: dict[str, str] | None) -> dict[str, Any]:
+    record = one.record
+    row: dict[str, Any] = {
+        "job_id": record.job_id or None,
+        "name": record.name,
+        "folder": visible(record.folder),
+        "state": one.state,
+        "keep": record.keep,
+        "ended_at": None if one.ended_at is None else format_utc(one.ended_at),
+        "age_seconds": None if one.ended_at is None else round(now - one.ended_at),
+        "bytes": None if one.kib is None else one.kib << 10,
+        "files": one.files,
+        "kept_because": visible(one.why_kept) or None,
+    }
+    if left is not None:
+        row["removed"] = left.get(record.folder) == ""
+        row["kept_because"] = row["kept_because"] or visible(left.get(record.folder, "")) or None
+    return row

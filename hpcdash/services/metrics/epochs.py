@@ -1,0 +1,151 @@
+"""Steps that a log counts within its epochs: which epoch is the first, and whether they are of an epoch at all.
+
+A line such as `epoch: 3/10, step: 50/100` leaves both open. The lines of a log together mostly settle it; where they do
+not, `doubt` puts it into words for the axis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from hpcdash.services.metrics.batch import Floats, MetricBatch
+from hpcdash.services.metrics.vocabulary import Position, last_step_of
+
+Place = tuple[float, float]
+
+
+class EpochCount(Struct):
+    """The evidence of one log. `first` and `last` are its ends: an epoch and the step as it stands in the line.
+
+    begins_with: the first epoch's number, as another log of the same run shows it. has_others: some of its steps are no
+    positions, or of epochs of another length. goes_back, goes_on: the step is lower, or higher, in a later epoch.
+    """
+
+    position: Position | None = None
+    begins_with: float | None = None
+    has_others: bool = False
+    least_epoch: float | None = None
+    greatest_epoch: float = 0.0
+    first: Place | None = None
+    last: Place | None = None
+    goes_back: bool = False
+    goes_on: bool = False
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether one rule cannot hold for all of the log's steps."""
+        return self.position is not None and self.has_others
+
+    def note(self, batch: MetricBatch, *, is_behind: bool = True) -> None:
+        """Take in a batch that stands behind, or before, all others."""
+        known = np.flatnonzero(~np.isnan(batch.steps))
+        if not known.size:
+            return
+        position = batch.position
+        self.has_others |= position is None or batch.is_mixed
+        if position is None:
+            return
+        self.has_others |= self.position is not None and self.position.steps != position.steps
+        if self.position is None or is_behind:
+            self.position = position
+        if self.has_others:
+            return
+        known = known[~np.isnan(batch.epochs[known])]
+        if not known.size:
+            return
+        epochs = batch.epochs[known]
+        written = batch.steps[known] - self._assumed(epochs)
+        least = float(epochs.min())
+        self.least_epoch = least if self.least_epoch is None else min(least, self.least_epoch)
+        self.greatest_epoch = max(float(epochs.max()), self.greatest_epoch)
+        ends = ((float(epochs[0]), float(written[0])), (float(epochs[-1]), float(written[-1])))
+        before, behind = (self.last, ends[0]) if is_behind else (ends[1], self.first)
+        self.first, self.last = (self.first or ends[0], ends[1]) if is_behind else (ends[0], self.last or ends[1])
+        rises = np.diff(epochs) > 0
+        grown = np.diff(written)[rises].tolist()
+        if before is not None and behind is not None and behind[0] > before[0]:
+            grown.append(behind[1] - before[1])
+        self.goes_back |= any(one < 0 for one in grown)
+        self.goes_on |= any(one > 0 for one in grown) or bool((written > position.steps).any())
+
+    def correction(self, epochs: Floats) -> Floats:
+        """How many steps the reader's steps at `epochs` (n) are to be raised by."""
+        if self.position is None or self.is_mixed or self.least_epoch is None:
+            return np.zeros(epochs.size)
+        done = 0.0 if self.is_overall else (epochs - self.first_epoch) * self.position.steps
+        return np.nan_to_num(done - self._assumed(epochs))
+
+    def _assumed(self, epochs: Floats) -> Floats:
+        assert self.position is not None
+        earlier: Floats = np.maximum(epochs - self.position.base, 0.0) * self.position.steps
+        return earlier
+
+    @property
+    def first_epoch(self) -> float:
+        """The number of the training's first epoch."""
+        position = self.position
+        if (shown := self.shown_first_epoch) is not None:
+            return shown
+        if self.begins_with is not None:
+            return self.begins_with
+        return 1.0 if position is None else float(position.base)
+
+    @property
+    def shown_first_epoch(self) -> float | None:
+        """As its own lines show it, None where they do not."""
+        position = self.position
+        if position is None or self.is_mixed or self.is_overall:
+            return None
+        if self.least_epoch is not None and self.least_epoch < 2:
+            return self.least_epoch
+        return 1.0 if position.epochs is not None and self.greatest_epoch == position.epochs else None
+
+    @property
+    def is_overall(self) -> bool:
+        """Whether the step counts on over the epochs, as far as is known."""
+        if self.position is None or not self.position.may_be_overall or self.goes_back:
+            return False
+        return self.goes_on or (self._is_later and self._may_be_overall())
+
+    @property
+    def _is_later(self) -> bool:
+        return self.least_epoch is not None and self.least_epoch >= 2
+
+    def _may_be_overall(self) -> bool:
+        """Whether a step of one epoch would stand there too if it were one of all."""
+        position, last = self.position, self.last
+        if position is None or position.epochs is None or last is None:
+            return True
+        return last[0] - 2 <= last[1] / position.steps * position.epochs <= last[0] + 1
+
+    @property
+    def last_step(self) -> int | None:
+        """The final step, None where the log does not name it, or may not."""
+        position = self.position
+        if position is None or self.is_mixed:
+            return None
+        if self.is_overall:
+            return position.steps if self.goes_on and not self._is_beyond else None
+        if position.epochs is None:
+            return None
+        # Where the last of 0 … 9 is called 9 of 9.
+        is_index = self.first_epoch == 0 and (position.is_index or self.greatest_epoch == position.epochs)
+        return last_step_of(str((position.epochs + is_index) * position.steps))
+
+    @property
+    def _is_beyond(self) -> bool:
+        return self.position is not None and self.last is not None and self.last[1] > self.position.steps
+
+    @property
+    def doubt(self) -> str:
+        """What the axis must say of the steps, '' for nothing."""
+        position = self.position
+        if position is None:
+            return ""
+        if self.is_mixed:
+            return "counted in two ways"
+        if self.is_overall:
+            return "" if self.goes_on else "of its epoch or of all"
+        is_known = self.shown_first_epoch is not None or self.begins_with is not None or position.is_usual
+        return "" if is_known else f"if epoch {position.base} is the first"
