@@ -307,6 +307,9 @@ class QueuePart(Struct, frozen=True, kw_only=True):
     down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _none
     """Which of some hosts are down; None where no job is said to run on a host that is."""
 
+    pause: Callable[[], Query[str] | None] = _none
+    """Why no job of the cluster starts at present, '' where jobs may start; None where each job's reason says so."""
+
 
 class PolicyReason(Struct, frozen=True):
     """The site's rule that a job waits for. `view` is shares, limits or reservations.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import BytesIO
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
@@ -40,8 +40,15 @@ TEXT_BYTES = 16 << 20
 PROBE_BYTES = 64 << 10
 
 
+def one_command(_answer: object) -> int:
+    return 1
+
+
 class Query(Struct, Generic[T_co], frozen=True):
     """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
+
+    `commands` is how many commands the scheduler was sent for what `parse` returned, where `argv` is a script of
+    several.
 
     `command` is what a person would have called, where `argv` is a script around it. A command that prints more than
     `cap_bytes` is ended.
@@ -52,6 +59,7 @@ class Query(Struct, Generic[T_co], frozen=True):
     limit_seconds: float = 30.0
     command: tuple[str, ...] = ()
     cap_bytes: int = LIST_BYTES
+    commands: Callable[[Any], int] = one_command
 
 
 def require_whole(answer: Answer) -> None:

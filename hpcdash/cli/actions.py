@@ -55,6 +55,13 @@ class _Declined(Exception):
     """The person said no."""
 
 
+class _AllEnded(Exception):
+    """All of the jobs have ended."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+
+
 class _NoMatch(Exception):
     """No job in the queue matches the filter."""
 
@@ -138,6 +145,9 @@ def run_action(
 
             wanted = await chain_ids(session, verb, wanted)
         rows = await session.actions.rows_of(wanted)
+        has_ended = bool(rows) and all(row["state"] in ENDED for row in rows)
+        if request.verb is Verb.CANCEL and has_ended and not _unknown(wanted, rows):
+            raise _AllEnded(rows)
         plan = session.actions.plan(replace(request, job_ids=ids_in_full(wanted, rows)), rows)
         checkpoints: Mapping[str, str] = {}
         warnings: Sequence[str] = ()
@@ -156,6 +166,9 @@ def run_action(
         report, session = with_session(common, work)
     except _Declined:
         print("nothing was done", file=sys.stderr)
+        sys.exit(EXIT_REFUSED)
+    except _AllEnded as ended:
+        print(f"{verb}: nothing was sent, as it ended already: {format_jobs(ended.rows)}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
     except _NoMatch:
         whose = "no job" if everyone else "none of your jobs"
@@ -200,6 +213,12 @@ def exit_status(outcomes: Sequence[Outcome]) -> int:
     return EXIT_UNREACHABLE if None in ways else EXIT_REFUSED if False in ways else 0
 
 
+def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The ids that no row is of."""
+    known = {row["_number"] for row in rows} | {row["id"] for row in rows}
+    return [one for one in job_ids if one not in known and int(number_of(one) or -1) not in known]
+
+
 def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
     """What will be done, to whose jobs in which states, what that costs, and the commands, on stderr."""
     verb = plan.request.verb
@@ -210,9 +229,7 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
     if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(row["_tasks"] or 1 for row in rows):
         print(f"  {ended} of the same ended already", file=sys.stderr)
-    known = {row["_number"] for row in plan.rows} | {row["id"] for row in plan.rows}
-    unknown = [one for one in plan.request.job_ids if one not in known and int(number_of(one) or -1) not in known]
-    if unknown:
+    if unknown := _unknown(plan.request.job_ids, plan.rows):
         print(f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}", file=sys.stderr)
     if others := format_others(rows, session.store.user or ""):
         print(f"  ! {others}", file=sys.stderr)

@@ -59,6 +59,8 @@ class TableView(View):
 
     NAME: ClassVar[str] = ""
     IDENTITY: ClassVar[str] = "name"
+    # The cursor stays at the top until a person moves it.
+    NEWEST_FIRST: ClassVar[bool] = False
     DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
     DEFAULT_SORT: ClassVar[str] = ""
     # The table's columns that not every scheduler fills: without any value they are shown only to those who chose them.
@@ -141,6 +143,7 @@ class TableView(View):
         return [known[name] for name in self.column_names]
 
     def on_mount(self) -> None:
+        self.rows.follows_top = self.NEWEST_FIRST
         self.reload()
 
     def take_focus(self) -> None:

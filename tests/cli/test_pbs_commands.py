@@ -390,3 +390,10 @@ def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
     assert (done.status, done.text) == (status, "")
     assert said in done.stderr
     assert stand_ins.calls("qdel") + stand_ins.calls("qhold") == []
+
+
+def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: StandIns) -> None:
+    done = program("cancel", "24", "--yes")
+    assert done.status == 1
+    assert "cancel: nothing was sent, as it ended already: 1 job of alice (1 cancelled)" in done.stderr
+    assert stand_ins.calls("qdel") == []

@@ -103,6 +103,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             nodes=partial(nodes.nodes_query, one),
             queues=partial(queues.queues_query, one),
             down_hosts=partial(nodes.down_hosts_query, one),
+            pause=partial(queues.pause_query, one),
             newly_ended=partial(history.newly_ended_query, one),
         ),
         reasons=ReasonsPart(
@@ -116,6 +117,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             native=partial(history.history_native_query, one),
             scope=partial(history.scope_query, one),
             keeps_ended=one in (Dialect.OPENPBS, Dialect.PBS_TEXT),
+            forgotten="PBS no longer knows it, as after qdel -x" if one is not Dialect.SLURM_WRAPPERS else "",
             no_history=_NO_HISTORY.get(
                 one,
                 "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only where it"

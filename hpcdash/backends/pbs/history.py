@@ -11,7 +11,7 @@ from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import no_history, require_success, says_no_history
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
-from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
+from hpcdash.backends.pbs.listing import Listing, Want, count_commands, listing, read_whole
 from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.pbs.values import duration_seconds
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
@@ -34,9 +34,14 @@ def history_query(
 
     Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the array in one row.
     """
-    question = listing(dialect, Want.NAMED if job_ids else Want.ENDED, user, since_seconds, job_ids)
+    want = Want.NAMED if job_ids else Want.ENDED
+    question = listing(dialect, want, user, since_seconds, job_ids)
     parse = partial(parse_history, question=question, dialect=dialect, since_seconds=since_seconds)
-    return Query(question.argv, parse, limit_seconds=HISTORY_LIMIT_SECONDS, command=question.command)
+
+    def commands(parsed: ParsedTable) -> int:
+        return count_commands(want, parsed.table, is_everyones=user is None)
+
+    return Query(question.argv, parse, limit_seconds=HISTORY_LIMIT_SECONDS, command=question.command, commands=commands)
 
 
 def parse_history(answer: Answer, *, question: Listing, dialect: Dialect, since_seconds: int) -> ParsedTable:

@@ -19,19 +19,36 @@ from hpcdash.backends.pbs.listing import (
     WORK_DIR_VARIABLE,
     Listing,
     Want,
+    count_commands,
     is_asked,
     listing,
     read_listing,
 )
-from hpcdash.backends.pbs.log_files import submit_variable
-from hpcdash.backends.pbs.reasons import DEPENDENCY_NOT_MET, exit_reason, reason_of
+from hpcdash.backends.pbs.log_files import submit_variable, variable_value
+from hpcdash.backends.pbs.queues import RESERVED_QUEUE
+from hpcdash.backends.pbs.reasons import (
+    DEPENDENCY_NOT_MET,
+    QUEUE_NOT_STARTED,
+    RESERVATION_NOT_BEGUN,
+    exit_reason,
+    reason_of,
+)
 from hpcdash.backends.pbs.records import Form
 from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.pbs.values import size_bytes
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain import schema
-from hpcdash.domain.columns import MOST, as_array, pairs_per_distinct, per_distinct, row_numbers, utc_instants, words
+from hpcdash.domain.columns import (
+    MOST,
+    as_array,
+    match_text,
+    pairs_per_distinct,
+    per_distinct,
+    row_numbers,
+    utc_instants,
+    words,
+)
 from hpcdash.domain.runs import runs_of_jobs
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
@@ -51,7 +68,6 @@ _NO_LIMIT_SECONDS = 0xFFFFFFFE * 60
 _SENT_TO_NODE = "41"
 _NOT_WAITED_FOR = re.compile(r"(?:^|,)before[a-z]*:[^,]*")
 _AT_SERVER = re.compile(r"@[^:,]*")
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 class _Raw:
@@ -87,17 +103,12 @@ class _Raw:
 
     def variable(self, name: str) -> pa.Array:
         """A variable of Variable_List, which the login node may have made a field of its own."""
-        alone = per_distinct(self[name], _unescaped, pa.string())
+        alone = per_distinct(self[name], variable_value, pa.string())
         listed = self["Variable_List"]
         if listed.null_count == len(listed):
             return as_array(alone)
         found = per_distinct(listed, lambda text: submit_variable({"Variable_List": text}, name) or None, pa.string())
         return pc.coalesce(as_array(alone), as_array(found))
-
-
-def _unescaped(text: str) -> str:
-    # DSV writes a backslash twice, but before a comma; Variable_List escapes commas and backslashes.
-    return _ESCAPED.sub(r"\1", text.replace("\\\\", "\\")) if "\\" in text else text
 
 
 def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa.Table:
@@ -143,9 +154,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "reason": raw.nothing,
         "priority": values.integers(raw["Priority"]),
         "nodes": pc.coalesce(hosts, values.integers(raw["Resource_List.nodect"]), requested["nodes"]),
-        "cpus": pc.coalesce(
-            values.integers(raw["Resource_List.ncpus"]), requested["cpus"], values.integers(raw["Resource_List.procs"])
-        ),
+        "cpus": _cpus(raw, requested["cpus"]),
         "gpus": pc.coalesce(values.integers(raw["Resource_List.ngpus"]), requested["gpus"]),
         "memory_bytes": pc.coalesce(values.sizes(raw["Resource_List.mem"]), requested["memory_bytes"]),
         "elapsed_seconds": _elapsed(raw, started, ended, used, runs, is_waiting, clock_epoch_seconds),
@@ -274,6 +283,16 @@ def _requested(raw: _Raw) -> dict[str, pa.Array]:
     }
 
 
+def _cpus(raw: _Raw, in_chunks: pa.Array) -> pa.Array:
+    listed, processors = (values.integers(raw[f"Resource_List.{name}"]) for name in ("ncpus", "procs"))
+    if not raw.is_torque:
+        return pc.coalesce(listed, in_chunks, processors)
+    # Torque leaves the queue's default ncpus, and its default nodes, beside a request of others.
+    has_processors = pc.match_substring(raw["Resource_List.nodes"], ":ppn=")
+    in_nodes = pc.if_else(pc.fill_null(has_processors, False), in_chunks, pa.scalar(None, pa.int64()))
+    return pc.coalesce(in_nodes, processors, listed, in_chunks)
+
+
 def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
     """The columns that say what of an array a record is."""
     no_word = pa.scalar(None, pa.string())
@@ -301,6 +320,10 @@ def _mark(text: str) -> str | None:
 
 def _reasons(rows: pa.Table, dialect: Dialect) -> pa.Array:
     comments = pc.replace_substring_regex(as_array(rows["_comment"]), _WHERE_IT_RUNS, r"\1")
+    is_stopped = pc.match_substring(comments, QUEUE_NOT_STARTED)
+    is_reserved = pc.match_substring_regex(as_array(rows["queue"]), f"^{RESERVED_QUEUE.pattern}$")
+    waits_for_it = pc.fill_null(pc.and_(is_stopped, is_reserved), False)
+    comments = pc.if_else(waits_for_it, RESERVATION_NOT_BEGUN, comments)
     names = ("state", "_substate", "_holds", "_exit_status", "_never_began")
     texts = (as_array(rows[name]).cast(pa.string()) for name in names)
     keys = pc.binary_join_element_wise(*texts, comments, "\x1f", null_handling="replace", null_replacement="")
@@ -341,7 +364,11 @@ def jobs_query(dialect: Dialect, scope: JobScope) -> Query[ParsedTable]:
     since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
     question = listing(dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task)
     parse = partial(parse_jobs, question=question, dialect=dialect, want=want)
-    return Query(question.argv, parse, limit_seconds=QUEUE_LIMIT_SECONDS, command=question.command)
+
+    def commands(parsed: ParsedTable) -> int:
+        return count_commands(want, parsed.table, is_everyones=scope.user is None)
+
+    return Query(question.argv, parse, limit_seconds=QUEUE_LIMIT_SECONDS, command=question.command, commands=commands)
 
 
 def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Want) -> ParsedTable:
@@ -390,7 +417,16 @@ def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTabl
     is_known = pc.or_(pc.is_valid(cpu_seconds), pc.is_valid(peak_bytes))
     known = pa.scalar(str(schema.UsageSource.ACCOUNTING))
     runs = runs_of_jobs(in_schema(frame, dialect))
+    begun, ended = (as_array(runs[name]).cast(pa.int64()) for name in ("started_at", "ends_at"))
+    # PBS's walltime leaves out what a job was suspended; of a lost node it is the last that was heard.
+    suspended = pc.max_element_wise(
+        pc.subtract(pc.subtract(ended, begun), as_array(runs["elapsed_seconds"])),
+        pa.scalar(0, pa.int64()),
+        skip_nulls=False,
+    )
+    is_lost = match_text(runs["state"], lambda text: pc.equal(text, str(JobState.NODE_FAILED)))
     columns = {
+        "suspended_seconds": pc.if_else(is_lost, pa.scalar(None, pa.int64()), suspended),
         "cpu_seconds_used": cpu_seconds,
         "memory_peak_bytes": peak_bytes,
         "usage_source": words(pc.if_else(is_known, known, pa.scalar(None, pa.string()))),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
+import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
@@ -298,6 +299,9 @@ _FORMS = {
 _HEAD = re.compile(rb"^Clock: ([0-9]{1,12})\n(?:Owner: (.*)\n)?", re.MULTILINE)
 
 
+_IDS_A_COMMAND = 1000
+
+
 class Want(StrEnum):
     """Which jobs, and how much of each."""
 
@@ -379,6 +383,19 @@ def _asked_id(job: JobId) -> str:
     if job.tasks is not None and job.tasks.count > 1:
         return str(JobId(job.number, has_brackets=True, server=job.server))
     return str(job)
+
+
+def count_commands(want: Want, table: pa.Table, *, is_everyones: bool) -> int:
+    """How many of PBS's commands SCRIPT ran for the jobs of an answer: the selections, and a qstat for their ids."""
+    if want is Want.NOW and is_everyones:
+        return 1
+    describing: int = -(-table.num_rows // _IDS_A_COMMAND)
+    if want in (Want.NAMED, Want.WHOLE):
+        return max(1, describing)
+    # Of one's own jobs the subjobs are selected apart.
+    has_arrays = not is_everyones and table["array_id"].null_count < table.num_rows
+    selecting: int = 1 if want is Want.ENDED else int(not is_everyones) + int(has_arrays) + int(want is Want.RECENT)
+    return selecting + describing
 
 
 def read_listing(answer: Answer, asked: Listing, wanted: Sequence[str]) -> Listed:

@@ -249,8 +249,13 @@ def submit_variable(native: Native, name: str) -> str:
     for one in _VARIABLE.finditer(native.get("Variable_List", "")):
         found, _, value = one[0].partition("=")
         if found == name:
-            return re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
+            return variable_value(value)
     return ""
+
+
+def variable_value(listed: str) -> str:
+    """A value as it stands in Variable_List, which escapes commas and backslashes."""
+    return re.sub(r"\\(.)", r"\1", listed, flags=re.DOTALL)
 
 
 def submitted_file(detail: JobDetail) -> str | None:

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
-from hpcdash.backends.pbs.records import Form, read_records
+from hpcdash.backends.pbs.records import Form, read_attributes, read_records
 from hpcdash.backends.pbs.values import duration_seconds
-from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
@@ -52,6 +52,7 @@ _WANTED = (
 _HEAD = re.compile(rb"(?:(?:User|Groups|Reservation|Start): [^\n]*\n)*")
 RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
 _RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
+SCHEDULING_OFF = "scheduling is off on this server: no jobs start"
 _MOST_NAMED = 5
 # Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
 _LIMITS_HEAD = re.compile(rb"^Queue +Memory +CPU Time +Walltime [^\n]*\n[- ]+\n", re.MULTILINE)
@@ -65,9 +66,14 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
         argv = pbs("sh", "-c", _SCRIPT, "sh", "-F", "dsv", "-D", token)
-        return Query(argv, partial(parse_queues, token=token), command=_COMMAND)
+        return Query(argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands)
     argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _SCRIPT)
-    return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND)
+    return Query(argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands)
+
+
+def _count_commands(parsed: ParsedTable) -> int:
+    """Of the queues, and of the server or the short list; with a reservation's queue of the reservations."""
+    return 2 + any(RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist())
 
 
 def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: str = "") -> ParsedTable:
@@ -100,6 +106,23 @@ def parse_queues(answer: Answer, *, dialect: Dialect = Dialect.OPENPBS, token: s
     if len(limits) == len(rows):
         rows = [{**row, **told} for row, told in zip(rows, limits, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES), read.rejected)
+
+
+def pause_query(dialect: Dialect) -> Query[str] | None:
+    """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last one."""
+    if dialect is Dialect.SLURM_WRAPPERS:
+        return None
+    form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
+    options = ("-F", "dsv", "-D", token) if token else ()
+    parse = partial(_parse_pause, form=form, token=token)
+    return Query(pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES)
+
+
+def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
+    require_success(answer, ("qstat", "-Bf"))
+    servers = read_attributes(answer.stdout, form, token=token)
+    is_off = any("scheduling" in native and not _is_true(native["scheduling"]) for _, native in servers)
+    return SCHEDULING_OFF if is_off else ""
 
 
 def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
@@ -171,7 +194,7 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
     standing, note = _standing_of(said, person)
     takes_jobs = standing not in REFUSING
     start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
-    server_note = "scheduling is off on this server: no jobs start" if is_off and takes_jobs else None
+    server_note = SCHEDULING_OFF if is_off and takes_jobs else None
     told = {
         "_standing": standing and str(standing),
         "_note": note or None,

@@ -89,6 +89,9 @@ _BY_SUBSTATE = {
 _BY_HOLD = {"s": "held by PBS or a manager", "o": "held by an operator", "u": "held by its owner"}
 # The reason of a job that ended without ever having started, though nobody deleted it: F, substate 92, no Exit_status.
 DEPENDENCY_NOT_MET = "its dependency was not met"
+# The reason of a job in a reservation's queue, which PBS calls not started.
+RESERVATION_NOT_BEGUN = "waiting for its reservation to begin"
+QUEUE_NOT_STARTED = "Queue not started"
 
 _PLACED = r"(?i)Job (run|was sent for execution|started|Array Began|restarted)\b"
 _ENDING = r"(?s) and (?:finished|failed|(?P<word>terminated(?: by \S+)?|exceeded resource .+?|rerun|requeued))\s*\Z"
@@ -217,7 +220,8 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
         r"(?:is|are) down\Z",
         "the job's state there is unknown; PBS gives up after some minutes, or use cancel --force now",
     ),
-    (r"Queue not started", "its queue accepts jobs but does not start them"),
+    (RESERVATION_NOT_BEGUN, "`hpcdash reservations` shows when it begins"),
+    (QUEUE_NOT_STARTED, "its queue accepts jobs but does not start them"),
     (r"not an execution queue", "its queue only routes jobs, and no destination accepted this one"),
     (rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit", _limit),
     (

@@ -278,7 +278,7 @@ def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[tu
         if name.startswith("PBS_O_") or name == MARK_VARIABLE or (named is not None and name not in named):
             continue
         # qsub takes quotes for its own, and doubles each backslash that protects no comma; ^[ may be a control byte.
-        if re.search("[\"'\ufffd]|\\^[@-_]", value) or "\\" in value.replace("\\,", ""):
+        if re.search("[\"'\n\f\ufffd]|\\^[@-_]", value) or "\\" in value.replace("\\,", ""):
             lost.append(name)
         else:
             passed.append(f"{name}={value}")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.backends.pbs.text_records import TRUSTED_HEADS, Record, join_attribute, text_records, xml_records
-from hpcdash.backends.pbs.values import as_text, restored
+from hpcdash.backends.pbs.values import as_text, restored, unescaped
 from hpcdash.backends.pbs.wrappers import wrapped_records
 from hpcdash.backends.queries import noise_lines, row_excerpt
 from hpcdash.domain.columns import row_numbers, text_column
@@ -52,10 +52,10 @@ class Records(Struct, frozen=True):
 def read_records(raw: bytes, form: Form, wanted: Sequence[str], *, token: str = "", start: int = 0) -> Records | None:
     """All records of `raw` from byte `start` on; None where it holds text but no record at all (it is something else).
 
-    Bytes that are no UTF-8 become U+FFFD. What DSV writes for newlines (`\\n`) and for control bytes (`^[`) stays as it
-    is; what it writes for UTF-8 is UTF-8 again. `token` is DSV's, of any characters. Of an attribute that comes twice
-    DSV's last counts; in text and XML the one that a person's value cannot have forged. In text a whole record inside a
-    value, with the attribute that is always first, cannot be told from a real one.
+    Bytes that are no UTF-8 become U+FFFD. What DSV writes for control bytes (`^[`) stays as it is; what it writes for
+    UTF-8, newlines and backslashes is these again. `token` is DSV's, of any characters. Of an attribute that comes
+    twice DSV's last counts; in text and XML the one that a person's value cannot have forged. In text a whole record
+    inside a value, with the attribute that is always first, cannot be told from a real one.
     """
     rejected: list[str] = []
     names = tuple(dict.fromkeys(wanted))
@@ -180,6 +180,9 @@ def _dsv_record(record: bytes, token: bytes) -> Record:
     head, *fields = record.split(token)
     pairs = (field.partition(b"=")[::2] for field in fields if b"=" in field)
     name = re.sub(_HEAD.encode(), b"", head).strip()
+    if head.startswith(_NODE_HEAD):
+        return name, dict(pairs)
+    pairs = ((key, unescaped(value)) for key, value in pairs)
     if not head.startswith(TRUSTED_HEADS):
         return name, dict(pairs)
     joined: dict[bytes, bytes] = {}
@@ -203,10 +206,13 @@ def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa
     every_row = row_numbers(len(records))
     ids = pc.replace_substring_regex(text_column(pc.list_element(split, 0)), _HEAD, "")
     columns = {"id": pc.utf8_trim_whitespace(ids)}
+    is_escaped = not records[0].startswith(_NODE_HEAD)
     start = 0
     for code, name in enumerate(names):
         count = counts.get(code, 0)
         values = parts.values.take(at.slice(start, count))
+        if is_escaped and pc.any(pc.match_substring(values, "\\")).as_py():
+            values = pa.array([unescaped(value) for value in values.to_pylist()], pa.binary())
         columns[name] = text_column(_spread(values, rows.slice(start, count), every_row))
         start += count
     return pa.table(columns)

@@ -35,6 +35,11 @@ def _utf8(found: re.Match[bytes]) -> bytes:
     return meant
 
 
+def unescaped(value: bytes) -> bytes:
+    """A value of qstat's DSV as PBS keeps it: its newlines and backslashes again. pbsnodes escapes nothing."""
+    return _ESCAPED.sub(lambda found: _MEANT[found[1]], value)
+
+
 def as_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
@@ -62,8 +67,8 @@ _SHIFT = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50, "e": 60}
 # PBS's word, in which sizes may be given (8gw), has 8 bytes.
 _WORD_SHIFT = 3
 # What qstat's DSV writes for a backslash, a newline and a form feed; a comma's backslash is Variable_List's own.
-_ESCAPED = re.compile(r"\\([\\nf])")
-_MEANT = {"\\": "\\", "n": "\n", "f": "\f"}
+_ESCAPED = re.compile(rb"\\([\\nf])")
+_MEANT = {b"\\": b"\\", b"n": b"\n", b"f": b"\f"}
 # What a vnode adds to its host's name: gpu01[0]
 _VNODE = re.compile(r"\[[^\[\]]*\]$")
 
@@ -150,8 +155,3 @@ def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, p
     lists = pa.array([compress(names) if names else None for names in named], pa.string())
     counts = pa.array([len(names) if names else None for names in named], pa.int64())
     return lists.take(encoded.indices), counts.take(encoded.indices)
-
-
-def unescaped(text: str) -> str:
-    """A value of qstat's DSV as PBS keeps it: its newlines and backslashes again. pbsnodes escapes nothing."""
-    return _ESCAPED.sub(lambda found: _MEANT[found[1]], text)

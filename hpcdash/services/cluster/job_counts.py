@@ -9,7 +9,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import as_array
+from hpcdash.domain.columns import as_array, words
 from hpcdash.domain.nodelist import contains, expand
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.services.cluster.snapshots import Kind
@@ -65,6 +65,20 @@ def with_down_hosts(jobs: pa.Table, down: Collection[str]) -> pa.Table:
     column = pa.array(reasons, pa.string())
     column = column.dictionary_encode().cast(field.type) if pa.types.is_dictionary(field.type) else column
     return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
+
+
+def with_pause(jobs: pa.Table, why: str) -> pa.Table:
+    """The jobs with `why` as the reason of those that wait for their start alone."""
+    if not why:
+        return jobs
+    field = jobs.schema.field("reason")
+    reasons = as_array(jobs["reason"]).cast(pa.string())
+    column = words(pc.if_else(is_pending(jobs), pa.scalar(why), reasons)).cast(field.type)
+    return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
+
+
+def is_pending(jobs: pa.Table) -> pa.Array:
+    return pc.fill_null(pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.PENDING)), False)
 
 
 def _runs(jobs: pa.Table) -> pa.Array:

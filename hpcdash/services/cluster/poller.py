@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 
+from hpcdash.domain.columns import text_of
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
@@ -18,7 +19,8 @@ from hpcdash.errors import (
     HpcdashError,
     RateLimited,
 )
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.services.cluster.queries import count_sent
+from hpcdash.services.cluster.snapshots import Kind, Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 
 _LONGEST_BACK_OFF_SECONDS = 300.0
@@ -41,6 +43,7 @@ class Pace(Struct, frozen=True):
 class _Schedule(Struct):
     """When a kind was last asked (monotonic), how long the scheduler took, and how often in a row it failed.
 
+    `commands` were sent for the last answer; `is_quiet`: it is the answer before, as far as a person sees.
     `retry_seconds` is how long to wait after a failure of the line, which has a pace of its own; None after others.
     """
 
@@ -48,6 +51,8 @@ class _Schedule(Struct):
     took_seconds: float = 0.0
     failures: int = 0
     retry_seconds: float | None = None
+    commands: int = 1
+    is_quiet: bool = False
     jitter: float = field(default_factory=random.random)
 
 
@@ -100,14 +105,19 @@ class Poller:
         self._wake.set()
 
     def interval_seconds(self, kind: Kind) -> float:
-        """How long from one question to the next, as things stand."""
+        """How long from one question to the next, as things stand.
+
+        Where a list takes several commands, one that has not changed is asked for as many times less often as all that
+        is shown took: four commands a minute as the intervals come.
+        """
         schedule = self._schedules[kind]
         seconds = self.pace.seconds[kind]
         if not self.focused:
             seconds *= self.pace.unfocused_factor
         spared = schedule.took_seconds / self.pace.controller_share if self.pace.controller_share > 0 else 0.0
         if not schedule.failures:
-            return max(seconds, min(spared, _LONGEST_BACK_OFF_SECONDS))
+            resting = self.pace.seconds[Kind.MINE] * self._shown_commands if schedule.is_quiet else 0.0
+            return max(seconds, resting, min(spared, _LONGEST_BACK_OFF_SECONDS))
         if schedule.retry_seconds is not None:
             return schedule.retry_seconds
         doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
@@ -118,11 +128,16 @@ class Poller:
         # The first failure may be a moment's: asked again sooner than usual.
         return back_off if schedule.failures == 1 else max(seconds, back_off)
 
+    @property
+    def _shown_commands(self) -> int:
+        return sum(self._schedules[kind].commands for kind in self._interest)
+
     def is_spared(self, kind: Kind) -> bool:
         """Whether it is asked less often than wanted, as its answers take long."""
         schedule = self._schedules[kind]
         wanted = self.pace.seconds[kind] * (1.0 if self.focused else self.pace.unfocused_factor)
-        return not schedule.failures and self.interval_seconds(kind) > 1.5 * wanted
+        took = schedule.took_seconds
+        return not schedule.failures and took > 1.5 * wanted * self.pace.controller_share
 
     def next_in_seconds(self, kind: Kind) -> float:
         """How long until this kind is asked again."""
@@ -226,18 +241,32 @@ class Poller:
     async def _poll_one(self, kind: Kind) -> None:
         schedule = self._schedules[kind]
         began = self._sent_at[kind] = self._monotonic()
+        known = self.store.snapshots.get(kind)
+        sent = count_sent()
         try:
             await self.store.fetch(kind)
         except HpcdashError as error:
             self._failed(kind, error, began)
         else:
             schedule.failures = 0
+            schedule.commands = max(1, len(sent))
+            schedule.is_quiet = self._shown_commands > len(self._interest) and _is_same(
+                known, self.store.snapshots[kind]
+            )
             schedule.asked_at = self._monotonic()
             schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.asked_at - began)
         finally:
             self._sent_at.pop(kind, None)
             self._in_flight.discard(kind)
             self._wake.set()
+
+
+def _is_same(before: Snapshot | None, after: Snapshot) -> bool:
+    """Whether two answers hold the same rows in the same states, as far as they have any."""
+    if before is None or before.table.num_rows != after.table.num_rows:
+        return False
+    names = [name for name in ("id", "name", "state", "reason") if name in after.table.column_names]
+    return all(text_of(before.table[name]).equals(text_of(after.table[name])) for name in names)
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
 from hpcdash.backends.actions import ActionCommand
@@ -33,6 +34,17 @@ WINDOW_SECONDS = 60.0
 # File reads leave this many commands of the ceiling for queries, and always get at least this share.
 _LEFT_FOR_QUESTIONS = 2
 _LEAST_READS_SHARE = 0.25
+
+
+# When each command of the present task, and of those it starts, was sent; None where nobody counts them.
+_SENT: ContextVar[list[float] | None] = ContextVar("sent", default=None)
+
+
+def count_sent() -> list[float]:
+    """The times of the commands that this task sends from now on; it grows."""
+    sent: list[float] = []
+    _SENT.set(sent)
+    return sent
 
 
 class QueriedCluster(Protocol):
@@ -137,7 +149,11 @@ class QueryRunner:
             self._cluster.budget.refund()
         else:
             self._cluster.budget.answered(completed.seconds)
-        return await asyncio.to_thread(query.parse, completed)
+        answer = await asyncio.to_thread(query.parse, completed)
+        if not completed.of_copy:
+            for _ in range(query.commands(answer) - 1):
+                self._cluster.budget.spend()
+        return answer
 
     async def act(self, command: ActionCommand, said: Said | None = None) -> Answer:
         """Run a command that acts on jobs, once and whatever the ceiling says; raises what the transport raises."""
@@ -206,6 +222,8 @@ class CommandBudget:
         """Note that a command is sent now."""
         self.sent += 1
         self._sent.append(self._monotonic())
+        if (counted := _SENT.get()) is not None:
+            counted.append(self._sent[-1])
 
     def refund(self) -> None:
         """Take the newest command back: the cluster was not asked."""

@@ -18,12 +18,12 @@ from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.domain.columns import match_text
+from hpcdash.domain.columns import match_text, text_of
 from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
-from hpcdash.services.cluster.job_counts import running_hosts, with_down_hosts, with_job_counts
+from hpcdash.services.cluster.job_counts import is_pending, running_hosts, with_down_hosts, with_job_counts, with_pause
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
 from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
 from hpcdash.services.jobs.rows import row_of
@@ -43,7 +43,7 @@ pa.set_memory_pool(pa.system_memory_pool())
 
 T = TypeVar("T")
 HISTORY_SECONDS = 7 * 86400
-# Hosts of one's own jobs are looked at no more often, and no more of them.
+# Hosts of one's own jobs, and whether jobs start at all, are looked at no more often, and no more hosts than these.
 _HOSTS_EVERY_SECONDS = 60.0
 MOST_HOSTS = 20
 # What ended while the last history was asked for, or as two clocks differ, is asked for again.
@@ -147,6 +147,8 @@ class ClusterStore:
         self.reader_of: Callable[[str], tuple[str, ...]] = lambda path: ()
         self._down_hosts: frozenset[str] = frozenset()
         self._hosts_asked_at = float("-inf")
+        self._pause = ""
+        self._pause_asked_at = float("-inf")
         self._departures = JobTracker(self)
         self._asking = QueryRunner(self)
 
@@ -417,7 +419,8 @@ class ClusterStore:
             table = await asyncio.to_thread(with_known_history, parsed.table, known.table, snapshot.taken_at)
             snapshot = replace(snapshot, table=table)
         if kind in (Kind.MINE, Kind.EVERYONE):
-            snapshot = replace(snapshot, table=await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE))
+            table = await self._with_down_hosts(snapshot.table, is_own=kind is Kind.MINE)
+            snapshot = replace(snapshot, table=await self.with_pause(table))
         events: tuple[JobEvent, ...] = ()
         if kind is Kind.MINE:
             events = await self._departures.follow(self._mine_before(), snapshot.table, recent)
@@ -481,6 +484,23 @@ class ClusterStore:
                 self._down_hosts = await self._down_among(jobs)
         return await asyncio.to_thread(with_down_hosts, jobs, self._down_hosts) if self._down_hosts else jobs
 
+    async def with_pause(self, jobs: pa.Table) -> pa.Table:
+        """The jobs with why none starts at present, which is asked for once a minute while any waits."""
+        now = self.clock.now()
+        if not pc.any(is_pending(jobs), min_count=0).as_py():
+            return jobs
+        queues = self.snapshots.get(Kind.QUEUES)
+        if queues is not None and now - queues.taken_at < 2 * _HOSTS_EVERY_SECONDS:
+            # The list of queues has it.
+            notes = pc.unique(pc.drop_null(text_of(queues.table["_server_note"]))).to_pylist()
+            self._pause = notes[0] if notes else ""
+        elif now - self._pause_asked_at >= _HOSTS_EVERY_SECONDS:
+            self._pause_asked_at = now
+            with contextlib.suppress(HpcdashError):
+                query = self.backend.queue.pause()
+                self._pause = "" if query is None else await self.poll(query)
+        return await asyncio.to_thread(with_pause, jobs, self._pause)
+
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
         """Which hosts of running jobs are down."""
         query = self.backend.queue.down_hosts(running_hosts(jobs, MOST_HOSTS))
@@ -518,6 +538,7 @@ class ClusterStore:
             return await self._fetch_past_detail(job_id, error)
         with contextlib.suppress(HpcdashError):
             row = with_down_hosts(row, await self._down_among(row))
+        row = await self.with_pause(row)
         return self.backend.detail.join(row, native)
 
     async def _fetch_past_detail(self, job_id: str, not_in_queue: NoSuchJob) -> JobDetail:

@@ -9,7 +9,7 @@ from hpcdash.backends.actions import COMMENT, ActionCommand, ActionRequest, Outc
 from hpcdash.domain import impact
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.text import clip, visible
-from hpcdash.domain.units import format_clock, format_span
+from hpcdash.domain.units import MINUTE, format_clock, format_span, parse_duration
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.actions import Plan, Report
 
@@ -194,7 +194,18 @@ def format_impact(
 def _format_change(name: str, value: str, rows: Sequence[Row]) -> str:
     before = present_value(name, rows) if len(rows) == 1 else ""
     was = f" (was {visible(before)})" if before else ""
-    return f"{CHANGED.get(name, name)}: {visible(value)}{was}"
+    return f"{CHANGED.get(name, name)}: {visible(_as_present(name, value))}{was}"
+
+
+def _as_present(name: str, value: str) -> str:
+    """A new value as present_value writes the old one."""
+    if name != "time" or value[:1] in ("+", "-"):
+        return value
+    try:
+        seconds = parse_duration(value, bare_unit_seconds=MINUTE)
+    except ValueError:
+        return value
+    return format_clock(seconds) if seconds else value
 
 
 def present_value(name: str, rows: Sequence[Row]) -> str:

@@ -520,7 +520,7 @@ class JobPicture:
         except NoSuchJob:
             pass
         else:
-            await self._keep(queued.table, is_complete=True)
+            await self._keep(await self.store.with_pause(queued.table), is_complete=True)
         self._need_accounting()
         await self._remember_ended(ids)
 

@@ -105,7 +105,8 @@ def job_groups(
     place = 1 + max((at for at, entry in enumerate(job) if entry.label in before), default=-1)
     job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
     time += _requeues(native)
-    if picture.waits is not None:
+    # Of a job that never starts the waits of others tell nothing.
+    if picture.waits is not None and not picture.store.backend.reasons.never_starts(state, row["reason"]):
         time.append(Entry("jobs like it", str(picture.waits)))
     groups = [
         Group("Job", tuple(job)),

@@ -274,7 +274,7 @@ class JobTracker:
             some = ids[start : start + _IDS_A_COMMAND]
             try:
                 past = await store.poll(store.backend.history.jobs(None, 0, some))
-            except CommandMissing:
+            except (CommandMissing, NoSuchJob):
                 pass
             except AccountingUnavailable:
                 if store.probe is not None and store.probe.has_accounting:
@@ -285,8 +285,13 @@ class JobTracker:
                 missing = self._missing.get(job_id)
                 if missing is not None:
                     missing.tries += 1
-                    if missing.tries >= _TRIES:
+                    if missing.tries >= self._most_tries:
                         happened.append(self._gone(job_id, now))
+
+    @property
+    def _most_tries(self) -> int:
+        """How many polls may not find a job before it is gone: a scheduler that keeps what ended has no lag."""
+        return 1 if self._store.backend.history.keeps_ended else _TRIES
 
     async def _ask_newly_ended(self, now: float) -> None:
         """Note the ids of jobs that ended since the last such list and were in none of ours."""
@@ -308,12 +313,15 @@ class JobTracker:
         """Settle some of the jobs that ended unseen; the rest are asked for with the next polls."""
         store = self._store
         some = list(self._unseen)[:_IDS_A_COMMAND]
-        past = await store.poll(store.backend.history.jobs(None, 0, some))
-        rows = (await asyncio.to_thread(_index, past.table, some)).by_id
+        try:
+            past = (await store.poll(store.backend.history.jobs(None, 0, some))).table
+        except NoSuchJob:
+            past = schema.empty(schema.JOBS)
+        rows = (await asyncio.to_thread(_index, past, some)).by_id
         for job_id in some:
             row = rows.get(job_id)
             self._unseen[job_id] += 1
-            if row is None and self._unseen[job_id] < _TRIES:
+            if row is None and self._unseen[job_id] < self._most_tries:
                 continue
             del self._unseen[job_id]
             if row is not None and row["state"] in ENDED and job_id not in self._ended:

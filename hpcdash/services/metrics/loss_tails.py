@@ -59,6 +59,8 @@ class LossTails:
         self._chosen = chosen
         self._patterns = tuple(patterns)
         self._files: dict[str, tuple[str, ...]] = {}
+        # Whose output goes to /dev/null.
+        self._discarded: set[str] = set()
         # Of jobs that had to be located, what the scheduler said of them.
         self.details: dict[str, JobDetail] = {}
         self._looks: dict[tuple[str, str], FileStat] = {}
@@ -84,6 +86,15 @@ class LossTails:
     def is_located(self, job_id: str) -> bool:
         """Whether it is known where a job writes; what is not is asked for before its log is read."""
         return job_id in self._files
+
+    def is_discarded(self, job_id: str) -> bool:
+        """Whether a job's output goes to /dev/null."""
+        return job_id in self._discarded
+
+    def _note_files(self, job_id: str, files: LogFiles) -> None:
+        self._files[job_id] = _paths(files)
+        if files.stdout == "/dev/null":
+            self._discarded.add(job_id)
 
     async def locate(self, row: Mapping[str, Any]) -> None:
         """Only find out where a job writes; raises nothing."""
@@ -123,14 +134,14 @@ class LossTails:
             if job_id in self._files:
                 continue
             if row["stdout_path"]:
-                self._files[job_id] = _paths(LogFiles(row["stdout_path"], row["stderr_path"]))
+                self._note_files(job_id, LogFiles(row["stdout_path"], row["stderr_path"]))
                 continue
             if asked == _LOCATED_AT_ONCE or budget.per_minute + _COMMANDS_EACH > budget.ceiling / 2:
                 continue
             asked += 1
             try:
                 place = await locate_logs(self._store, job_id, known_table(self._store, job_id))
-                self._files[job_id] = _paths(place.files)
+                self._note_files(job_id, place.files)
                 self.details[job_id] = place.detail
             except (RateLimited, UnreachableError):
                 raise

@@ -21,7 +21,7 @@ from hpcdash.domain.query_conditions import All, FilterCondition, Pattern, TextI
 from hpcdash.domain.runs import joined_runs, overlapping, running_runs, runs_of_jobs, without_ended
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
-from hpcdash.domain.units import DAY, MINUTE, WEEK, format_span
+from hpcdash.domain.units import DAY, HOUR, MINUTE, WEEK, format_span
 from hpcdash.errors import CommandTimedOut, HpcdashError, RateLimited
 from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
@@ -154,9 +154,11 @@ class FetchedRuns(Struct, frozen=True):
         """What the cluster no longer keeps of the span; '' where it keeps all that is not known here."""
         if self.kept_since is None or not self._forgotten_seconds:
             return ""
+        # What an earlier run still knew is no more than this.
+        unit = DAY if self._forgotten_seconds >= 10 * DAY else HOUR if self._forgotten_seconds >= DAY else MINUTE
         return (
             f"The cluster keeps ended jobs for {format_span(self.taken_at - self.kept_since)}: "
-            f"{format_span(-(-self._forgotten_seconds // MINUTE) * MINUTE)} of the span before that are missing"
+            f"{format_span(-(-self._forgotten_seconds // unit) * unit)} of the span before that are missing"
         )
 
 

@@ -231,7 +231,7 @@ class ChainView(ReadTableView):
             if end is None:
                 lines.insert(0, "when it ends is open: not all have a time limit")
             else:
-                ends = cells.short_instant(end, self.now(), self.session.zone)
+                ends = cells.short_deadline(end, self.now(), self.session.zone)
                 held = any(row["state"] == "held" for row in chain.living)
                 lines.insert(0, f"if each takes its limit{' and is released now' if held else ''}: ends {ends}")
             if words := chains.format_hold(chain.rows, self.now()):

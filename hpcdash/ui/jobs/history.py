@@ -101,6 +101,7 @@ class HistoryView(JobsView):
     HistoryView > #progress { dock: top; height: 1; padding: 0 1; color: $table-dim; display: none; }
     """
     NAME = "history"
+    NEWEST_FIRST = True
     # As it comes: the newest end first.
     DEFAULT_SORT = ""
     DEFAULT_COLUMNS = ("id", "name", "user", "queue", "state", "exit", "elapsed", "ended", "cpus", "gpus", "nodes_at")

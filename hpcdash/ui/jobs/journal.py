@@ -78,6 +78,7 @@ class JournalView(TableView):
     """The journal's newest entries, as a table of ENTRIES; read again when shown, and after an action."""
 
     NAME = "journal"
+    NEWEST_FIRST = True
     IDENTITY = "_id"
     DEFAULT_COLUMNS = ("when", "cluster", "verb", "jobs", "outcome", "words")
 

@@ -29,7 +29,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
-from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_instant, signs, usage_bar
+from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_deadline, short_instant, signs, usage_bar
 from hpcdash.ui.workers import start_worker
 
 # What reads logs is imported when one is read.
@@ -407,6 +407,8 @@ class JobOverview(Vertical):
         job_id, waits = self._waits_of
         if waits is None or job_id != row["id"] or row["state"] not in WAITING:
             return []
+        if self._session.store.backend.reasons.never_starts(row["state"], row["reason"]):
+            return []
         return [Content.assemble(("jobs like it ", "$text-muted"), clip(visible(str(waits)), max(20, width - 15)))]
 
     def _command_line(self, width: int) -> list[Content]:
@@ -452,7 +454,11 @@ class JobOverview(Vertical):
         if tail is None:
             is_asking = row["id"] not in self._asked
             words = "Reading its log …" if self._is_seen else ""
-            return Content.styled(words if is_asking else "Its log could not be read", "$text-muted")
+            if is_asking:
+                return Content.styled(words, "$text-muted")
+            is_discarded = self._tails.is_discarded(str(row["id"]))
+            said = "Its output goes to /dev/null" if is_discarded else "Its log could not be read"
+            return Content.styled(said, "$text-muted")
         lines = [line for line in tail.lines if line.strip()]
         if not lines:
             return Content.styled("Its log is empty", "$text-muted")
@@ -521,7 +527,7 @@ def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
         else:
             parts.append(Content(f"for {format_span(elapsed)}"))
         if row["ends_at"] is not None and state != JobState.SUSPENDED:
-            parts.append(Content(f"ends by {short_instant(row['ends_at'], now, session.zone)}"))
+            parts.append(Content(f"ends by {short_deadline(row['ends_at'], now, session.zone)}"))
     elif state in WAITING:
         if row["submitted_at"] is not None:
             parts.append(Content(f"for {format_span((now - row['submitted_at']).total_seconds())}"))

@@ -504,5 +504,5 @@ def job_hint(session: ClusterSession, row: Mapping[str, Any], now: datetime, *, 
             parts.append(f"on {row['node_list']}")
         parts += [part for part in (reason, words) if part]
         if row["ends_at"] is not None:
-            parts.append(f"ends by {cells.short_instant(row['ends_at'], now, session.zone)}")
+            parts.append(f"ends by {cells.short_deadline(row['ends_at'], now, session.zone)}")
     return "  ·  ".join(dict.fromkeys(parts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import locale
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -199,6 +199,15 @@ def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) ->
     if days <= 182:
         return f"{local.day} {local:%b}"
     return f"{local:%Y-%m-%d}"
+
+
+def short_deadline(value: datetime, now: datetime, zone: tzinfo | None = None) -> str:
+    """As short_instant, of the minute that `value` is not after."""
+    part = timedelta(seconds=value.second, microseconds=value.microsecond)
+    try:
+        return short_instant(value - part + timedelta(minutes=1) if part else value, now, zone)
+    except OverflowError:
+        return short_instant(value, now, zone)
 
 
 def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:

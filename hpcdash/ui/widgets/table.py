@@ -85,6 +85,8 @@ class RowsTable(DrawnRows, can_focus=True):
         self._cursor_in_view = True
         self.is_cursor_moved = False
         """Whether the cursor is where it was put, and not at the top of a table that nobody has touched."""
+        self.follows_top = False
+        """Whether the cursor goes to the first row of each new table until a person moves it, scrolls or marks."""
         # The row that the cursor returns to, and the line of the screen it was at.
         self._held: tuple[str, int] | None = None
         self._marks: set[str] = set()
@@ -96,7 +98,7 @@ class RowsTable(DrawnRows, can_focus=True):
 
         The cursor stays with its row, at the same line where that is possible. Where the row is gone it goes to the one
         now at its place. A view scrolled away from the cursor keeps its top row instead. A row that `hold_cursor` was
-        called at has the cursor again as soon as it is there.
+        called at has the cursor again as soon as it is there. `follows_top` goes before the row that nobody chose.
         """
         height = self._view_rows
         top = self.scroll_offset.y
@@ -110,6 +112,8 @@ class RowsTable(DrawnRows, can_focus=True):
         held = None if self._held is None else self._rows.find(self._held[0], old_index)
         if self._held is not None and held is not None and self._held[0] != old_id:
             self._cursor, line, away = held, self._held[1], False
+        elif self.follows_top and not (self.is_cursor_moved or self._marks or away):
+            self._cursor, line = (0 if self.row_count else None), 0
         else:
             self._cursor = self._rows.place_of(old_id, old_index)
         self._fit_columns()

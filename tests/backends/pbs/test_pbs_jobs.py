@@ -547,6 +547,18 @@ def of_dialect(dialect: Dialect, raw: bytes, want: Want = Want.RECENT, owner: by
     return {one["id"].partition(".")[0]: one for one in table_to_json_rows(table, table.column_names)}
 
 
+def test_a_job_in_a_reservation_s_queue_waits_for_it_to_begin() -> None:
+    stopped = {"comment": "Not Running: Queue not started."}
+    assert row(WAITING_JOB, queue="R18", **stopped)["reason"] == "waiting for its reservation to begin"
+    assert row(WAITING_JOB, queue="long", **stopped)["reason"] == "Queue not started."
+
+
+def test_a_backslash_of_a_folder_is_one() -> None:
+    lines = dsv("12.s", WAITING_JOB | {"Account_Name": r"ac\\ct", "PBS_O_WORKDIR": r"/tmp/back\\\\slash\,x"})
+    (found,) = rows_of(parsed(lines))
+    assert (found["account"], found["work_dir"]) == (r"ac\ct", r"/tmp/back\slash,x")
+
+
 def test_torque_s_jobs() -> None:
     found = of_dialect(Dialect.TORQUE, (TORQUE / "qstat-x-t.xml").read_bytes())
     by_state: dict[str, set[str]] = {}
@@ -570,6 +582,26 @@ def test_torque_s_jobs() -> None:
     assert (found["1043[2]"]["array_id"], found["1043[2]"]["_task"]) == ("1043[].trq01.example.org", 2)
     assert found["1045"]["dependency"] == "afterok:1042.trq01.example.org"
     assert found["1052"]["cpus"] == 16
+
+
+@for_each(
+    ("requested", "cpus"),
+    [
+        ({"ncpus": "1", "nodect": "1", "nodes": "1:ppn=4"}, 4),
+        ({"ncpus": "1", "nodect": "2", "nodes": "g01:ppn=4+g02"}, 5),
+        ({"ncpus": "8", "nodect": "1", "nodes": "1"}, 8),
+        ({"ncpus": "1", "nodect": "1", "nodes": "1", "procs": "16"}, 16),
+        ({"nodect": "2", "nodes": "2"}, 2),
+    ],
+)
+def test_torque_s_processors_come_before_its_queue_s_default_ncpus(requested: Mapping[str, str], cpus: int) -> None:
+    listed = "".join(f"<{name}>{value}</{name}>" for name, value in requested.items())
+    xml = (
+        "<Data><Job><Job_Id>7.srv</Job_Id><Job_Name>roddy</Job_Name><Job_Owner>a@h</Job_Owner>"
+        f"<job_state>Q</job_state><Resource_List>{listed}</Resource_List></Job></Data>"
+    )
+    (found,) = of_dialect(Dialect.TORQUE, xml.encode()).values()
+    assert found["cpus"] == cpus
 
 
 def test_torque_s_ended_jobs_are_not_in_the_queue() -> None:

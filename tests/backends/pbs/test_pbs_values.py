@@ -115,7 +115,7 @@ def test_where_no_host_is_told_the_vnodes_tell_it() -> None:
 
 
 def test_what_dsv_escapes_is_undone_and_a_variable_s_own_backslash_stays() -> None:
-    assert values.unescaped(r"a\nb\\nc\fd\\\\e\,f") == "a\nb\\nc\x0cd\\\\e\\,f"
+    assert values.unescaped(rb"a\nb\\nc\fd\\\\e\,f") == b"a\nb\\nc\x0cd\\\\e\\,f"
 
 
 def test_columns_of_nothing_stay_nothing() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.backends.pbs.backend import BACKEND
+from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
@@ -51,11 +52,12 @@ class Site:
             file.write(ended + b"\n")
 
     def calls(self) -> list[list[str]]:
-        """What PBS was asked since the last time, without the words of the format."""
+        """What PBS was asked of jobs since the last time, without the words of the format."""
         calls = self.stand_ins.calls("qstat", "qselect")
         self.stand_ins.called.write_text("")
         hidden = ("-F", "dsv", "-D")
-        return [[word for word in words if word not in hidden and "\x1e" not in word] for words in calls]
+        shown = ([word for word in words if word not in hidden and "\x1e" not in word] for words in calls)
+        return [words for words in shown if words != ["qstat", "-Bf"]]
 
 
 @pytest.fixture
@@ -75,6 +77,38 @@ async def test_how_a_job_ended_is_asked_by_its_id_and_of_no_other_job(site: Site
     assert site.calls()[len(polled) :] == [["qstat", "-f", "-E", "-x", "-t", "2[].pbs01", "2.pbs01"]]
     await site.store.fetch(Kind.MINE)
     assert len(site.calls()) == len(polled)
+
+
+async def test_a_job_that_was_removed_from_the_history_is_gone_at_once_beside_one_that_ended(site: Site) -> None:
+    await site.store.fetch(Kind.MINE)
+    site.take_out("2.pbs01")
+    await site.store.fetch(Kind.MINE)
+    assert [(event.job_id, event.after) for event in site.store.events] == [("2.pbs01", "gone")]
+    site.take_out("4.pbs01")
+    site.end("5.pbs01")
+    await site.store.fetch(Kind.MINE)
+    assert {event.job_id: event.after for event in site.store.events} == {
+        "2.pbs01": "gone",
+        "5.pbs01": "completed",
+        "4.pbs01": "gone",
+    }
+
+
+async def test_while_scheduling_is_off_each_pending_job_says_so(site: Site) -> None:
+    scene = site.stand_ins.folder / "scene"
+    server = (scene / "server.dsv").read_bytes()
+    (scene / "server.dsv").write_bytes(server.replace(b"scheduling=True", b"scheduling=False"))
+
+    async def reasons() -> dict[str, set[str]]:
+        rows = (await site.store.fetch(Kind.MINE)).table.to_pylist()
+        return {state: {row["reason"] for row in rows if row["state"] == state} for state in ("pending", "held")}
+
+    shown = await reasons()
+    assert shown["pending"] == {"scheduling is off on this server: no jobs start"}
+    assert not shown["held"] & shown["pending"]
+    (scene / "server.dsv").write_bytes(server)
+    site.clock.seconds += 60
+    assert not (await reasons())["pending"] & shown["pending"]
 
 
 async def test_jobs_that_began_and_ended_between_two_polls_are_asked_for_once_a_minute_by_their_ids(site: Site) -> None:
@@ -128,3 +162,32 @@ async def test_what_ended_too_long_ago_is_forgotten(site: Site) -> None:
     (site.stand_ins.folder / "scene" / "ended.dsv").write_text("")
     (site.stand_ins.folder / "scene" / "subjobs.dsv").write_text("")
     assert (await site.store.fetch(Kind.HISTORY)).table.num_rows == 0
+
+
+async def test_each_command_that_the_server_is_sent_counts_and_rest_is_four_a_minute(site: Site) -> None:
+    budget, sent = site.store.budget, site.store.budget.sent
+    turns: list[float] = []
+    first = 0
+    poller = Poller(site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds)
+    called = len(site.stand_ins.calls("qstat", "qselect", "pbsnodes"))
+    while site.clock.seconds < site.stand_ins.settings["clock"] + 600:
+        await poller.poll([Kind.MINE])
+        turns.append(poller.next_in_seconds(Kind.MINE))
+        first = first or budget.sent - sent
+        site.clock.seconds += turns[-1]
+    commands = len(site.stand_ins.calls("qstat", "qselect", "pbsnodes")) - called
+    assert budget.sent - sent == commands
+    # The first answer is news; after it there are four commands a minute.
+    assert turns[0] == 15
+    assert commands - first <= 4 * (site.clock.seconds - site.stand_ins.settings["clock"]) / 60
+
+
+async def test_a_change_makes_polls_as_frequent_as_they_are_set(site: Site) -> None:
+    poller = Poller(site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds)
+    for _ in range(2):
+        await poller.poll([Kind.MINE])
+    assert poller.interval_seconds(Kind.MINE) > 15
+    assert not poller.is_spared(Kind.MINE)
+    site.end("2.pbs01")
+    await poller.poll([Kind.MINE])
+    assert poller.interval_seconds(Kind.MINE) == 15

@@ -153,3 +153,8 @@ async def test_where_jobs_write_is_asked_for_a_few_jobs_at_a_time_and_once(
     # None of them is there: they are not asked for again.
     assert not await tails.refresh(rows)
     assert len(transport.answered) == asked
+
+
+async def test_a_job_that_writes_to_dev_null_has_no_log_and_is_known_for_it(tails: LossTails, tmp_path: Path) -> None:
+    await tails.refresh([row("1", "/dev/null"), row("2", put(tmp_path / "log", log(0, 3)))])
+    assert (tails.tail("1"), tails.is_discarded("1"), tails.is_discarded("2")) == (None, True, False)

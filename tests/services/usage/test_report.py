@@ -210,6 +210,13 @@ def test_a_report_says_whose_jobs_it_is_of(
     assert runs_and_notes(fetched, everyone=everyone, user="alice") == (runs, [said])
 
 
+def test_what_a_cluster_forgot_is_rounded_up_to_days_where_there_are_many() -> None:
+    span = Span(BEGIN - 30 * DAY, SPAN.until)
+    missing = (Span(span.since, span.until - 3 * DAY - 300),)
+    fetched = FetchedRuns(RUNS.empty_table(), span, span.until, missing, kept_since=span.until - 3 * DAY)
+    assert fetched.format_forgotten().endswith(f": {span.seconds // DAY - 3} d of the span before that are missing")
+
+
 def test_a_report_says_what_it_lacks_of_its_span_and_what_still_runs() -> None:
     ended = table_of(run("1", 0, 10, user="bob"), schema=RUNS)
     running = table_of(run("2", DAY, None, "running", elapsed_seconds=DAY, user="carol"), schema=RUNS)

@@ -467,7 +467,7 @@ async def test_altering_sends_what_was_changed_alone(tmp_path: Path) -> None:
         assert app.screen.query_one("#nice", Input).value == "50"
         app.screen.query_one("#time", Input).value = "2h"
         await asked(pilot, "enter")
-        assert "time limit: 2h (was 12:00:00)" in screen_text(app)
+        assert "time limit: 02:00:00 (was 12:00:00)" in screen_text(app)
         await press(pilot, "enter")
         await until(pilot, lambda: "1 job changed" in said(app))
         assert app.screen is app.main

@@ -10,7 +10,7 @@ from textual.widgets import Input, Static
 from hpcdash.ui.app import HpcdashApp
 from tests.support.accounting import RUNS_ASKED, Accounting
 from tests.support.slurm_text import Fields
-from tests.ui.stage import NOW, answering, answering_transport, ids_of, press, screen_text, until
+from tests.ui.stage import NOW, answering, answering_transport, ids_of, press, rows_of, screen_text, until
 
 DAY = 86_400
 
@@ -48,6 +48,28 @@ async def test_a_span_is_chosen_and_shown_with_whose_jobs(app: HpcdashApp, accou
         assert len(accounting.asked) > asked
         await pilot.press("w", "up", "up", "enter")
         await until(pilot, lambda: "7 days" in screen_text(app))
+
+
+async def test_the_cursor_follows_the_newest_end_until_a_person_moves_it(
+    app: HpcdashApp, accounting: Accounting
+) -> None:
+    async with app.run_test(size=(140, 40)) as pilot:
+        await press(pilot, "4")
+        await pilot.press("w", "down", "down", "enter")
+        await until(pilot, lambda: ids_of(app) == ["1", "2", "3"])
+
+        async def end_another(job_id: str) -> None:
+            accounting.runs.append(run(job_id, 0.01 / len(accounting.runs)))
+            shown = ids_of(app)
+            await pilot.press("ctrl+r")
+            await until(pilot, lambda: ids_of(app) == [job_id, *shown])
+
+        await end_another("5")
+        assert rows_of(app).cursor_id == "5"
+        await press(pilot, "down")
+        assert rows_of(app).cursor_id == "1"
+        await end_another("6")
+        assert rows_of(app).cursor_id == "1"
 
 
 async def test_any_span_can_be_typed_and_a_bad_one_says_why(app: HpcdashApp) -> None:

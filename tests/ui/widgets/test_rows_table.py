@@ -487,6 +487,12 @@ def test_an_instant_is_as_short_as_its_distance_allows(before: timedelta, expect
     assert cells.short_instant(NOW - before, NOW, UTC) == expected
 
 
+def test_a_deadline_is_never_before_its_instant() -> None:
+    assert cells.short_deadline(NOW + timedelta(seconds=56), NOW, UTC) == "14:06"
+    assert cells.short_deadline(NOW, NOW, UTC) == "14:05"
+    assert cells.short_deadline(datetime.max.replace(tzinfo=UTC), NOW, UTC) == "9999-12-31"
+
+
 def test_ages_are_counted_by_the_clock_that_is_given() -> None:
     assert cells.age_cell(lambda: NOW)(NOW - timedelta(minutes=4), {}) == "4 min"
 
