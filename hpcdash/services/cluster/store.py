@@ -489,12 +489,16 @@ class ClusterStore:
         now = self.clock.now()
         if not pc.any(is_pending(jobs), min_count=0).as_py():
             return jobs
+        is_due = now - self._pause_asked_at >= _HOSTS_EVERY_SECONDS
+        if is_due and (asking := self._fetching.get(Kind.QUEUES)) is not None:
+            with contextlib.suppress(HpcdashError):
+                await asyncio.shield(asking)
         queues = self.snapshots.get(Kind.QUEUES)
         if queues is not None and now - queues.taken_at < 2 * _HOSTS_EVERY_SECONDS:
             # The list of queues has it.
             notes = pc.unique(pc.drop_null(text_of(queues.table["_server_note"]))).to_pylist()
             self._pause = notes[0] if notes else ""
-        elif now - self._pause_asked_at >= _HOSTS_EVERY_SECONDS:
+        elif is_due:
             self._pause_asked_at = now
             with contextlib.suppress(HpcdashError):
                 query = self.backend.queue.pause()

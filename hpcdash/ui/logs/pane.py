@@ -88,7 +88,8 @@ class LogPane(LogReading):
             self._end_work()
             self._show_match(held)
         else:
-            self._work(self._search(window.start if backwards else window.end, backwards), "searching …, esc stops")
+            begin = window.start if backwards else window.end
+            self._work("searching …, esc stops", self._search, begin, backwards)
 
     def _show_match(self, offset: int) -> None:
         """Mark a match, and go there where it is not on the screen."""
@@ -113,7 +114,7 @@ class LogPane(LogReading):
 
     def go_time(self, typed: str) -> None:
         """To the first line that was written at a time or after it."""
-        self._work(self._to_time(typed), f"looking for {typed} …, esc stops")
+        self._work(f"looking for {typed} …, esc stops", self._to_time, typed)
 
     async def _to_time(self, typed: str) -> str:
         store = self.session.store
@@ -138,7 +139,7 @@ class LogPane(LogReading):
         """Find out which line of the file the first one on the screen is."""
         if self.window.rows:
             placed = self.viewport.placed()
-            self._work(self._count(self.window.rows[placed[0].row].offset), "counting lines …, esc stops")
+            self._work("counting lines …, esc stops", self._count, self.window.rows[placed[0].row].offset)
 
     async def _count(self, offset: int) -> str:
         if self.window.begins_the_file:
@@ -154,7 +155,7 @@ class LogPane(LogReading):
     def open_outside(self) -> None:
         """Open the file in the person's pager: itself where it is on this machine, else a copy of its end."""
         if self.path:
-            self._work(self._open_outside(), "fetching …, esc stops")
+            self._work("fetching …, esc stops", self._open_outside)
 
     async def _open_outside(self) -> str:
         file = self.window.file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -237,7 +237,7 @@ class LogReading(Vertical):
         if self.window.start <= offset < self.window.end or (offset == 0 and self.window.begins_the_file):
             self._arrive(offset, above)
         else:
-            self._work(self._read_and_jump(offset, above), "reading …")
+            self._work("reading …", self._read_and_jump, offset, above)
 
     async def _read_and_jump(self, offset: int, above: int) -> str:
         await self._hold(offset)
@@ -316,16 +316,16 @@ class LogReading(Vertical):
     def is_working(self) -> bool:
         return bool(self._doing)
 
-    def _work(self, work: Coroutine[Any, Any, str], words: str) -> None:
-        """Do one thing that takes a while, in place of another; it answers what to say of it."""
+    def _work(self, words: str, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
+        """Do one thing that takes a while, in place of another; it returns what to say of it."""
         self._doing = words
         self._found = ""
-        start_worker(self, self._do, work, group="work", exclusive=True)
+        start_worker(self, self._do, work, *arguments, group="work", exclusive=True)
         self.say()
 
-    async def _do(self, work: Coroutine[Any, Any, str]) -> None:
+    async def _do(self, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
         try:
-            self._found = await work
+            self._found = await work(*arguments)
         except (UnreachableError, CommandTimedOut) as error:
             self._found = "it took too long" if isinstance(error, CommandTimedOut) else "the line failed"
             self._error(error)

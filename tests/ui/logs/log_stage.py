@@ -26,7 +26,7 @@ from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.logs.view import LogView
 from tests.support.scripted_transport import PROBED, Command, ScriptedTransport
 from tests.support.slurm_text import shown_job
-from tests.ui.stage import CASES, PROBE, screen_text, settled, until
+from tests.ui.stage import CASES, PROBE, has_messages, screen_text, settled, until
 
 RUNNING, PENDING = "74", "57"
 _ROWS = (CASES / "everyday" / "jobs-mine.out").read_bytes()
@@ -105,7 +105,7 @@ async def open_log(pilot: Pilot[Any], job_id: str = RUNNING, stream: str = "stdo
     await _app(pilot).main.push("log", job_id=job_id, stream=stream)
     await until(pilot, lambda: pane_of(pilot) is not None, "opened")
     await until(pilot, lambda: pane_of(pilot).window.looked_at is not None, "looked at")
-    await pilot.pause()
+    await until(pilot, lambda: not has_messages(pilot.app), "ready for keys")
 
 
 def _app(pilot: Pilot[Any]) -> HpcdashApp:

@@ -71,7 +71,7 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert [row["id"] for row in queue.rows("history", "1")] == ["1"]
         with pytest.raises(ValueError, match="not enough"):
             queue.job("2")
-        (folder,) = (tmp_path / "state" / "launches").iterdir()
+        (folder,) = (tmp_path / "state" / "launches").glob("[!.]*")
         assert (folder / "1.out").read_text() == "it runs\n"
         assert 'command = "echo it runs"' in (folder / "request.toml").read_text()
         await until(pilot, lambda: app.main.view.pointed_job() == "1", "the cursor on the new job")
@@ -597,7 +597,7 @@ async def test_when_it_would_start_is_asked_once_typing_rests_and_not_twice(
 ) -> None:
     asked: list[bytes] = []
 
-    async def estimate(store: ClusterStore, script: bytes, options: Sequence[str] = ()) -> StartEstimate:
+    async def estimate(store: ClusterStore, script: bytes, options: Sequence[str] = (), **_: object) -> StartEstimate:
         asked.append(script)
         if b"--time=00:30:00" in script:
             return StartEstimate(refusal="Job violates accounting\x1b[2J", hint="ask for less")
