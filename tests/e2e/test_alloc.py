@@ -17,7 +17,7 @@ from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, Run, home_with
 from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import wait_until
 
 SECONDS = 60.0
 
@@ -257,7 +257,7 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
     path = f"{waits.parent}:{on_queue.environment['PATH']}"
     slow = replace(on_queue, variables={**on_queue.variables, "PATH": path})
     async with dashboard(slow, "alloc", "--cpus", "1", "--time", "1h") as screen:
-        await asyncio.to_thread(until, "the submission", began.exists)
+        await asyncio.to_thread(wait_until, "the submission", began.exists)
         screen.process.send_signal(number)
         if number != signal.SIGHUP:
             await screen.until("once its submission is answered")

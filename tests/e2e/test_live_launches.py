@@ -282,7 +282,8 @@ def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_o
     assert "no node has a GPU of type h100; there are: a100" in done.stderr
     assert "15857" not in done.stderr
     # The accounting has a record of a later job once it has one of this.
-    later, _ = launched(over_ssh, root)
+    with launched(over_ssh, root) as (later, _):
+        pass
 
     def is_in_history() -> bool:
         return later in {row["id"] for row in over_ssh.rows("history")}

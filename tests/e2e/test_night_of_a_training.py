@@ -119,7 +119,7 @@ class Night:
         def evidence() -> str:
             return "\n".join(self.log(task, ending)[-500:] for task in range(1, 6) for ending in ("out", "err"))
 
-        await asyncio.to_thread(wait_until, what, look, 200, evidence)
+        await asyncio.to_thread(wait_until, what, look, evidence)
 
     def runs(self) -> list[list[int]]:
         """The steps of each run of the training, in their order: the first is where it went on."""
