@@ -84,7 +84,7 @@ def test_a_job_that_is_taken_over_is_cancelled_and_its_end_seen_at_once(queue: Q
     queue.wait(number, "running")
     queue.kill_supervisor()
     assert queue.act("cancel", number)[0]["done"]
-    assert queue.ended(number, 3).state == "cancelled"
+    assert queue.ended(number).state == "cancelled"
 
 
 def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: QueueLab) -> None:
