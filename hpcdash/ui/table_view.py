@@ -132,7 +132,9 @@ class TableView(View):
     def compose(self) -> ComposeResult:
         if self.NAME in BOOKMARKED:
             yield FilterTabs()
-        yield ViewRows()
+        rows = ViewRows()
+        rows.follows_top = self.NEWEST_FIRST
+        yield rows
 
     @property
     def rows(self) -> RowsTable:
@@ -143,7 +145,6 @@ class TableView(View):
         return [known[name] for name in self.column_names]
 
     def on_mount(self) -> None:
-        self.rows.follows_top = self.NEWEST_FIRST
         self.reload()
 
     def take_focus(self) -> None:
