@@ -100,7 +100,8 @@ async def settled(pilot: Pilot[Any]) -> None:
 def has_messages(app: App[Any]) -> bool:
     """Whether a widget has messages to process: what one tells another may take several turns to be drawn."""
     pumps = (app, *app.screen.walk_children(with_self=True))
-    return any(pump._next_callbacks or not pump._message_queue.empty() for pump in pumps)
+    # Its callbacks are called once the screen is drawn: a log scrolls to its end so.
+    return bool(app.screen._callbacks) or any(pump._next_callbacks or not pump._message_queue.empty() for pump in pumps)
 
 
 async def press(pilot: Pilot[Any], *keys: str) -> None:
