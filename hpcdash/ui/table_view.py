@@ -148,7 +148,8 @@ class TableView(View):
         self.reload()
 
     def take_focus(self) -> None:
-        self.screen.set_focus(self.rows)
+        if self.is_live:
+            self.screen.set_focus(self.rows)
 
     def shown(self) -> None:
         self.take_focus()

@@ -279,6 +279,7 @@ async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_scrip
         assert screen_text(app).count(f"│  {warning}") == 1
         await pilot.press("y")
         await until(pilot, lambda: queue.run("history", "1").returncode == 0, "the job")
+        await settled(pilot)
         assert queue.ended("1").state == "completed"
 
 
