@@ -69,15 +69,17 @@ def with_down_hosts(jobs: pa.Table, down: Collection[str]) -> pa.Table:
 
 def with_pause(jobs: pa.Table, why: str) -> pa.Table:
     """The jobs with `why` as the reason of those that wait for their start alone."""
-    if not why:
-        return jobs
     field = jobs.schema.field("reason")
     reasons = as_array(jobs["reason"]).cast(pa.string())
-    column = words(pc.if_else(is_pending(jobs), pa.scalar(why), reasons)).cast(field.type)
+    column = words(pc.if_else(_is_pending(jobs), pa.scalar(why), reasons)).cast(field.type)
     return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
 
 
-def is_pending(jobs: pa.Table) -> pa.Array:
+def has_pending(jobs: pa.Table) -> bool:
+    return bool(pc.any(_is_pending(jobs), min_count=0).as_py())
+
+
+def _is_pending(jobs: pa.Table) -> pa.Array:
     return pc.fill_null(pc.equal(as_array(jobs["state"]).cast(pa.string()), str(JobState.PENDING)), False)
 
 

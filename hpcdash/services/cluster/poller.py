@@ -250,8 +250,8 @@ class Poller:
         else:
             schedule.failures = 0
             schedule.commands = max(1, len(sent))
-            schedule.is_quiet = self._shown_commands > len(self._interest) and _is_same(
-                known, self.store.snapshots[kind]
+            schedule.is_quiet = self._shown_commands > len(self._interest) and await asyncio.to_thread(
+                _is_same, known, self.store.snapshots[kind]
             )
             schedule.asked_at = self._monotonic()
             schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.asked_at - began)

@@ -23,7 +23,7 @@ from hpcdash.domain.job_ids import array_of, holds_many
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
-from hpcdash.services.cluster.job_counts import is_pending, running_hosts, with_down_hosts, with_job_counts, with_pause
+from hpcdash.services.cluster.job_counts import has_pending, running_hosts, with_down_hosts, with_job_counts, with_pause
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
 from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
 from hpcdash.services.jobs.rows import row_of
@@ -486,8 +486,8 @@ class ClusterStore:
 
     async def with_pause(self, jobs: pa.Table) -> pa.Table:
         """The jobs with why none starts at present, which is asked for once a minute while any waits."""
-        now = self.clock.now()
-        if not pc.any(is_pending(jobs), min_count=0).as_py():
+        now, query = self.clock.now(), self.backend.queue.pause()
+        if query is None or not await asyncio.to_thread(has_pending, jobs):
             return jobs
         is_due = now - self._pause_asked_at >= _HOSTS_EVERY_SECONDS
         if is_due and (asking := self._fetching.get(Kind.QUEUES)) is not None:
@@ -501,9 +501,8 @@ class ClusterStore:
         elif is_due:
             self._pause_asked_at = now
             with contextlib.suppress(HpcdashError):
-                query = self.backend.queue.pause()
-                self._pause = "" if query is None else await self.poll(query)
-        return await asyncio.to_thread(with_pause, jobs, self._pause)
+                self._pause = await self.poll(query)
+        return await asyncio.to_thread(with_pause, jobs, self._pause) if self._pause else jobs
 
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
         """Which hosts of running jobs are down."""
