@@ -65,6 +65,10 @@ class HpcdashError(Exception):
         return f"{self.message}\n{self.next_step}" if self.next_step else self.message
 
 
+class Declined(Exception):
+    """A person answered no to a question; nothing was done."""
+
+
 class UsageError(HpcdashError):
     """Wrong arguments, or an expression that cannot be read."""
 

@@ -23,7 +23,7 @@ from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.text import clip, visible, width_of
 from hpcdash.domain.units import DAY
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
@@ -49,10 +49,6 @@ _COMMAND_LETTERS = 1000
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "OUTCOME")
 # The last column is as wide as it is.
 _WIDEST = (19, 20, 17, 40)
-
-
-class _Declined(Exception):
-    """The person said no."""
 
 
 class _AllEnded(Exception):
@@ -159,14 +155,11 @@ def run_action(
         for warning in warnings:
             print(f"hpcdash: {visible(warning)}", file=sys.stderr)
         if must_ask and not await is_agreed():
-            raise _Declined
+            raise Declined
         return await session.actions.run(plan), session
 
     try:
         report, session = with_session(common, work)
-    except _Declined:
-        print("nothing was done", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
     except _AllEnded as ended:
         print(f"{verb}: nothing was sent, as it ended already: {format_jobs(ended.rows)}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)

@@ -19,7 +19,7 @@ from hpcdash.config.read import load_settings
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import parse_duration
-from hpcdash.errors import EXIT_REFUSED, UsageError
+from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
@@ -36,10 +36,6 @@ from hpcdash.services.submit.recovery import reconcile
 
 # A queue is asked no more often.
 _POLL_SECONDS = 5.0
-
-
-class _Declined(Exception):
-    """The person does not want it after all."""
 
 
 def run_check_nodes(
@@ -72,17 +68,13 @@ def run_check_nodes(
             for command in one.plan.plan.commands:
                 print(f"submit on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
         if not common.yes and not await is_agreed():
-            raise _Declined
+            raise Declined
         records = NodeCheckRecords(launches.state_folder, session.name)
         for one in planned:
             await _submit(session, launches, records, one)
         return *await _collect(session, records, planned), planned, session
 
-    try:
-        results, known, planned, session = with_session(common, work)
-    except _Declined:
-        print("nothing was done", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+    results, known, planned, session = with_session(common, work)
     if form == "json":
         _write_json(results, known, planned, session)
     else:

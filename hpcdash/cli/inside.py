@@ -12,7 +12,7 @@ from hpcdash.config.read import load_settings
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import HOUR, parse_duration
-from hpcdash.errors import EXIT_REFUSED, SchedulerRefused, UsageError
+from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
 from hpcdash.services.inside.run import (
     InsideAnswer,
     fetch_inside_row,
@@ -102,12 +102,12 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
             _print_groups(shown)
             print(f"End {counted(len(found), 'leftover')}: ", end="", file=sys.stderr)
             if not await is_agreed():
-                raise _Declined
+                raise Declined
         return await run_noted(session.actions.journal, store, row, await end_command(store, found)), session
 
     try:
         answer, session = with_session(common, work)
-    except _Declined:
+    except Declined:
         print("hpcdash: nothing was ended", file=sys.stderr)
         return
     if form == "json":
@@ -115,10 +115,6 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
     else:
         _print_groups(answer)
     _end_with(answer)
-
-
-class _Declined(Exception):
-    """The person said no."""
 
 
 def read_timeout(text: str) -> int:

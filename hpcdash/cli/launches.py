@@ -13,7 +13,7 @@ from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
-from hpcdash.errors import EXIT_REFUSED, UsageError
+from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.stored_launches import (
     StoredLaunch,
@@ -24,10 +24,6 @@ from hpcdash.services.submit.stored_launches import (
 )
 
 _MOST_WHY_LETTERS = 60
-
-
-class _Declined(Exception):
-    """The person said no."""
 
 
 def run_list(common: CommonOptions, *, form: str) -> None:
@@ -65,7 +61,7 @@ def run_prune(common: CommonOptions, *, older_than: str, failed: bool, dry_run: 
         if dry_run:
             return found, {}, (0, 0)
         if going and not common.yes and not await is_agreed():
-            raise _Declined
+            raise Declined
         assert session.launches is not None
         records = session.launches.records
         left = {one.record.folder: await remove_stored(session.store, records, one) for one in going}
@@ -75,19 +71,15 @@ def run_prune(common: CommonOptions, *, older_than: str, failed: bool, dry_run: 
         return found, left, libraries
 
     sessions: list[ClusterSession] = []
-    try:
-        found, left, libraries = with_session(common, work)
-    except _Declined:
-        print("nothing was done", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+    found, left, libraries = with_session(common, work)
     if form == "json":
         print_json(_answer(sessions[0], found, left, libraries))
     elif not dry_run:
         gone = [one for one in found if left.get(one.record.folder) == ""]
         print(f"removed {counted(len(gone), 'folder')}: {_format_total(gone)}")
         if libraries[0]:
-            versions = counted(libraries[0], "version")
-            print(f"removed the library of {versions} that no launch has: {_size(libraries[1])}")
+            versions = counted(libraries[0], "unused version")
+            print(f"removed {versions} of the job library: {_size(libraries[1])}")
     for folder, why in left.items():
         if why:
             print(f"hpcdash: {visible(folder)} stays: {visible(why)}", file=sys.stderr)

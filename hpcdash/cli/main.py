@@ -21,7 +21,7 @@ from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.help import Commands
 from hpcdash.cli.options import CommonOptions, check_words, common_options
 from hpcdash.domain.text import visible, visible_text
-from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, HpcdashError
+from hpcdash.errors import EXIT_REFUSED, EXIT_USAGE, Declined, HpcdashError
 from hpcdash.services.state import database
 
 if TYPE_CHECKING:
@@ -200,6 +200,9 @@ def main() -> None:
         status = error.exit_status
     except click.exceptions.Exit as error:
         status = error.exit_code
+    except Declined:
+        print("nothing was done", file=sys.stderr)
+        status = EXIT_REFUSED
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)

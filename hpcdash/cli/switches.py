@@ -34,7 +34,7 @@ from hpcdash.domain.switch_text import (
 )
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import clip, visible
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
@@ -173,10 +173,6 @@ def _whole(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds)
 
 
-class _Declined(Exception):
-    """The person said no."""
-
-
 def run_switch(
     common: CommonOptions,
     kind: SwitchKind,
@@ -233,16 +229,12 @@ def run_switch(
             asks = asks or (deed == "clear" and bool(one.doubt) and not common.yes)
             announce(one, plan, session, in_full=common.debug)
         if asks and plans and not await is_agreed():
-            raise _Declined
+            raise Declined
         for one, log, plan in plans:
             outcomes += await _done(switches, one, log, plan, deed)
         return found, outcomes, session
 
-    try:
-        found, outcomes, session = with_session(common, work)
-    except _Declined:
-        print("nothing was done", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+    found, outcomes, session = with_session(common, work)
     if form == "json":
         write_json(kind, found, outcomes, session)
     else:

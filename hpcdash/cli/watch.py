@@ -24,7 +24,7 @@ from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
-from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, HpcdashError, UsageError
+from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, Declined, HpcdashError, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind
 from hpcdash.services.watch.cron import CronStand, folder_there, install, remove, stands, write_script
@@ -232,10 +232,6 @@ def _complain(words: str) -> None:
     print(f"hpcdash: {visible(' '.join(words.split()))}", file=sys.stderr, flush=True)
 
 
-class _Declined(Exception):
-    """The person said no."""
-
-
 class _Asked(NamedTuple):
     deed: str | None
     every_seconds: int
@@ -273,11 +269,7 @@ def run_cron(
         raise UsageError(
             "cron --remove needs confirmation, but there is no terminal", "Use --yes to skip the question."
         )
-    try:
-        lines = with_session(common, lambda session: _work(common, session, asked))
-    except _Declined:
-        print("nothing was done", file=sys.stderr)
-        sys.exit(EXIT_REFUSED)
+    lines = with_session(common, lambda session: _work(common, session, asked))
     print_text("".join(f"{visible(line) if deed else line}\n" for line in lines))
 
 
@@ -316,7 +308,7 @@ async def _work(common: CommonOptions, session: ClusterSession, asked: _Asked) -
         if stand is not None and not common.yes:
             _announce_removal(job, stand, session)
             if not await is_agreed():
-                raise _Declined
+                raise Declined
         return await remove(store, session.actions, job, stand)
     said: tuple[str, ...] = ()
     text = await _watch_text(common, session) if asked.watches else ""
