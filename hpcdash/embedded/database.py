@@ -191,7 +191,7 @@ def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
     if "full" in words:
         return StoreUnusable(f"the queue cannot be written: no room left for {path}", "Make room, then try again.")
     if ("locked" in words or "busy" in words) and not has_locks(path.parent):
-        step = f"Set {FOLDER_VARIABLE} to a folder on a local disk or in your home."
+        step = f"Set {FOLDER_VARIABLE} to a folder on another one, such as a local disk."
         return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
     if "locked" in words or "busy" in words:
         return StoreUnusable(f"{path} is held by another program", "Try again; `lsof` names the program.")

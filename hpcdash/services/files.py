@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import posixpath
 import re
 import secrets
 from collections.abc import Iterator, Sequence
@@ -41,6 +40,7 @@ _OBSTACLES = {
     "no-folder": Obstacle.MISSING,
     "not-a-folder": Obstacle.MISSING,
     "dangling": Obstacle.MISSING,
+    "broken": Obstacle.MISSING,
     "closed": Obstacle.CLOSED,
     "closed-folder": Obstacle.CLOSED,
     "folder": Obstacle.SPECIAL,
@@ -280,9 +280,8 @@ def _problem(kind: str, where: bytes, path: str) -> str:
         "not-a-folder": f"{folder} is not a folder",
         "closed-folder": f"no permission to enter {folder}",
         "closed": "no permission to read it",
-        "dangling": "it is a link to itself"
-        if posixpath.normpath(posixpath.join(posixpath.dirname(path), folder)) == posixpath.normpath(path)
-        else f"it is a link to {folder}, which does not exist",
+        "dangling": f"it is a link to {folder}, which does not exist",
+        "broken": f"it is a link to {folder}, itself a link that leads nowhere",
         "special": "it is not a regular file",
         "no-stat": "this machine has no stat command",
         "skipped": "",
@@ -314,7 +313,10 @@ explain() {
     fi
   done
   if [ "$kind" ]; then problem "$kind" "$reason"
-  elif [ -h "$path" ]; then problem dangling "$(readlink "$path")"
+  elif [ -h "$path" ]; then
+    reason=$(readlink "$path")
+    case $reason in /*) part=$reason;; *) part=${path%/*}/$reason;; esac
+    if [ -h "$part" ]; then problem broken "$reason"; else problem dangling "$reason"; fi
   else problem missing
   fi
 }

@@ -65,6 +65,8 @@ def test_each_that_cannot_be_read_says_why_and_the_others_are_read(run: Run, tmp
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("gone")
     (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "round").symlink_to("about")
+    (tmp_path / "about").symlink_to(tmp_path / "round")
     problems = {
         f"{tmp_path}": "this is a folder",
         f"{tmp_path}/none": "there is no such file",
@@ -72,7 +74,8 @@ def test_each_that_cannot_be_read_says_why_and_the_others_are_read(run: Run, tmp
         f"{tmp_path}/file/x": f"{tmp_path}/file is not a folder",
         f"{tmp_path}/fifo": "it is not a regular file",
         f"{tmp_path}/link": "it is a link to gone, which does not exist",
-        f"{tmp_path}/loop": "it is a link to itself",
+        f"{tmp_path}/loop": "it is a link to loop, itself a link that leads nowhere",
+        f"{tmp_path}/round": "it is a link to about, itself a link that leads nowhere",
         "/dev/zero": "it is not a regular file",
         "a\0b": "no file can have this path",
         "\ud800": "no file can have this path",

@@ -130,7 +130,7 @@ class SwitchNames:
             if named := switch_in_environment(kind, variables, f"the job's {field}"):
                 return named
         if row["user"] != self.store.user and (named := comment_switch(kind, str(row["comment"] or ""))):
-            # Slurm shows the script to its owner alone.
+            # A scheduler may show a script to its owner alone.
             return named
         try:
             script = await fetch_script(self.store, job_id, detail=detail)
