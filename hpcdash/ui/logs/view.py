@@ -215,7 +215,8 @@ class LogView(View):
         path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
         if not self._has_stderr and path is not None:
             return f"{path}   (stderr goes there too)"
-        wide = self.size.width >= SIDE_BY_SIDE_COLUMNS and not self._streams.is_beside
+        # The view has no width of its own before its first layout, and no hint is drawn after it.
+        wide = self.app.size.width >= SIDE_BY_SIDE_COLUMNS and not self._streams.is_beside
         return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
 
     def counts(self) -> tuple[str, str]:
