@@ -19,7 +19,8 @@ import pyarrow as pa
 from hpcdash.backends.slurm.runs import FIELDS, parse_runs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.arrays import fold
-from hpcdash.domain.runs import jobs_of_runs, joined_runs, overlapping
+from hpcdash.domain.runs import jobs_of_runs, overlapping
+from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.services.usage.run_files import RunFiles
 from hpcdash.transport.base import CommandResult
@@ -142,9 +143,11 @@ def main(argv: list[str] | None = None) -> int:
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
         print(f"  {size / 1e6:.0f} MB in {len(list(Path(folder).iterdir()))} files")
         again = RunFiles(Path(folder), "everyone", asker="root", scheduler="slurm")
-        timed("read from the disk", lambda: again.load(whole))
+        again.load(whole)
         assert not again.missing(whole)
-        runs = timed("joined, numbered, cut to the span", lambda: overlapping(joined_runs(again.tables(whole)), whole))
+        runs = timed(
+            "read, joined, numbered, cut to the span", lambda: overlapping(again.read(whole, RUNS.names), whole)
+        )
         assert runs.num_rows >= count - 1
         jobs = timed("as jobs", lambda: jobs_of_runs(runs))
         timed("folded and sorted by user, as the view does", lambda: fold(jobs, frozenset(), ("user", False)))

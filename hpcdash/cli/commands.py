@@ -45,7 +45,9 @@ def _of_runs(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]
     words = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
     options = [
         click.option("--since", default="", metavar="TIME", help=words),
-        click.option("--until", default="", metavar="TIME", help="End of the span; now by default."),
+        click.option(
+            "--until", default="", metavar="TIME", help="End of the span, a time or a whole day; now by default."
+        ),
         click.option("--user", default="", metavar=names, help="Jobs of these users, instead of your own."),
         click.option("--account", default="", metavar=names, help="Only jobs charged to these accounts."),
         click.option("--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."),

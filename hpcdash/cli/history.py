@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
 from hpcdash.domain.runs import jobs_of_runs
+from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import LOCAL_ZONE, parse_span
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import counted, visible
@@ -63,7 +65,12 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 async def fetch_runs(
-    session: ClusterSession, options: HistoryOptions, *, everyone: bool, with_running: bool = False
+    session: ClusterSession,
+    options: HistoryOptions,
+    *,
+    everyone: bool,
+    with_running: bool = False,
+    columns: Sequence[str] = RUNS.names,
 ) -> FetchedRuns:
     """The runs that the options name, with progress on a terminal's stderr. Raises UsageError for a bad span."""
     zone = session.zone or LOCAL_ZONE
@@ -73,7 +80,9 @@ async def fetch_runs(
     span = parse_span(options.since or DEFAULT_SINCE, options.until, now_epoch=now, zone=zone)
     bar = _ProgressLine()
     try:
-        return await session.store.archive.fetch_runs(span, selection, bar.show, with_running=with_running)
+        return await session.store.archive.fetch_runs(
+            span, selection, bar.show, with_running=with_running, columns=columns
+        )
     finally:
         bar.clear()
 

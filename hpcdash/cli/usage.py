@@ -49,6 +49,7 @@ from hpcdash.services.usage.efficiency import (
     efficiency_of,
     with_use,
 )
+from hpcdash.services.usage.report import RUN_COLUMNS, build_report, runs_and_notes
 
 if TYPE_CHECKING:
     from hpcdash.services.cluster.store import ClusterStore
@@ -360,13 +361,13 @@ def run_report(
 
     options = replace(options, since=options.since or REPORT_SINCE)
 
+    columns = RUN_COLUMNS if wanted is None else RUNS.names
+
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
-        return await fetch_runs(session, options, everyone=not mine, with_running=True), session
+        return await fetch_runs(session, options, everyone=not mine, with_running=True, columns=columns), session
 
     fetched, session = with_session(common, work)
     tell_rejected(fetched)
-    # pandas is of no use to what comes before.
-    from hpcdash.services.usage.report import build_report, runs_and_notes
 
     runs, notes = runs_and_notes(
         fetched,

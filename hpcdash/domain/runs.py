@@ -15,6 +15,8 @@ from hpcdash.domain.states import ACTIVE, ENDED
 _NEWEST_FIRST = [("ends_at", "descending"), ("_number", "descending"), ("_task", "descending")]
 # What one run has and no other: ids are used again, and a requeued job keeps its id.
 _KEY = ("id", "submitted_at", "ends_at")
+# The columns of RUNS that joined_runs and overlapping look at.
+JOINED_BY = (*_KEY, "name", "user", "started_at", "_number", "_task", "run")
 # Two looks at a clock may be so far apart.
 _CLOCK_SECONDS = 5
 
@@ -80,8 +82,11 @@ def has_several(runs: pa.Table) -> bool:
 
 
 def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
-    """All rows of some tables, each run once (as the first of the tables has it) and numbered, the newest end first."""
-    runs = pa.concat_tables([RUNS.empty_table(), *tables]).unify_dictionaries()
+    """All rows of some tables, each run once (as the first of the tables has it) and numbered, the newest end first.
+
+    The tables, at least one, have the same columns of RUNS, those of JOINED_BY among them.
+    """
+    runs = pa.concat_tables(tables).unify_dictionaries()
     repeated = _repeated(runs)
     if repeated is not None and pc.sum(is_first := _is_first(runs.filter(repeated), _KEY)).as_py() < len(is_first):
         runs = runs.filter(pc.replace_with_mask(pa.repeat(True, runs.num_rows), repeated, is_first))
@@ -89,7 +94,6 @@ def joined_runs(tables: Sequence[pa.Table]) -> pa.Table:
     if not _is_newest_first(runs):
         runs = runs.take(pc.sort_indices(runs, sort_keys=_NEWEST_FIRST))
         repeated = _repeated(runs)
-    runs = runs.combine_chunks()
     if repeated is None:
         return runs
     return runs.set_column(runs.schema.get_field_index("run"), "run", _run_numbers(runs, repeated))

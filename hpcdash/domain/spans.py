@@ -46,7 +46,7 @@ LOCAL_ZONE = _LocalZone()
 def parse_span(since: str, until: str = "", *, now_epoch: float, zone: tzinfo = UTC) -> Span:
     """The span from `since` to `until` ('': now), each `90d` (ago), a date, a time or what parse_instant reads.
 
-    A day or a minute that `until` names is in the span. Days begin at midnight in `zone`. Raises UsageError.
+    A day that `until` names is in the span; a time is its end. Days begin at midnight in `zone`. Raises UsageError.
     """
     now = int(now_epoch)
     begin = _instant(since, "--since", now, zone)
@@ -77,8 +77,6 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
     if is_end and instant.span_seconds == DAY:
         # The next midnight: a day may have 23 or 25 hours.
         epoch = int((datetime.fromtimestamp(epoch, zone).replace(tzinfo=zone) + timedelta(days=1)).timestamp())
-    elif is_end and instant.span_seconds > 1:
-        epoch += instant.span_seconds
     if not now - _MOST_SECONDS <= epoch:
         raise UsageError(f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01.")
     return epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,21 +16,43 @@ from hpcdash.private_files import atomic_write, make_folder
 _DIGEST_BYTES = 16
 
 
-def read_table(path: Path) -> pa.Table | None:
-    """The table of a file with its metadata; None where there is none that this user wrote, or it is damaged."""
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table | None:
+    """The table of a file with its metadata; None where there is none that this user wrote, or it is damaged.
+
+    `columns`: only those with these names, in the file's order. A file without one of them counts as damaged.
+    """
     try:
-        if path.parent.is_symlink():
+        if (arrow := _read(path)) is None:
             return None
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
-            if os.fstat(source.fileno()).st_uid != os.geteuid():
-                return None
-            written = memoryview(source.read())
-        arrow, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
-        if _digest(arrow) != digest:
-            return None
-        return pa_ipc.open_file(pa.BufferReader(arrow)).read_all()
+        fields = None
+        if columns is not None:
+            names = pa_ipc.open_file(pa.BufferReader(arrow)).schema.names
+            fields = sorted(map(names.index, columns))
+        options = pa_ipc.IpcReadOptions(included_fields=fields)
+        return pa_ipc.open_file(pa.BufferReader(arrow), options=options).read_all()
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def read_schema(path: Path) -> pa.Schema | None:
+    """The schema of a file with its metadata; None where read_table gives none."""
+    try:
+        arrow = _read(path)
+        return None if arrow is None else pa_ipc.open_file(pa.BufferReader(arrow)).schema
     except (OSError, pa.ArrowException):
         return None
+
+
+def _read(path: Path) -> memoryview | None:
+    """The Arrow file that this user wrote; None where there is none, or it is not as it was written."""
+    if path.parent.is_symlink():
+        return None
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+        if os.fstat(source.fileno()).st_uid != os.geteuid():
+            return None
+        written = memoryview(source.read())
+    arrow, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
+    return arrow if _digest(arrow) == digest else None
 
 
 def write_table(path: Path, table: pa.Table, metadata: Mapping[bytes, bytes | str]) -> bool:

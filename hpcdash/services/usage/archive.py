@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain import query
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.query_conditions import All, FilterCondition, Pattern, TextIs
-from hpcdash.domain.runs import joined_runs, overlapping, running_runs, runs_of_jobs, without_ended
+from hpcdash.domain.runs import overlapping, running_runs, runs_of_jobs, without_ended
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
 from hpcdash.domain.units import DAY, HOUR, MINUTE, WEEK, format_span
@@ -26,8 +27,8 @@ from hpcdash.errors import CommandTimedOut, HpcdashError, RateLimited
 from hpcdash.services.cluster.clock import Clock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.usage.run_files import RunFiles
-from hpcdash.services.usage.waits import waits_of
-from hpcdash.services.usage.watched import with_watched
+from hpcdash.services.usage.waits import WAITED, waits_of
+from hpcdash.services.usage.watched import WATCHED, with_watched
 
 T = TypeVar("T")
 # How long a first slice is: of one person's jobs, and of everyone's. Those after it are as long as the answers allow.
@@ -37,10 +38,11 @@ _LEAST_SECONDS = 15 * MINUTE
 _MOST_SECONDS = 366 * DAY
 # What a slice is to take, on the cluster and to be read.
 _SLICE_SECONDS = 8.0
-_SLICE_ROWS = 100_000
+_SLICE_ROWS = 30_000
 # What ended while it was asked for, or was written to the accounting late, is asked for again.
 _OVERLAP_SECONDS = 600
 _SAVE_EVERY_SECONDS = 20.0
+_SAVE_EVERY_ROWS = 60_000
 _WAITS_OF_SECONDS = 90 * DAY
 _WAITS_SECONDS = 600.0
 # A site's policy may change while the program runs.
@@ -118,7 +120,7 @@ class ArchiveProgress(Struct, frozen=True):
 
 
 class FetchedRuns(Struct, frozen=True):
-    """Rows of domain.schema.RUNS that overlap a span, the newest end first.
+    """Rows of domain.schema.RUNS that overlap a span, the newest end first, with the columns that were asked for.
 
     `missing` lists the parts of the span that are not known, oldest first: they were not asked for in time, the cluster
     keeps ended jobs only since `kept_since`, or `problem` says why they could not be. `rejected` lists, in words, rows
@@ -205,8 +207,9 @@ class RunArchive:
         *,
         stop: asyncio.Event | None = None,
         with_running: bool = False,
+        columns: Sequence[str] = RUNS.names,
     ) -> FetchedRuns:
-        """The runs that overlap `span`; only what is not known yet is asked for.
+        """The runs that overlap `span`, with these columns of RUNS; only what is not known yet is asked for.
 
         `progress` is called after each slice. Once `stop` is set no more is asked for, and what came is returned with
         what is missing. Where the cluster cannot be asked what is known is returned with the `problem`; raises it
@@ -242,14 +245,14 @@ class RunArchive:
                 await asyncio.to_thread(files.save)
                 problem = asking.problem
             self._waits = None
+            now = store.clock.now()
+            table, running = await asyncio.to_thread(
+                self._selected, files, asking.extra, running, span, selection, columns, now
+            )
             missing = files.missing(span, asking.asked)
+            files.release()
             if problem is not None and missing == [span]:
                 raise problem
-            now = store.clock.now()
-            table = await asyncio.to_thread(self._selected, files, asking.extra, span, selection, now)
-            files.release()
-        if running is not None:
-            running = selection.apply(without_ended(running, table), now)
         hides_others = told.hides_others if is_of_others and problem is None else None
         return FetchedRuns(
             table, span, now, tuple(missing), problem, tuple(asking.rejected), hides_others, kept_since, running
@@ -292,12 +295,26 @@ class RunArchive:
         return told
 
     def _selected(
-        self, files: RunFiles, extra: Sequence[pa.Table], span: Span, selection: RunSelection, now: float
-    ) -> pa.Table:
-        runs = overlapping(joined_runs([*files.tables(span), *extra]), span)
+        self,
+        files: RunFiles,
+        extra: Sequence[pa.Table],
+        running: pa.Table | None,
+        span: Span,
+        selection: RunSelection,
+        columns: Sequence[str],
+        now: float,
+    ) -> tuple[pa.Table, pa.Table | None]:
+        """The runs of a selection that ended, and those of it that have not."""
+        _release_memory()
+        selected_by = RUNS.names if selection.expression is not None else ("account", "queue", "state")
+        runs = overlapping(files.read(span, [*columns, *selected_by, *WATCHED], extra), span)
         if self._state_folder is not None:
             runs = with_watched(runs, self._state_folder, self._store.name)
-        return selection.apply(runs, now).combine_chunks()
+        if running is not None:
+            running = selection.apply(without_ended(running, runs), now).select(columns)
+        runs = selection.apply(runs, now).select(columns)
+        _release_memory()
+        return runs, running
 
     def known_waits(self) -> pa.Table:
         """What `waits.waits_of` tells of the last 90 days, of everyone's runs or else one's own, as far as they are on
@@ -310,7 +327,7 @@ class RunArchive:
                 # They are not kept in memory for this alone.
                 files = self._new_files(scope)
                 files.load(span)
-                waits = waits_of(overlapping(joined_runs(files.tables(span)), span))
+                waits = waits_of(overlapping(files.read(span, WAITED), span))
                 if waits.num_rows:
                     break
             self._waits = time.monotonic(), waits
@@ -320,6 +337,14 @@ class RunArchive:
 def _texts(column: pa.ChunkedArray) -> pa.Array:
     array = as_array(column)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _release_memory() -> None:
+    """Give memory that is free back to the system: Arrow's pool, and the C library's, which has one a thread."""
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):
+        # glibc alone has it.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class _Asking:
@@ -349,10 +374,10 @@ class _Asking:
         self.asked_until = int(store.clock.now())
         # Before that the cluster has forgotten all.
         self.kept_since = span.since if kept_since is None else max(kept_since, span.since)
-        # What was asked for, some too early to be sure of.
+        # What was asked for too early to be sure of.
         self.asked: list[Span] = []
         self._saved_at = time.monotonic()
-        self._rows = 0
+        self._rows = self._saved_rows = 0
 
     async def run(self) -> None:
         history = self.store.backend.history
@@ -452,13 +477,20 @@ class _Asking:
         self.rejected += parsed.rejected
         self._rows += runs.num_rows
         # What ended a moment ago may not be in the accounting yet.
-        sure = Span(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS))
-        self.asked.append(span)
+        sure = Span(span.since, max(span.since, min(span.until, self.asked_until - _OVERLAP_SECONDS)))
+        self.asked.append(Span(sure.until, span.until))
         await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
         self._tell()
-        if time.monotonic() - self._saved_at > _SAVE_EVERY_SECONDS:
-            self._saved_at = time.monotonic()
-            await asyncio.to_thread(self.files.save)
+        is_late = time.monotonic() - self._saved_at > _SAVE_EVERY_SECONDS
+        if is_late or self._rows - self._saved_rows >= _SAVE_EVERY_ROWS:
+            self._saved_at, self._saved_rows = time.monotonic(), self._rows
+            await asyncio.to_thread(self._save)
+
+    def _save(self) -> None:
+        """Write what came. What parsing took is not kept beside the week that is joined, nor that beside the rest."""
+        _release_memory()
+        self.files.save()
+        _release_memory()
 
     def _tell(self, wait_seconds: float = 0.0) -> None:
         if self.progress is not None:

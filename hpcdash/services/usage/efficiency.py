@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.domain.columns import as_array
+from hpcdash.domain.columns import Column, as_array
 from hpcdash.domain.efficiency import enough_memory
 from hpcdash.domain.schema import COUNT, TEXT, WORD, UsageSource
 from hpcdash.domain.states import JobState
@@ -25,6 +25,8 @@ from hpcdash.domain.units import format_duration, format_memory
 _JOBSTATS = "JS1:"
 _MOST_COMMENT_CHARACTERS = 1 << 20
 _MOST_JSON_BYTES = 1 << 22
+# As columns of numbers, or Python's own objects, they take several times as much.
+_RUNS_AT_ONCE = 50_000
 
 # Of one run, of an array or of all runs of a name: `runs` says how many. Uses are parts of what was asked, 1 is all of
 # it, and may be larger; null is not known.
@@ -171,22 +173,12 @@ def with_use(runs: pa.Table) -> pa.Table:
     comments = as_array(runs["_admin_comment"])
     has_comment = pc.fill_null(pc.starts_with(comments, _JOBSTATS), False)
     if pc.any(has_comment).as_py():
-        found = [parse_jobstats(comment) for comment in comments.filter(has_comment).to_pylist()]
-        names = {
-            "cpu_use": "cpu_use",
-            "memory_use": "memory_use",
-            "gpu_use": "gpu_use",
-            "gpu_memory_use": "gpu_memory_use",
-            "cpu_seconds_used": "cpu_seconds",
-            "memory_peak_bytes": "memory_peak_bytes",
-            "gpu_memory_peak_bytes": "gpu_memory_peak_bytes",
-        }
-        for column, name in names.items():
-            before = columns if column in columns else measured
-            values = pa.array([None if use is None else getattr(use, name) for use in found], before[column].type)
-            before[column] = _overlaid(before[column], has_comment, values)
-        said = pa.array([None if use is None else UsageSource.JOBSTATS.value for use in found], TEXT)
-        source = _overlaid(source, has_comment, said)
+        found = _jobstats_table(comments.filter(has_comment))
+        for name, column in {**columns, **measured}.items():
+            before = columns if name in columns else measured
+            if name in found.column_names:
+                before[name] = _overlaid(column, has_comment, found[name])
+        source = _overlaid(source, has_comment, found["usage_source"])
     for name, column in {**measured, "usage_source": pc.cast(pc.dictionary_encode(source), WORD)}.items():
         runs = runs.set_column(runs.column_names.index(name), runs.schema.field(name), column)
     for name, column in columns.items():
@@ -197,16 +189,40 @@ def with_use(runs: pa.Table) -> pa.Table:
     return runs
 
 
+def _jobstats_table(comments: pa.Array) -> pa.Table:
+    """What jobstats wrote, a row a comment, null where it did not: columns of RUNS and of USES."""
+    names = {
+        "cpu_use": "cpu_use",
+        "memory_use": "memory_use",
+        "gpu_use": "gpu_use",
+        "gpu_memory_use": "gpu_memory_use",
+        "cpu_seconds_used": "cpu_seconds",
+        "memory_peak_bytes": "memory_peak_bytes",
+        "gpu_memory_peak_bytes": "gpu_memory_peak_bytes",
+    }
+    kinds = {column: COUNT if name.endswith("_bytes") else pa.float64() for column, name in names.items()}
+    schema = pa.schema([*kinds.items(), ("usage_source", TEXT)])
+    blocks = []
+    for start in range(0, len(comments), _RUNS_AT_ONCE):
+        found = [parse_jobstats(text) for text in comments.slice(start, _RUNS_AT_ONCE).to_pylist()]
+        columns = {
+            column: [None if use is None else getattr(use, name) for use in found] for column, name in names.items()
+        }
+        columns["usage_source"] = [None if use is None else UsageSource.JOBSTATS.value for use in found]
+        blocks.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(blocks)
+
+
 def _ratio(amount: pa.ChunkedArray, whole: pa.ChunkedArray) -> pa.ChunkedArray:
     """Floats; null where either is not known, or nothing was asked."""
     wholes = pc.cast(whole, pa.float64())
     return pc.divide(pc.cast(amount, pa.float64()), pc.if_else(pc.greater(wholes, 0), wholes, None))
 
 
-def _overlaid(column: pa.ChunkedArray, mask: pa.Array, values: pa.Array) -> pa.Array:
+def _overlaid(column: Column, mask: pa.Array, values: pa.ChunkedArray) -> pa.Array:
     """The column with `values` where the mask holds and they are known."""
     column = as_array(column)
-    return pc.coalesce(pc.replace_with_mask(pa.nulls(len(column), column.type), mask, values), column)
+    return pc.coalesce(pc.replace_with_mask(pa.nulls(len(column), column.type), mask, as_array(values)), column)
 
 
 def efficiency_of(runs: pa.Table, *, by: str = "run") -> pa.Table:
@@ -225,12 +241,10 @@ def efficiency_of(runs: pa.Table, *, by: str = "run") -> pa.Table:
 def _grouped(used: pa.Table, by: str) -> pa.Table:
     arrays: list[str] = []
     if by == "array":
-        group, arrays = _codes(pc.coalesce(used["array_id"], used["id"]))
+        group, arrays = column_codes(pc.coalesce(used["array_id"], used["id"]))
         count = len(arrays)
     else:
-        (user, _), (named, names) = _codes(used["user"]), _codes(used["name"])
-        together, group = np.unique(user * (len(names) + 1) + named, return_inverse=True)
-        count = len(together)
+        group, count = name_codes(used)
     first = np.full(count, used.num_rows)
     np.minimum.at(first, group, np.arange(used.num_rows))
     columns: dict[str, Any] = {name: as_array(used[name]).take(pa.array(first)) for name in ("name", "user")}
@@ -258,21 +272,28 @@ def column_floats(column: pa.ChunkedArray) -> np.ndarray:
     return values
 
 
+def column_codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
+    """A number for each row's text, and the texts; null is ''."""
+    encoded = pc.dictionary_encode(pc.fill_null(as_array(column).cast(TEXT), ""))
+    return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+
+
+def name_codes(runs: pa.Table) -> tuple[np.ndarray, int]:
+    """A number for the name of each run, of one user's runs, in the order of their first; and how many there are."""
+    (user, _), (name, names) = column_codes(runs["user"]), column_codes(runs["name"])
+    encoded = pa.array(user.astype(np.int64) * len(names) + name).dictionary_encode()
+    return encoded.indices.to_numpy(zero_copy_only=False), len(encoded.dictionary)
+
+
 def whole_peaks(runs: pa.Table) -> np.ndarray:
     """The peaks of memory as floats, nan where not known, or seen of a part of the run alone."""
     is_part = pc.fill_null(pc.equal(as_array(runs["usage_source"]).cast(TEXT), UsageSource.WATCHED.value), False)
     return np.where(is_part.to_numpy(zero_copy_only=False), np.nan, column_floats(runs["memory_peak_bytes"]))
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
-    """A number for each row's text, and the texts; null is ''."""
-    encoded = pc.dictionary_encode(pc.fill_null(as_array(column).cast(TEXT), ""))
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary.to_pylist()
-
-
 def _shared(column: pa.ChunkedArray, group: np.ndarray, first: np.ndarray) -> pa.Array:
     """The word that all rows of a group share; null where they do not."""
-    codes, words = _codes(column)
+    codes, words = column_codes(column)
     differs = np.bincount(group, codes != codes[first[group]], minlength=len(first)) > 0
     return pa.array(
         [words[codes[row]] or None if not more else None for row, more in zip(first, differs, strict=True)], TEXT
@@ -321,30 +342,25 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
 
     Memory and time are spoken of where runs completed: others might have wanted more.
     """
-    columns = {name: column_floats(runs[name]) for name in _ADVISED_BY}
-    columns["memory_peak_bytes"] = whole_peaks(runs)
-    elapsed = columns["elapsed_seconds"]
-    idle = _idle_hours(columns)
-    rows = np.flatnonzero((elapsed >= _LEAST_RUN_SECONDS) & (idle > 0))
-    if not rows.size:
-        return []
-    (user, _), (name, named) = _codes(runs["user"]), _codes(runs["name"])
-    _, group = np.unique((user * (len(named) + 1) + name)[rows], return_inverse=True)
-    idle_of_group = np.bincount(group, idle[rows])
+    blocks = [runs.slice(start, _RUNS_AT_ONCE) for start in range(0, runs.num_rows, _RUNS_AT_ONCE)]
+    idle = np.concatenate([np.zeros(0), *map(_idle_hours, blocks)])
+    group, _ = name_codes(runs)
+    idle_of_group = np.bincount(group, idle)
     # Some of them turn out to need no words.
     chosen = np.argsort(-idle_of_group, kind="stable")[: 4 * most]
-    completed = pc.fill_null(pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False)
-    is_completed = completed.to_numpy(zero_copy_only=False)
+    chosen = chosen[idle_of_group[chosen] > 0]
+    is_member = np.isin(group, chosen) & (idle > 0)
+    runs = runs.select(["id", "user", "name", "state", "usage_source", "memory_peak_bytes", *_ADVISED_BY])
+    runs, group = runs.filter(pa.array(is_member)), group[is_member]
     found: list[Advice] = []
     for number in chosen.tolist():
-        members = rows[group == number]
-        words, memory, limit = _words(
-            {name: column[members] for name, column in columns.items()}, is_completed[members]
-        )
+        members = runs.filter(pa.array(group == number))
+        words, memory, limit = _words(members)
         if words:
-            jobs = as_array(runs["id"]).take(pa.array(members[:3])).to_pylist()
-            whose, what = (as_array(runs[column])[int(members[0])].as_py() or "" for column in ("user", "name"))
-            found.append(Advice(whose, what, len(members), tuple(jobs), tuple(words), memory, limit))
+            first = members.slice(0, 3).to_pylist()
+            whose, what = (first[0][column] or "" for column in ("user", "name"))
+            jobs = tuple(row["id"] for row in first)
+            found.append(Advice(whose, what, members.num_rows, jobs, tuple(words), memory, limit))
     return found[:most]
 
 
@@ -356,8 +372,14 @@ _ADVISED_BY = (
 _CPUS_OF_A_GPU, _GIB_OF_A_GPU = 12, 96
 
 
-def _idle_hours(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """What runs held and did not use, in hours of a GPU; what is not known counts as used."""
+def _advised_by(runs: pa.Table) -> dict[str, np.ndarray]:
+    columns = {name: column_floats(runs[name]) for name in _ADVISED_BY}
+    return {**columns, "memory_peak_bytes": whole_peaks(runs)}
+
+
+def _idle_hours(runs: pa.Table) -> np.ndarray:
+    """What runs held and did not use, in hours of a GPU; what is not known counts as used, and so do short runs."""
+    columns = _advised_by(runs)
     hours = columns["elapsed_seconds"] / 3600
     unused = {name: np.nan_to_num(1 - np.clip(columns[name], 0, 1)) for name in ("cpu_use", "gpu_use")}
     memory = np.nan_to_num(np.clip(columns["memory_bytes"] - columns["memory_peak_bytes"], 0, None)) / (1 << 30)
@@ -368,11 +390,15 @@ def _idle_hours(columns: dict[str, np.ndarray]) -> np.ndarray:
     )
     # A limit that is far too long keeps nothing from others, and the job from starting.
     spare = columns["limit_seconds"] - columns["elapsed_seconds"]
-    return idle + np.where(spare >= _LEAST_SAVED_SECONDS, 1e-6, 0)
+    idle += np.where(spare >= _LEAST_SAVED_SECONDS, 1e-6, 0)
+    return np.where(columns["elapsed_seconds"] >= _LEAST_RUN_SECONDS, idle, 0)
 
 
-def _words(columns: dict[str, np.ndarray], is_completed: np.ndarray) -> tuple[list[str], int | None, int | None]:
+def _words(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     """Sentences on the runs of one name, and the memory and the time limit that would do, where less would."""
+    columns = _advised_by(runs)
+    completed = pc.fill_null(pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False)
+    is_completed = completed.to_numpy(zero_copy_only=False)
     words: list[str] = []
     memory: int | None = None
     time_limit: int | None = None

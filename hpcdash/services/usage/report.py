@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,15 @@ from hpcdash.domain.states import JobState
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
 from hpcdash.services.usage.archive import OTHERS_HIDDEN, FetchedRuns
-from hpcdash.services.usage.efficiency import USES, Advice, advise, column_floats, whole_peaks, with_use
-
-if TYPE_CHECKING:
-    import pandas as pd
+from hpcdash.services.usage.efficiency import (
+    Advice,
+    advise,
+    column_codes,
+    column_floats,
+    name_codes,
+    whole_peaks,
+    with_use,
+)
 
 GROUPINGS = ("day", "week", "queue", "user", "account", "name")
 OF_TIME = ("day", "week")
@@ -57,13 +62,13 @@ MEASURES: tuple[tuple[str, pa.DataType], ...] = (
     ("wait_seconds", COUNT),
 )
 _NAMES = tuple(name for name, _ in MEASURES)
-# What is read of a run.
+# What a report reads of a run once its use is known, and the columns of domain.schema.RUNS that it is made of.
 _COLUMNS = (
     *("id", "name", "user", "account", "queue", "state", "cpus", "gpus", "memory_bytes", "memory_peak_bytes"),
     *("elapsed_seconds", "limit_seconds", "submitted_at", "eligible_at", "started_at", "ends_at"),
     *("suspended_seconds", "run", "usage_source"),
 )
-_READ = frozenset({*_COLUMNS, "cpu_seconds_used", "gpu_use", "gpu_memory_peak_bytes", "_admin_comment"})
+RUN_COLUMNS = (*_COLUMNS, "cpu_seconds_used", "gpu_use", "gpu_memory_peak_bytes", "_admin_comment")
 _OF_WAITS = ("started", "wait_seconds")
 _WAITS = (("wait_median_seconds", 0.5), ("wait_p80_seconds", 0.8))
 GROUPS = pa.schema([("key", TEXT), *MEASURES, *((name, COUNT) for name, _ in _WAITS)])
@@ -134,36 +139,37 @@ class UsageReport(Struct, frozen=True):
 
 
 def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence[str] = ()) -> UsageReport:
-    """The report of `runs`, rows of domain.schema.RUNS in any order. Days are those of `zone`.
+    """The report of `runs`, rows of domain.schema.RUNS with RUN_COLUMNS, in any order. Days are those of `zone`.
 
     One without an end still runs, and began its `elapsed_seconds` and the time it was suspended ago. A run counts with
     its hours in the span, as sreport cuts it: on the days it ran; as a job and a failure on the day it ended; with its
     wait on the day it started. Suspended time is no CPU time, but GPU time: it keeps its GPUs.
     """
-    import pandas as pd
-
-    runs = runs.select([name for name in runs.column_names if name in _READ]).combine_chunks()
-    used = with_use(runs).select([*_COLUMNS, *USES])
+    used = with_use(runs.select(RUN_COLUMNS)).select([*_COLUMNS, "cpu_use", "gpu_use"])
     begin, end = _times(used)
     inside = np.flatnonzero((end > span.since) & (begin < span.until) | _within(end, span))
     if len(inside) < used.num_rows:
         used = used.take(pa.array(inside))
         begin, end = begin[inside], end[inside]
+    advice = advise(used)
     held = _Held(used, begin, end, span)
-    frame = _measures(used, held, begin, end, span)
+    wasteful = _wasteful(used, held)
     hours = _Hours(held, span, zone)
-    groups = {
-        name: _by_time(frame, hours, begin, end, by_week=name == "week")
-        if name in OF_TIME
-        else _by_column(frame, _category(used[name]))
+    waits = _waits_in(used, begin, span)
+    groupings = {
+        name: _ByTime(hours, begin, end, by_week=name == "week") if name in OF_TIME else _ByColumn(used[name])
         for name in GROUPINGS
     }
-    sums = frame.measures[list(_NAMES)].sum()
-    total = {name: int(sums[name]) for name in _NAMES}
+    total: dict[str, int] = {}
+    # One after the other: of a million runs each takes 8 MB.
+    for name, values in _measures(used, held, waits, end, span):
+        total[name] = int(values.sum())
+        for grouping in groupings.values():
+            grouping.add(name, values)
+    groups = {name: grouping.table(waits) for name, grouping in groupings.items()}
     unit = "GPU" if total["gpu_seconds"] else "CPU"
-    waits = _waits(used, frame, unit)
-    median = pd.Series(frame.waits[~np.isnan(frame.waits)])
-    more = {name: None if median.empty else round(float(median.quantile(part))) for name, part in _WAITS}
+    waited = waits[~np.isnan(waits)]
+    more = {name: round(float(np.quantile(waited, part))) if waited.size else None for name, part in _WAITS}
     unknown = int(np.isnan(column_floats(used["cpus"])[held.seconds > 0]).sum())
     said = [f"{unknown} runs have no CPU count: their hours are missing"] if unknown else []
     if no_gpus := int(np.isnan(column_floats(used["gpus"])[held.seconds > 0]).sum()):
@@ -174,10 +180,10 @@ def build_report(runs: pa.Table, span: Span, zone: tzinfo = UTC, notes: Sequence
         len(pc.unique(as_array(used["user"]).cast(TEXT)).drop_null()),
         {**total, **more},
         groups,
-        waits,
+        _waits(used, waits, unit),
         Load(unit, hours.load(unit)),
-        _wasteful(used, frame, pd),
-        tuple(advise(used)),
+        wasteful,
+        tuple(advice),
         (*notes, *said),
     )
 
@@ -207,45 +213,55 @@ class _Held:
         self.high = np.where(is_held, high, span.since).astype(np.int64)
         self.cpus = np.nan_to_num(column_floats(runs["cpus"])).astype(np.int64)
         self.gpus = np.nan_to_num(column_floats(runs["gpus"])).astype(np.int64)
-        self.begin = np.where(is_held, begin, 0).astype(np.int64)
-        wall = np.where(is_held, end - begin, 0)
+        # Of the runs that were suspended: few are.
         suspended = np.nan_to_num(column_floats(runs["suspended_seconds"]))
+        self._rows = rows = np.flatnonzero(is_held & (suspended > 0))
+        self._begin = begin[rows].astype(np.int64)
+        self._wall = (end[rows] - begin[rows]).astype(np.int64)
         # No more than there was.
-        self.suspended = np.where(is_held, np.clip(suspended, 0, wall), 0).astype(np.int64)
-        self.wall = np.maximum(wall, 1).astype(np.int64)
+        self._suspended = np.minimum(suspended[rows].astype(np.int64), self._wall)
 
     @property
     def seconds(self) -> np.ndarray:
-        return self.high - self.low
+        seconds: np.ndarray = self.high - self.low
+        return seconds
 
-    def suspended_by(self, rows: np.ndarray, moment: np.ndarray) -> np.ndarray:
-        """How long runs were suspended until a moment: when is not known, so it is spread over the run.
+    def _lost(self, at: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """CPU seconds that the suspended runs `at` did not have between two moments.
 
-        Whole seconds: what is left out of one part of a run is in the next.
+        When one was suspended is not known, so it is spread over the run, in whole seconds: what is left out of one
+        part of a run is in the next.
         """
-        passed = np.clip(moment - self.begin[rows], 0, self.wall[rows])
-        spread: np.ndarray = self.suspended[rows] * passed // self.wall[rows]
-        return spread
+        wall = np.maximum(self._wall[at], 1)
+        passed = [np.clip(moment - self._begin[at], 0, wall) for moment in (low, high)]
+        until_low, until_high = (self._suspended[at] * part // wall for part in passed)
+        lost: np.ndarray = (until_high - until_low) * self.cpus[self._rows[at]]
+        return lost
 
+    @property
+    def gpu_seconds(self) -> np.ndarray:
+        seconds: np.ndarray = self.gpus * self.seconds
+        return seconds
+
+    @property
     def cpu_seconds(self) -> np.ndarray:
-        rows = np.arange(len(self.low))
-        suspended = self.suspended_by(rows, self.high) - self.suspended_by(rows, self.low)
-        seconds: np.ndarray = self.cpus * (self.seconds - suspended)
+        rows = self._rows
+        seconds: np.ndarray = self.cpus * self.seconds
+        seconds[rows] -= self._lost(np.arange(len(rows)), self.low[rows], self.high[rows])
         return seconds
 
     def by_bin(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """CPU and GPU seconds in each of the bins between `edges`; of CPUs without the time they were suspended."""
         cpu, gpu = _seconds_by_bin(self.low, self.high, (self.cpus, self.gpus), edges)
-        rows = np.flatnonzero((self.suspended > 0) & (self.high > self.low))
+        rows = self._rows
         if rows.size:
             first = np.searchsorted(edges, self.low[rows], "right") - 1
             counts = np.searchsorted(edges, self.high[rows], "left") - first
-            pieces = np.repeat(rows, counts)
+            pieces = np.repeat(np.arange(len(rows)), counts)
             bins = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts - first, counts)
-            low = np.maximum(self.low[pieces], edges[bins])
-            high = np.minimum(self.high[pieces], edges[bins + 1])
-            lost = self.suspended_by(pieces, high) - self.suspended_by(pieces, low)
-            cpu -= np.bincount(bins, lost * self.cpus[pieces], minlength=len(cpu))
+            low = np.maximum(self.low[rows][pieces], edges[bins])
+            high = np.minimum(self.high[rows][pieces], edges[bins + 1])
+            cpu -= np.bincount(bins, self._lost(pieces, low, high), minlength=len(cpu))
         return cpu, gpu
 
 
@@ -275,92 +291,97 @@ def _seconds_by_bin(
     return found
 
 
-class _Frame(Struct, frozen=True):
-    """A row a run: its measures, and how long it waited before it started in the span (nan: it did not)."""
-
-    measures: pd.DataFrame
-    waits: np.ndarray
-
-
-def _measures(runs: pa.Table, held: _Held, begin: np.ndarray, end: np.ndarray, span: Span) -> _Frame:
-    import pandas as pd
-
-    cpu, gpu = held.cpu_seconds(), held.gpus * held.seconds
-    is_running = pc.is_null(as_array(runs["ends_at"])).to_numpy(zero_copy_only=False)
-    ended = _within(end, span) & ~is_running
-    states = as_array(runs["state"]).cast(TEXT)
-    failed = pc.fill_null(pc.is_in(states, pa.array(list(FAILURES), TEXT)), False).to_numpy(zero_copy_only=False)
-    again = column_floats(runs["run"]) > 1
+def _waits_in(runs: pa.Table, begin: np.ndarray, span: Span) -> np.ndarray:
+    """How long runs waited before they started in the span; nan where they did not."""
     asked = np.fmax(
         column_floats(as_array(runs["eligible_at"]).cast(COUNT)),
         column_floats(as_array(runs["submitted_at"]).cast(COUNT)),
     )
-    waits = np.where(_within(begin, span), np.clip(begin - asked, 0, None), np.nan)
-    cpu_use, gpu_use = column_floats(runs["cpu_use"]), column_floats(runs["gpu_use"])
-    columns = {
-        "cpu_seconds": cpu,
-        "gpu_seconds": gpu,
-        "jobs": ended,
-        "failed": ended & failed,
-        # A job's second run is there because it was put back into the queue.
-        "requeued": ended & again,
-        "running": is_running,
-        "failed_cpu_seconds": np.where(failed, cpu, 0),
-        "failed_gpu_seconds": np.where(failed, gpu, 0),
-        "unused_cpu_seconds": _unused(cpu, cpu_use),
-        "unused_gpu_seconds": _unused(gpu, gpu_use),
-        "measured_cpu_seconds": np.where(np.isnan(cpu_use), 0, cpu),
-        "measured_gpu_seconds": np.where(np.isnan(gpu_use), 0, gpu),
-        "started": ~np.isnan(waits),
-        "wait_seconds": np.nan_to_num(waits),
-    }
-    frame = pd.DataFrame({name: np.asarray(values).astype(np.int64) for name, values in columns.items()})
-    return _Frame(frame, waits)
+    return np.where(_within(begin, span), np.clip(begin - asked, 0, None), np.nan)
+
+
+def _measures(
+    runs: pa.Table, held: _Held, waits: np.ndarray, end: np.ndarray, span: Span
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Each of MEASURES, and its value for every run."""
+    is_running = pc.is_null(as_array(runs["ends_at"])).to_numpy(zero_copy_only=False)
+    ended = _within(end, span) & ~is_running
+    states = as_array(runs["state"]).cast(TEXT)
+    failed = pc.fill_null(pc.is_in(states, pa.array(list(FAILURES), TEXT)), False).to_numpy(zero_copy_only=False)
+    yield "jobs", ended
+    yield "failed", ended & failed
+    # A job's second run is there because it was put back into the queue.
+    yield "requeued", ended & (column_floats(runs["run"]) > 1)
+    yield "running", is_running
+    yield "started", ~np.isnan(waits)
+    yield "wait_seconds", np.nan_to_num(waits)
+    for unit, seconds in (("cpu", held.cpu_seconds), ("gpu", held.gpu_seconds)):
+        use = column_floats(runs[f"{unit}_use"])
+        yield f"{unit}_seconds", seconds
+        yield f"failed_{unit}_seconds", np.where(failed, seconds, 0)
+        yield f"unused_{unit}_seconds", np.nan_to_num(_unused(seconds, use))
+        yield f"measured_{unit}_seconds", np.where(np.isnan(use), 0, seconds)
 
 
 def _unused(held: np.ndarray, use: np.ndarray) -> np.ndarray:
-    known = ~np.isnan(use)
-    return np.where(known, np.rint(held * (1 - np.clip(np.where(known, use, 1), 0, 1))), 0)
+    """Seconds that were held and not used; nan where the use is not known."""
+    unused: np.ndarray = np.rint(held * (1 - np.clip(use, 0, 1)))
+    return unused
 
 
-def _category(column: pa.ChunkedArray) -> pd.Categorical:
-    import pandas as pd
+class _Grouping:
+    """Sums by what a run counts for when it ended, and waits by what it counts for when it started.
 
-    encoded = as_array(column)
-    if not pa.types.is_dictionary(encoded.type):
-        encoded = encoded.dictionary_encode()
-    # Two of a dictionary's words may be one.
-    words = encoded.dictionary.to_pylist()
-    if len(set(words)) != len(words):
-        encoded = encoded.cast(TEXT).dictionary_encode()
-        words = encoded.dictionary.to_pylist()
-    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
-    return pd.Categorical.from_codes(codes, categories=words)
+    `ended` and `started` hold the number of that group for every run; `labels` are the groups' names.
+    """
+
+    def __init__(self, ended: np.ndarray, started: np.ndarray, labels: Sequence[str]) -> None:
+        self._ended, self._started = ended.astype(np.int32), started.astype(np.int32)
+        self._labels = labels
+        self.sums: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        """Take in one of MEASURES, a value a run."""
+        group = self._started if name in _OF_WAITS else self._ended
+        self.sums.setdefault(name, np.bincount(group, values, minlength=len(self._labels)))
+
+    def table(self, waits: np.ndarray) -> pa.Table:
+        """A row of GROUPS for each group, in the order of their numbers."""
+        waited = ~np.isnan(waits)
+        parts = [part for _, part in _WAITS]
+        of_waits = _quantiles(waits[waited], self._started[waited], len(self._labels), parts)
+        columns = {**self.sums, **dict(zip((name for name, _ in _WAITS), of_waits, strict=True))}
+        counts = [_counts(columns[name]) for name in GROUPS.names[1:]]
+        return pa.table([pa.array(self._labels, TEXT), *counts], schema=GROUPS)
 
 
-def _by_column(frame: _Frame, key: pd.Categorical) -> pa.Table:
-    """A row for each of a column's words, the most hours first."""
-    # Groups by number: pandas' groups by a null are slow.
-    codes = np.asarray(key.codes, dtype=np.int64)
-    codes = np.where(codes < 0, len(key.categories), codes)
-    labels = [*key.categories, NOT_KNOWN]
-    table = _grouped(frame, codes, codes, None)
-    rows = table.sort_values(["gpu_seconds", "cpu_seconds", "jobs"], ascending=False, kind="stable")
-    return _group_table(rows, [labels[code] for code in rows.index])
+class _ByColumn(_Grouping):
+    """A group for each of a column's words."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        codes, words = column_codes(column)
+        super().__init__(codes, codes, [word or NOT_KNOWN for word in words])
+
+    def table(self, waits: np.ndarray) -> pa.Table:
+        """The most hours first."""
+        order = np.lexsort([-self.sums[name] for name in ("jobs", "cpu_seconds", "gpu_seconds")])
+        return super().table(waits).take(pa.array(order))
 
 
-def _by_time(frame: _Frame, hours: _Hours, begin: np.ndarray, end: np.ndarray, *, by_week: bool) -> pa.Table:
-    """A row a day or week of the span, those without anything too, in order."""
-    labels = hours.days
-    group = np.arange(len(labels))
-    if by_week:
-        mondays = [_monday(label) for label in labels]
-        labels = list(dict.fromkeys(mondays))
-        group = np.array([labels.index(monday) for monday in mondays])
-    table = _grouped(frame, group[hours.day_of(end)], group[hours.day_of(begin)], len(labels))
-    for name, seconds in (("cpu_seconds", hours.cpu), ("gpu_seconds", hours.gpu)):
-        table[name] = np.bincount(group[hours.day], seconds, minlength=len(labels))
-    return _group_table(table, labels)
+class _ByTime(_Grouping):
+    """A group a day or week of the span, those without anything too."""
+
+    def __init__(self, hours: _Hours, begin: np.ndarray, end: np.ndarray, *, by_week: bool) -> None:
+        labels = hours.days
+        group = np.arange(len(labels))
+        if by_week:
+            mondays = [_monday(label) for label in labels]
+            labels = list(dict.fromkeys(mondays))
+            group = np.array([labels.index(monday) for monday in mondays])
+        super().__init__(group[hours.day_of(end)], group[hours.day_of(begin)], labels)
+        # A run's hours count on the days it ran.
+        for name, seconds in (("cpu_seconds", hours.cpu), ("gpu_seconds", hours.gpu)):
+            self.sums[name] = np.bincount(group[hours.day], seconds, minlength=len(labels))
 
 
 def _monday(day: str) -> str:
@@ -368,30 +389,21 @@ def _monday(day: str) -> str:
     return (at - timedelta(days=at.weekday())).isoformat()
 
 
-def _grouped(frame: _Frame, ended: np.ndarray, started: np.ndarray, count: int | None) -> pd.DataFrame:
-    """Sums by what a run counts for when it ended, and waits by what it counts for when it started."""
-    import pandas as pd
-
-    names = [name for name in _NAMES if name not in _OF_WAITS]
-    table = frame.measures[names].groupby(ended, sort=True).sum()
-    waited = ~np.isnan(frame.waits)
-    waits = pd.DataFrame({"key": started[waited], "wait": frame.waits[waited]}).groupby("key")["wait"]
-    of_waits = pd.DataFrame({"started": waits.size(), "wait_seconds": waits.sum()})
-    for name, part in _WAITS:
-        of_waits[name] = waits.quantile(part)
-    if count is not None:
-        table = table.reindex(range(count))
-    table = table.join(of_waits, how="left")
-    table[list(_NAMES)] = table[list(_NAMES)].fillna(0)
-    return table
-
-
-def _group_table(table: pd.DataFrame, labels: Sequence[str]) -> pa.Table:
-    columns: list[pa.Array] = [pa.array(labels, TEXT)]
-    for name in GROUPS.names[1:]:
-        values = table[name].to_numpy(dtype=np.float64, na_value=np.nan)
-        columns.append(_counts(values))
-    return pa.table(columns, schema=GROUPS)
+def _quantiles(values: np.ndarray, group: np.ndarray, count: int, parts: Sequence[float]) -> list[np.ndarray]:
+    """Of each part the quantiles of the groups 0 to `count` - 1, nan where a group is empty."""
+    sizes = np.bincount(group, minlength=count)
+    has = sizes > 0
+    ordered = values[np.lexsort((values, group))]
+    starts = (np.cumsum(sizes) - sizes)[has]
+    found = []
+    for part in parts:
+        place = part * (sizes[has] - 1)
+        low = place.astype(np.int64)
+        below, above = ordered[starts + low], ordered[starts + np.ceil(place).astype(np.int64)]
+        of_groups = np.full(count, np.nan)
+        of_groups[has] = below + (above - below) * (place - low)
+        found.append(of_groups)
+    return found
 
 
 def _counts(values: Any) -> pa.Array:
@@ -413,61 +425,57 @@ def _sizes(runs: pa.Table, unit: str) -> tuple[np.ndarray, list[str]]:
     return np.where(counts == 0, 0, sizes), ["no GPU" if unit == "GPU" else "?", *size_labels(unit)]
 
 
-def _waits(runs: pa.Table, frame: _Frame, unit: str) -> pa.Table:
-    import pandas as pd
-
-    waited = ~np.isnan(frame.waits)
+def _waits(runs: pa.Table, waits: np.ndarray, unit: str) -> pa.Table:
+    waited = ~np.isnan(waits)
+    waits = waits[waited]
     sizes, labels = _sizes(runs, unit)
-    queue = _category(runs["queue"])
-    table = pd.DataFrame({"queue": np.asarray(queue.codes)[waited], "size": sizes[waited], "wait": frame.waits[waited]})
-    table["class"] = np.searchsorted(np.array(WAIT_ENDS), table["wait"].to_numpy(), "right")
-    grouped = table.groupby(["queue", "size"], sort=True)
-    waits = grouped["wait"]
-    found = pd.DataFrame(
-        {
-            "started": waits.size(),
-            "wait_median_seconds": waits.quantile(0.5),
-            "wait_p80_seconds": waits.quantile(0.8),
-            "wait_p95_seconds": waits.quantile(0.95),
-            "wait_longest_seconds": waits.max(),
-        }
-    )
-    classes = table.groupby(["queue", "size", "class"]).size().unstack(fill_value=0)
+    queue, queues = column_codes(runs["queue"])
+    group = (queue * len(labels) + sizes)[waited]
+    count = len(queues) * len(labels)
+    of_class = group * len(WAIT_LABELS) + np.searchsorted(np.array(WAIT_ENDS), waits, "right")
+    classes = np.bincount(of_class, minlength=count * len(WAIT_LABELS)).reshape(count, len(WAIT_LABELS))
     columns: list[pa.Array] = [
-        pa.array([queue.categories[code] if code >= 0 else NOT_KNOWN for code, _ in found.index], TEXT),
-        pa.array([labels[size] for _, size in found.index], TEXT),
-        *(_counts(found[name]) for name in WAITS.names[2:7]),
+        pa.array([name or NOT_KNOWN for name in queues for _ in labels], TEXT),
+        pa.array(labels * len(queues), TEXT),
+        *map(_counts, (np.bincount(group, minlength=count), *_quantiles(waits, group, count, (0.5, 0.8, 0.95, 1)))),
+        *map(_counts, classes.T),
     ]
-    for number in range(len(WAIT_LABELS)):
-        columns.append(_counts(classes[number] if number in classes else np.zeros(len(found))))
-    return pa.table(columns, schema=WAITS)
+    table = pa.table(columns, schema=WAITS)
+    return table.filter(pc.greater(table["started"], 0))
 
 
-def _wasteful(runs: pa.Table, frame: _Frame, pandas: Any) -> pa.Table:
+def _wasteful(runs: pa.Table, held: _Held) -> pa.Table:
     """The names of jobs, each of one user's, that held the most for nothing."""
-    user, name = _category(runs["user"]), _category(runs["name"])
-    measures = frame.measures[["cpu_seconds", "gpu_seconds", "unused_cpu_seconds", "unused_gpu_seconds"]]
-    spare = np.clip(column_floats(runs["memory_bytes"]) - whole_peaks(runs), 0, None)
-    memory = spare / (1 << 30) * column_floats(runs["elapsed_seconds"])
-    table = measures.assign(runs=1, unused_memory_gib_seconds=np.nan_to_num(memory))
-    known = {
-        "unused_cpu_seconds": ~np.isnan(column_floats(runs["cpu_use"])),
-        "unused_gpu_seconds": ~np.isnan(column_floats(runs["gpu_use"])),
-        "unused_memory_gib_seconds": ~np.isnan(memory),
+    memory = np.clip(column_floats(runs["memory_bytes"]) - whole_peaks(runs), 0, None) / (1 << 30)
+    memory *= column_floats(runs["elapsed_seconds"])
+    unused = {
+        "unused_cpu_seconds": _unused(held.cpu_seconds, column_floats(runs["cpu_use"])),
+        "unused_gpu_seconds": _unused(held.gpu_seconds, column_floats(runs["gpu_use"])),
+        "unused_memory_gib_seconds": memory,
     }
-    for column, is_known in known.items():
-        table[f"{column} known"] = is_known
-    together = np.asarray(user.codes, np.int64) * (len(name.categories) + 1) + np.asarray(name.codes, np.int64)
-    kept = (table[list(known)].to_numpy() > 0).any(axis=1)
-    sums = table[kept].groupby(together[kept]).sum()
-    sums = sums.sort_values(_WASTE_ORDER, ascending=False, kind="stable").head(_MOST_WASTEFUL)
-    first = pandas.Series(np.flatnonzero(kept)).groupby(together[kept]).first()
-    rows = first.loc[sums.index].to_numpy(dtype=np.int64)
-    for column in known:
+    kept = np.flatnonzero(np.any([values > 0 for values in unused.values()], axis=0))
+    group, count = name_codes(runs)
+    group = group[kept]
+    first = np.full(count, runs.num_rows)
+    np.minimum.at(first, group, kept)
+    sums = {
+        "runs": np.bincount(group, minlength=count),
+        "cpu_seconds": np.bincount(group, held.cpu_seconds[kept], minlength=count),
+        "gpu_seconds": np.bincount(group, held.gpu_seconds[kept], minlength=count),
+    }
+    are_known = {}
+    for column, values in unused.items():
+        values = values[kept]
+        sums[column] = np.bincount(group, np.nan_to_num(values), minlength=count)
+        are_known[column] = np.bincount(group, ~np.isnan(values), minlength=count) > 0
+    most = np.lexsort([-sums[column] for column in reversed(_WASTE_ORDER)])[:_MOST_WASTEFUL]
+    most = most[sums["runs"][most] > 0]
+    for column, is_known in are_known.items():
         # What nobody measured is not known, and not nothing.
-        sums[column] = np.where(sums[f"{column} known"] > 0, sums[column], np.nan)
-    columns = [as_array(runs[column]).cast(TEXT).take(pa.array(rows)) for column in ("name", "user")]
-    columns += [_counts(sums[column]) for column in WASTEFUL.names[2:]]
+        sums[column] = np.where(is_known, sums[column], np.nan)
+    rows = pa.array(first[most])
+    columns = [as_array(runs[column]).cast(TEXT).take(rows) for column in ("name", "user")]
+    columns += [_counts(sums[column][most]) for column in WASTEFUL.names[2:]]
     return pa.table(columns, schema=WASTEFUL)
 
 

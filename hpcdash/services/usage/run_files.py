@@ -1,11 +1,11 @@
-"""Runs on this machine's disk: a file a month in which they ended, with the spans of it that are known."""
+"""Runs on this machine's disk: a file for each week in which any ended, with the spans of it that are known."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 
 from hpcdash.domain.columns import as_array
-from hpcdash.domain.runs import joined_runs
+from hpcdash.domain.runs import JOINED_BY, joined_runs
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import Span
-from hpcdash.services.arrow_files import read_table, write_table
+from hpcdash.domain.units import DAY, WEEK
+from hpcdash.services.arrow_files import read_schema, read_table, write_table
 
 _FORMAT, _COVERED, _ASKER, _SCHEDULER, _SEES_OTHERS = (
     b"hpcdash.format",
@@ -28,18 +29,23 @@ _FORMAT, _COVERED, _ASKER, _SCHEDULER, _SEES_OTHERS = (
 )
 # Raised when the schema, or what its columns mean, changes: older files are then not read.
 _FORMAT_VERSION = b"1"
-_MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+# The first day of the epoch was a Thursday.
+_BEFORE_MONDAY_SECONDS = 3 * DAY
+_WEEK = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-class _Month(Struct):
-    """The runs that ended in a month (UTC), in tables that may share some, and what of the month is known."""
+class _Week(Struct):
+    """The runs that ended in a week (from Monday, UTC), and what of the week is known.
+
+    `tables` are those that are not in the week's file; they and the file may share some runs.
+    """
 
     tables: list[pa.Table] = field(default_factory=list)
     covered: list[Span] = field(default_factory=list)
     # Whether all of that was asked for when the cluster hid nobody's jobs.
     sees_others: bool = False
+    has_file: bool = False
     is_new: bool = False
-    is_kept: bool = False
 
 
 class RunFiles:
@@ -56,82 +62,96 @@ class RunFiles:
         self._asker = asker
         self._scheduler = scheduler
         self._sees_others = False
-        self._months: dict[str, _Month] = {}
+        self._weeks: dict[str, _Week] = {}
 
     def see(self, *, others: bool) -> None:
         """Whether the cluster shows everyone's jobs now: what was asked for while it did not is not known then."""
         self._sees_others = others
-        for month in self._months.values():
-            if others and not month.sees_others:
-                month.covered, month.sees_others = [], True
+        for week in self._weeks.values():
+            if others and not week.sees_others:
+                week.covered, week.sees_others = [], True
 
     def load(self, span: Span | None) -> None:
-        """Read the files of the months from the beginning of a span on (None: all) that were not read yet."""
+        """What is known of the weeks from the beginning of a span on (None: all) that were not looked up yet."""
         if self._folder is None:
             return
-        since = "" if span is None else _month_of(span.since)
+        since = "" if span is None else _week_of(span.since)
         for path in sorted(self._folder.glob(f"runs-{self._name}-*.arrow")):
-            month = path.stem[-7:]
-            if _MONTH.fullmatch(month) and month >= since and month not in self._months:
-                self._months[month] = self._read(path)
+            week = path.stem[-10:]
+            if _WEEK.fullmatch(week) and week >= since and week not in self._weeks:
+                self._weeks[week] = self._known(read_schema(path))
 
-    def _read(self, path: Path) -> _Month:
-        table = read_table(path)
-        metadata = (table.schema.metadata or {}) if table is not None else {}
+    def _known(self, schema: pa.Schema | None) -> _Week:
+        """What is known of the week of a file; nothing where the file is not one that was written for this scope."""
+        metadata = (schema.metadata or {}) if schema is not None else {}
         wanted = {_FORMAT: _FORMAT_VERSION, _ASKER: self._asker.encode(), _SCHEDULER: self._scheduler.encode()}
-        if table is None or any(value and metadata.get(key) != value for key, value in wanted.items()):
-            return _Month()
-        table = table.replace_schema_metadata(None)
-        if not table.schema.equals(RUNS):
-            return _Month()
+        if schema is None or any(value and metadata.get(key) != value for key, value in wanted.items()):
+            return _Week()
+        if not schema.remove_metadata().equals(RUNS):
+            return _Week()
         try:
             covered = [Span(int(since), int(until)) for since, until in json.loads(metadata[_COVERED])]
         except (KeyError, TypeError, ValueError):
-            return _Month()
-        return _Month([table], covered, sees_others=metadata.get(_SEES_OTHERS) == b"1", is_kept=True)
+            return _Week()
+        return _Week(covered=covered, sees_others=metadata.get(_SEES_OTHERS) == b"1", has_file=True)
+
+    def _path(self, week: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"runs-{self._name}-{week}.arrow"
+
+    def _tables(self, name: str, week: _Week, columns: Sequence[str]) -> list[pa.Table]:
+        """A week's runs, what is newer first: of two alike it is the one that stays."""
+        tables = [table.select(columns) for table in week.tables]
+        if week.has_file and (path := self._path(name)) is not None:
+            table = read_table(path, columns)
+            if table is None:
+                # It was there, and is gone or damaged: all but what is in memory is asked for again.
+                week.covered, week.has_file = [], False
+            else:
+                tables.append(table.replace_schema_metadata(None).select(columns))
+        return tables
 
     def save(self) -> None:
-        """Write the months that changed. A disk that would not have them leaves them to be asked for again."""
-        for name, month in self._months.items():
-            if not month.is_new:
+        """Write the weeks that changed, one after the other. What a disk would not have stays in memory."""
+        for name, week in self._weeks.items():
+            if not week.is_new:
                 continue
-            month.tables = [joined_runs(month.tables)]
-            month.is_new = False
-            if self._folder is not None:
-                covered = json.dumps([[span.since, span.until] for span in month.covered])
-                metadata: dict[bytes, bytes | str] = {
-                    _FORMAT: _FORMAT_VERSION,
-                    _ASKER: self._asker,
-                    _SCHEDULER: self._scheduler,
-                    _COVERED: covered,
-                    _SEES_OTHERS: b"1" if month.sees_others else b"",
-                }
-                path = self._folder / f"runs-{self._name}-{name}.arrow"
-                month.is_kept = write_table(path, month.tables[0], metadata)
+            week.is_new = False
+            table = joined_runs([*self._tables(name, week, RUNS.names), RUNS.empty_table()]).combine_chunks()
+            covered = json.dumps([[span.since, span.until] for span in week.covered])
+            metadata: dict[bytes, bytes | str] = {
+                _FORMAT: _FORMAT_VERSION,
+                _ASKER: self._asker,
+                _SCHEDULER: self._scheduler,
+                _COVERED: covered,
+                _SEES_OTHERS: b"1" if week.sees_others else b"",
+            }
+            path = self._path(name)
+            week.has_file = path is not None and write_table(path, table, metadata)
+            week.tables = [] if week.has_file else [table]
 
     def add(self, runs: pa.Table, span: Span | None) -> None:
         """Take in runs; what ended in `span` is now known."""
-        ends = as_array(runs["ends_at"])
-        names = pc.strftime(ends.cast(pa.timestamp("s")), "%Y-%m").dictionary_encode()
-        for name in names.dictionary.to_pylist():
-            month = self._month(name)
+        ends = as_array(runs["ends_at"]).cast(pa.int64())
+        numbers = pc.divide(pc.add(ends, _BEFORE_MONDAY_SECONDS), WEEK)
+        for number in pc.unique(numbers).drop_null().to_pylist():
+            week = self._week(_week_of(number * WEEK - _BEFORE_MONDAY_SECONDS))
             # What is newer comes first: it is the one that stays of two alike.
-            month.tables.insert(0, runs.filter(pc.equal(names.cast(pa.string()), name)))
-            month.is_new, month.is_kept = True, False
-        for part in _months_of(span) if span is not None else ():
-            month = self._month(_month_of(part.since))
-            month.sees_others = month.sees_others and self._sees_others
-            month.covered = _joined([*month.covered, part])
-            month.is_new, month.is_kept = True, False
+            week.tables.insert(0, runs.filter(pc.equal(numbers, number)))
+            week.is_new = True
+        for part in _weeks_of(span) if span is not None else ():
+            week = self._week(_week_of(part.since))
+            week.sees_others = week.sees_others and self._sees_others
+            week.covered = _joined([*week.covered, part])
+            week.is_new = True
 
-    def _month(self, name: str) -> _Month:
-        return self._months.setdefault(name, _Month(sees_others=self._sees_others))
+    def _week(self, name: str) -> _Week:
+        return self._weeks.setdefault(name, _Week(sees_others=self._sees_others))
 
     def missing(self, span: Span, also: Iterable[Span] = ()) -> list[Span]:
         """The parts of a span that are not known and not in `also`, oldest first."""
         gaps: list[Span] = []
         at = span.since
-        for known in _joined([*also, *(part for month in self._months.values() for part in month.covered)]):
+        for known in _joined([*also, *(part for week in self._weeks.values() for part in week.covered)]):
             if known.until <= at or known.since >= span.until:
                 continue
             if known.since > at:
@@ -141,29 +161,33 @@ class RunFiles:
             gaps.append(Span(at, span.until))
         return gaps
 
-    def tables(self, span: Span | None = None) -> list[pa.Table]:
-        """The runs that ended in the months of a span and later, the newest month first; tables may share some."""
-        since = "" if span is None else _month_of(span.since)
-        months = sorted(self._months.items(), reverse=True)
-        return [table for name, month in months if name >= since for table in month.tables]
+    def read(self, span: Span, columns: Sequence[str], also: Sequence[pa.Table] = ()) -> pa.Table:
+        """The runs that ended in the weeks of a span and later, and those of `also`, as joined_runs has them.
+
+        The columns are these, and those of JOINED_BY. What is gone from the disk by now is `missing` from then on.
+        """
+        since = _week_of(span.since)
+        names = list(dict.fromkeys([*columns, *JOINED_BY]))
+        weeks = sorted(self._weeks.items(), reverse=True)
+        tables = [table for name, week in weeks if name >= since for table in self._tables(name, week, names)]
+        return joined_runs([*tables, *(table.select(names) for table in (*also, RUNS.empty_table()))])
 
     def release(self) -> None:
-        """Forget what is on the disk: it is read again when it is wanted."""
-        self._months = {name: month for name, month in self._months.items() if not month.is_kept}
+        """Forget what is known of weeks that are on the disk: it is looked up again when it is wanted."""
+        self._weeks = {name: week for name, week in self._weeks.items() if not week.has_file or week.tables}
 
 
-def _month_of(epoch: int) -> str:
-    return f"{datetime.fromtimestamp(epoch, UTC):%Y-%m}"
+def _week_of(epoch: int) -> str:
+    """The Monday of the week that a moment is in."""
+    return f"{datetime.fromtimestamp(epoch - (epoch + _BEFORE_MONDAY_SECONDS) % WEEK, UTC):%Y-%m-%d}"
 
 
-def _months_of(span: Span) -> list[Span]:
-    """The parts of a span in each month (UTC)."""
+def _weeks_of(span: Span) -> list[Span]:
+    """The parts of a span in each week."""
     parts = []
     since = span.since
     while since < span.until:
-        begin = datetime.fromtimestamp(since, UTC)
-        year, month = (begin.year, begin.month + 1) if begin.month < 12 else (begin.year + 1, 1)
-        until = min(span.until, int(datetime(year, month, 1, tzinfo=UTC).timestamp()))
+        until = min(span.until, since + WEEK - (since + _BEFORE_MONDAY_SECONDS) % WEEK)
         parts.append(Span(since, until))
         since = until
     return parts

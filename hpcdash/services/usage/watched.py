@@ -18,6 +18,10 @@ from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.usage.sample import NodeUse
 
 _MOST_RUNS = 1000
+# The columns of domain.schema.RUNS that with_watched fills.
+_FILLED = ("cpu_seconds_used", "memory_peak_bytes", "gpu_use", "gpu_memory_peak_bytes", "usage_source")
+# And those it looks at besides.
+WATCHED = ("id", "started_at", "elapsed_seconds", *_FILLED)
 # Two looks farther apart than this had nobody watch between them.
 _LONGEST_GAP_SECONDS = 60.0
 # What was watched for less of a run than this says nothing of the run.
@@ -140,10 +144,9 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
         return runs
     ids = pa.array({job_id for job_id, _ in known}, TEXT)
     is_candidate = pc.is_in(as_array(runs["id"]), value_set=ids)
-    names = ("cpu_seconds_used", "memory_peak_bytes", "gpu_use", "gpu_memory_peak_bytes", "usage_source")
     rows, found = [], []
     for number in pc.indices_nonzero(is_candidate).to_pylist():
-        run = runs.slice(number, 1).select(["id", "started_at", "elapsed_seconds", *names]).to_pylist()[0]
+        run = runs.slice(number, 1).select(WATCHED).to_pylist()[0]
         use, elapsed = known.get((run["id"], _started(run))), run["elapsed_seconds"]
         if use is None or not elapsed or use.seconds < _LEAST_PART * elapsed:
             continue
@@ -153,7 +156,7 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
     if not rows:
         return runs
     mask = pc.is_in(row_numbers(runs.num_rows), value_set=pa.array(rows, pa.int64()))
-    for name in names:
+    for name in _FILLED:
         field = runs.schema.field(name)
         column = as_array(runs[name])
         column = column.cast(TEXT) if field.type == WORD else column

@@ -28,7 +28,7 @@ from hpcdash.ui.view import View
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
-# pandas and plotext come with them, when the first report is made.
+# numpy and plotext come with them, when the first report is made.
 if TYPE_CHECKING:
     from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
     from hpcdash.services.usage.charts import Line
@@ -194,13 +194,19 @@ class UsageView(View):
 
     async def _fetch(self, span: Span, stop: asyncio.Event) -> None:
         from hpcdash.services.usage.archive import ArchiveProgress, RunSelection
+        from hpcdash.services.usage.report import RUN_COLUMNS
 
         everyone = self.everyone
         self._show_progress(ArchiveProgress(0, span.seconds, 0))
         try:
             archive = self.session.store.archive
             fetched = await archive.fetch_runs(
-                span, RunSelection(everyone), self._show_progress, stop=stop, with_running=True
+                span,
+                RunSelection(everyone),
+                self._show_progress,
+                stop=stop,
+                with_running=True,
+                columns=RUN_COLUMNS,
             )
             report = await asyncio.to_thread(self._build, fetched, everyone)
         except HpcdashError as error:

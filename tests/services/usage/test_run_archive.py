@@ -306,15 +306,31 @@ async def test_an_empty_span_is_an_empty_table(stage: Stage) -> None:
     assert (fetched.table.num_rows, fetched.table.schema, fetched.is_whole) == (0, RUNS, True)
 
 
+def test_runs_that_are_gone_from_the_disk_are_missing(tmp_path: Path) -> None:
+    from hpcdash.services.usage.run_files import RunFiles
+
+    span = Span(0, 3 * DAY)
+    writer = RunFiles(tmp_path, "mine", asker="alice", scheduler="slurm")
+    writer.add(RUNS.empty_table(), span)
+    writer.save()
+    files = RunFiles(tmp_path, "mine", asker="alice", scheduler="slurm")
+    files.load(span)
+    assert files.missing(span) == []
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert files.read(span, ["state"]).num_rows == 0
+    assert files.missing(span) == [span]
+
+
 def test_file_names_tell_nothing_of_a_user(tmp_path: Path) -> None:
     from hpcdash.services.usage.run_files import RunFiles
 
     files = RunFiles(tmp_path, "user ../../bob", asker="alice", scheduler="slurm")
-    files.add(RUNS.empty_table(), Span(0, 5 * DAY))
+    files.add(RUNS.empty_table(), Span(0, 3 * DAY))
     files.save()
-    assert [re.fullmatch(r"runs-[0-9a-f]{12}-1970-01\.arrow", one.name) is not None for one in tmp_path.iterdir()] == [
-        True
-    ]
+    assert [
+        re.fullmatch(r"runs-[0-9a-f]{12}-1969-12-29\.arrow", one.name) is not None for one in tmp_path.iterdir()
+    ] == [True]
 
 
 @pytest.mark.parametrize(

@@ -503,6 +503,7 @@ async def test_lines_of_no_letters_are_paged_through_as_any_others(log: Path) ->
     put(log, b"first\n" + b"\n" * 500_000 + b"last\n")
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
+        await shows(pilot, "last")
         pane = pane_of(pilot)
         for pages in (-1, -1, -100, 1, -100, -100, -100, 100):
             before = pane.viewport.offset
