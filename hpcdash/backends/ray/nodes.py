@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster, and its resources as queues: what of each kind there is, and what is in use."""
+"""Nodes of a Ray cluster with their measured memory and load, and its resources as queues, with what is in use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,26 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
-from hpcdash.backends.ray.responses import decode, pairs, read_responses, require_success, resources, state_rows, text
+from hpcdash.backends.ray.responses import (
+    Response,
+    amount,
+    decode,
+    number,
+    pairs,
+    read_responses,
+    require_success,
+    resources,
+    state_rows,
+    table,
+    text,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.states import NodeState
 
 # detail=1 gives when a node began; the list is cut to 100 rows without a limit.
 _NODES_PATH = "/api/v0/nodes?detail=1&limit=10000"
 _STATUS_PATH = "/api/cluster_status"
+SUMMARY_PATH = "/nodes?view=summary"
 _ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 _TYPE_START = "accelerator_type:"
 _PLAIN_KINDS = ("CPU", *_ACCELERATORS)
@@ -22,7 +35,7 @@ _MEMORY = ("memory", "object_store_memory", "objectStoreMemory")
 
 
 def nodes_query() -> Query[ParsedTable]:
-    return Query(("GET", _NODES_PATH, _STATUS_PATH), _parse_nodes)
+    return Query(("GET", _NODES_PATH, _STATUS_PATH, SUMMARY_PATH), _parse_nodes)
 
 
 def queues_query() -> Query[ParsedTable]:
@@ -41,9 +54,38 @@ def _read(answer: Answer) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[st
     return nodes, {str(node): pairs(used) for node, used in found.items()} if isinstance(found, dict) else {}
 
 
+def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
+    """What the agents of the nodes measure, a node each; [] where the dashboard does not tell."""
+    listed = table(table(decode(answer, response)).get("data")).get("summary") if response.is_success else None
+    return [table(node) for node in listed] if isinstance(listed, list) else []
+
+
+def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
+    """Memory of the machine and load by the node's ID; what an agent does not tell is left out."""
+    found: dict[str, dict[str, int | float]] = {}
+    for summary in (one for response in read_responses(answer)[2:] for one in summaries(answer, response)):
+        node_id, memory, loads = text(table(summary.get("raylet")).get("nodeId")), summary.get("mem"), summary.get("loadAvg")
+        if node_id is None:
+            continue
+        columns: dict[str, int | float] = {}
+        # [total, available, percent, used]: caches count as used in the last one, and are available.
+        if isinstance(memory, list) and len(memory) > 1:
+            total, available = number(memory[0]), number(memory[1])
+            if total and available is not None and available <= total:
+                columns |= {"memory_bytes": total, "memory_used_bytes": total - available}
+        # ([over 1, 5, 15 minutes], the same for each CPU)
+        if isinstance(loads, list) and loads and isinstance(loads[0], list) and loads[0]:
+            load = amount(loads[0][0])
+            columns |= {"load": load} if load is not None and load >= 0 else {}
+        found[node_id] = columns
+    return found
+
+
 def _parse_nodes(answer: Answer) -> ParsedTable:
-    """Rows of domain.schema.NODES; a node that died stays listed, as down."""
+    """Rows of domain.schema.NODES; a node that died stays listed, as down. Without its agent's measurement a node's
+    memory is Ray's resource of that name."""
     nodes, used_by_node = _read(answer)
+    measured = _measured(answer)
     rows, rejected = [], []
     for node in nodes:
         name = text(node.get("node_ip")) or text(node.get("node_name"))
@@ -73,6 +115,7 @@ def _parse_nodes(answer: Answer) -> ParsedTable:
                 "memory_used_bytes": _used(used, "memory") if is_alive else None,
                 "features": sorted(f"{kind}={total:g}" for kind, total in held.items() if _is_custom(kind)),
             }
+            | (measured.get(str(node.get("node_id")), {}) if is_alive else {})
         )
     rows.sort(key=lambda row: (row["state"] == NodeState.DOWN, row["name"]))
     return ParsedTable(_table(rows, schema.NODES), tuple(rejected))

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from hpcdash.backends.node_samples import GpuSample, NodeSample, ProcessSample
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.ray.nodes import SUMMARY_PATH, summaries
 from hpcdash.backends.ray.responses import amount, decode, number, read_responses, require_success, table, text
 from hpcdash.errors import UsageError
 
-_SUMMARY_PATH = "/nodes?view=summary"
 _DEAD = "DEAD"
 _MIB = 1 << 20
 
@@ -24,15 +24,14 @@ def use_nodes_query(native: Mapping[str, str]) -> Query[tuple[str, ...]]:
         raise UsageError(
             "Ray measures only processes that have connected to it", "This job's program has not: no ray.init() yet."
         )
-    return Query(("GET", _SUMMARY_PATH), partial(_parse_nodes, ray_job=ray_job))
+    return Query(("GET", SUMMARY_PATH), partial(_parse_nodes, ray_job=ray_job))
 
 
 def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
     [response] = require_success(answer)
-    listed = table(table(decode(answer, response)).get("data")).get("summary")
     found = []
-    for node in listed if isinstance(listed, list) else ():
-        raylet = table(table(node).get("raylet"))
+    for node in summaries(answer, response):
+        raylet = table(node.get("raylet"))
         workers = raylet.get("coreWorkersStats")
         node_id = text(raylet.get("nodeId"))
         has_job = isinstance(workers, list) and any(table(one).get("jobId") == ray_job for one in workers)
