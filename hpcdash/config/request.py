@@ -710,7 +710,7 @@ def _written_call(call: Call) -> Iterator[tuple[str, Any]]:
 
 
 def _written_container(container: Container) -> Iterator[tuple[str, Any]]:
-    if container.runtime is not Runtime.APPTAINER or not container.image:
+    if container.runtime is not None:
         yield "runtime", container.runtime.value
     for name in ("image", "binds", "force_pull"):
         if value := getattr(container, name):

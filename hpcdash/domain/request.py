@@ -39,6 +39,7 @@ class Runtime(StrEnum):
 
     NONE = "none"
     APPTAINER = "apptainer"
+    DOCKER = "docker"
     PODMAN = "podman"
     ENROOT = "enroot"
     PYXIS = "pyxis"
@@ -63,9 +64,12 @@ LONE_LAUNCHERS = frozenset({Launcher.MPIRUN, Launcher.HOROVODRUN})
 
 
 class Container(Struct, frozen=True):
-    """The image a command runs in. `binds` are `SOURCE[:TARGET[:OPTIONS]]`; `registry` names no secret."""
+    """The image a command runs in. `binds` are `SOURCE[:TARGET[:OPTIONS]]`; `registry` names no secret.
 
-    runtime: Runtime = Runtime.APPTAINER
+    `runtime` None is the scheduler's usual one: apptainer in batch scripts.
+    """
+
+    runtime: Runtime | None = None
     image: str = ""
     binds: tuple[str, ...] = ()
     force_pull: bool = False

@@ -162,7 +162,7 @@ def test_run_as_user_is_the_cluster_s_user() -> None:
         ('array = "0-15:4"', "array", ArrayTasks((range(0, 16, 4),))),
         ('container = {runtime = "none"}', "container", Container(Runtime.NONE)),
         ('environment = {A = "x\\n\\ty", B = " ", C = -1}', "environment", {"A": "x\n\ty", "B": " ", "C": "-1"}),
-        ('container = {image = "a"}', "container", Container(Runtime.APPTAINER, "a")),
+        ('container = {image = "a"}', "container", Container(image="a")),
     ],
 )
 def test_a_value_is_read(line: str, field: str, value: object) -> None:
@@ -243,7 +243,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ("[environment]\nA.B = 'x'", 3, "environment.A", "not a table"),
         ('[environment]\nA = "x\\u0000"', 3, "environment.A", "does not print"),
         ("[container]\nforce_pull = true", 2, "container.image", "name an image"),
-        ('[container]\nimage = "a"\nruntime = "docker"', 4, "container.runtime", "expected"),
+        ('[container]\nimage = "a"\nruntime = "lxc"', 4, "container.runtime", "expected"),
         ('[container]\nimage = "a"\nbinds = ["/a:b"]', 4, "container.binds", "begins with '/'"),
         ('[container]\nimage = "a"\nbinds = ["/a:/b:ro:c"]', 4, "container.binds", "not a bind"),
         ('[container]\nimage = "a"\nbinds = [":/b"]', 4, "container.binds", "not a bind"),

@@ -113,7 +113,7 @@ ROWS = [
     Row("srun cpu S=4 P=2", [(2, 0), (2, 0)], cpus(4, 2, **SRUN)),
 ]
 # pyxis is a plugin of srun's, which Debian does not have: a stand-in takes its options.
-RUNTIMES = [runtime for runtime in list(Runtime)[1:] if runtime is not Runtime.PYXIS]
+RUNTIMES = [one for one in Runtime if one not in (Runtime.NONE, Runtime.DOCKER, Runtime.PYXIS)]
 CONTAINERS = {runtime: Container(runtime, "lab/net:1", ("/data:/d:ro",)) for runtime in RUNTIMES}
 SECRETIVE = (Runtime.NONE, Runtime.PODMAN, Runtime.PYXIS)
 

@@ -272,14 +272,15 @@ def _tpus(request: Request, kind: SliceType) -> int:
 
 
 def _container(request: Request, name: str) -> dict[str, Any] | None:
-    """What the driver is told of a container: docker runs it, podman where that is asked for; raises UsageError."""
+    """What the driver is told of a container: docker runs it, podman where that is asked for; raises UsageError for any
+    other runtime."""
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         return None
-    if container.runtime in (Runtime.ENROOT, Runtime.PYXIS):
+    if container.runtime not in (None, Runtime.DOCKER, Runtime.PODMAN):
         raise UsageError(
-            f"container.runtime: Ray starts no container by {container.runtime}",
-            'Leave it out for docker, or write "podman".',
+            f"container.runtime: Ray has no way to start a container by {container.runtime}",
+            'Write "docker" or "podman"; without it, docker is used.',
         )
     return {
         "program": "podman" if container.runtime is Runtime.PODMAN else "docker",

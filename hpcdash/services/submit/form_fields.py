@@ -203,7 +203,9 @@ _CONTAINER = FormGroup(
     "Container",
     (
         FormField("container.image", "image", "empty: no container", example="docker://python:3.12, /images/torch.sif"),
-        FormField("container.runtime", "runtime", "container runtime; empty: apptainer", choices=tuple(Runtime)),
+        FormField(
+            "container.runtime", "runtime", "container runtime; empty: the scheduler's usual", choices=tuple(Runtime)
+        ),
         FormField(
             "container.binds",
             "binds",

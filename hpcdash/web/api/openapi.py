@@ -34,7 +34,7 @@ _BY_TYPE: Mapping[str, Json] = {
     "ArrayTasks | None": _TEXT,
     "EarlySignal | None": _TEXT,
     "Launcher": _TEXT,
-    "Runtime": _TEXT,
+    "Runtime | None": _TEXT,
 }
 _EXAMPLES: Mapping[str, Any] = {
     "command": "python train.py --lr 0.001",

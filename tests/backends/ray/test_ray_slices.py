@@ -235,6 +235,11 @@ def test_the_driver_is_given_the_command_its_workers_and_its_retries() -> None:
     assert "s3cret" not in shown
 
 
+def test_docker_may_be_named_as_the_runtime() -> None:
+    files, _, _ = submitted('command = "true"\nslice = "v4-16"\n[container]\nruntime = "docker"\nimage = "img:1"\n')
+    assert json.loads(files["request.json"])["container"]["program"] == "docker"
+
+
 def test_podman_runs_the_container_where_it_is_asked_for_and_pulls_the_image_anew() -> None:
     text = 'command = "true"\nslice = "v4-16"\n[container]\n'
     files, _, _ = submitted(f'{text}runtime = "podman"\nimage = "img:1"\nforce_pull = true\n')
@@ -310,7 +315,8 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
         ('launcher = "torchrun"', "launcher: "),
         ("num_slices = 2", "num_slices: of which type"),
         ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
-        ('slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"', "starts no container by enroot"),
+        ('slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"', "no way to start a container by enroot"),
+        ('slice = "v4-8"\n[container]\nruntime = "apptainer"\nimage = "a"', "no way to start a container by apptainer"),
     ],
 )
 def test_what_ray_s_jobs_do_not_have_is_refused_by_its_key(text: str, words: str) -> None:

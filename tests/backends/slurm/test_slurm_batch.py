@@ -355,9 +355,11 @@ def test_pyxis_s_container_is_options_of_srun() -> None:
             made(**fields)
     with pytest.raises(UsageError, match="pyxis is srun's, not PBS's"):
         batch_script(Scheduler.PBS, Request(command="a", container=container), PLACE)
+    with pytest.raises(UsageError, match=r"^container\.runtime: docker would run as root"):
+        made(container=Container(Runtime.DOCKER, "x"))
 
 
-@for_each("runtime", [one for one in Runtime if one is not Runtime.NONE])
+@for_each("runtime", [one for one in Runtime if one not in (Runtime.NONE, Runtime.DOCKER)])
 def test_in_a_container_too_the_command_starts_in_the_folder_of_its_files(runtime: Runtime) -> None:
     text = made(container=Container(runtime, "lab/net:1"), files=(".",), work_dir="src").text
     assert text.count(f"cd -- {PLACE.folder}/code/src || exit\n") == 1

@@ -60,7 +60,11 @@ def container_command(
         if not _NAME_OR_PREFIX.fullmatch(name):
             raise UsageError(f"{name!r} is not a name of variables to pass on", "Write a name, or a prefix as SLURM_*.")
     inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES, _ATTEMPT)))
-    if container.runtime is Runtime.APPTAINER:
+    if container.runtime is Runtime.DOCKER:
+        raise UsageError(
+            "container.runtime: docker would run as root on the nodes", "Write apptainer, podman or enroot."
+        )
+    if container.runtime in (None, Runtime.APPTAINER):
         return apptainer_command(
             container, command_words, slot_type=slot_type, environment=split, image_root=image_root, login=login
         )
