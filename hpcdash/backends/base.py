@@ -41,8 +41,12 @@ class Capability(StrEnum):
     QUEUES = "queues"
     HISTORY = "history"
     DETAIL = "detail"
+    # A job can wait for another's end.
+    CHAINS = "chains"
     EXPECTED_START = "expected_start"
     LOGS = "logs"
+    # A job's stderr can have a file of its own.
+    ERROR_LOGS = "error_logs"
     SCRIPT = "script"
     CANCEL = "cancel"
     HOLD = "hold"
@@ -74,6 +78,21 @@ class Capability(StrEnum):
     INSIDE = "inside"
     # What a running job uses is told while one looks.
     LIVE_USE = "live_use"
+
+
+_SEE_LOG = "`hpcdash log JOB` shows what it writes."
+_SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
+# What a scheduler that lacks a capability has no way to do, and what a person can do instead.
+_REFUSALS = {
+    Capability.CHAINS: ("have jobs wait for each other", "Submit the next job once the one before it has ended."),
+    Capability.INSIDE: ("run a command in a job", _SEE_LOG),
+    Capability.CONNECT: ("open a shell in a job", "If the site allows it: ssh NODE"),
+    Capability.LIVE_USE: ("measure a running job", _SEE_LOG),
+    Capability.NODE_CHECKS: ("check nodes by a job", "Check its nodes by hand."),
+    Capability.SHARES: ("show fair shares", _SEE_QUEUES),
+    Capability.LIMITS: ("show limits", _SEE_QUEUES),
+    Capability.RESERVATIONS: ("show reservations", _SEE_QUEUES),
+}
 
 
 class Probe(Struct, frozen=True):
@@ -232,21 +251,6 @@ def _without_history(*_: object) -> Query[Any]:
 
 def _refused(*_: object) -> NoReturn:
     raise UsageError("this scheduler does not support that")
-
-
-_SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
-
-
-def _no_shares(*_: object) -> NoReturn:
-    raise UsageError("this scheduler shows no fair shares", _SEE_QUEUES)
-
-
-def _no_limits(*_: object) -> NoReturn:
-    raise UsageError("this scheduler lists no limits", _SEE_QUEUES)
-
-
-def _no_reservations(*_: object) -> NoReturn:
-    raise UsageError("this scheduler has no reservations", _SEE_QUEUES)
 
 
 def _undirected_reader() -> ScriptReader:
@@ -539,14 +543,14 @@ class PolicyPart(Struct, frozen=True, kw_only=True):
     qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _none
     """All QoS with their limits; parse raises AccountingUnavailable."""
 
-    shares: Callable[[str], Query[ParsedTable]] = _no_shares
+    shares: Callable[[str], Query[ParsedTable]] = _refused
     """(user): domain.schema.SHARES; parse raises AccountingUnavailable."""
 
-    limits: Callable[[str, str], Query[ParsedTable]] = _no_limits
+    limits: Callable[[str, str], Query[ParsedTable]] = _refused
     """(user, cluster, as in `associations`): domain.schema.LIMITS that hold for a user; parse raises
     AccountingUnavailable."""
 
-    reservations: Callable[[str], Query[ParsedTable]] = _no_reservations
+    reservations: Callable[[str], Query[ParsedTable]] = _refused
     """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
 
 
@@ -647,6 +651,12 @@ class Backend(Struct, frozen=True, kw_only=True):
 
     is_embedded: bool = False
     """Whether its queue is a folder of this machine, and hpcdash runs its jobs."""
+
+    def require(self, capability: Capability) -> None:
+        """Raise UsageError where the scheduler lacks a capability."""
+        if capability not in self.capabilities:
+            deed, step = _REFUSALS[capability]
+            raise UsageError(f"{self.title} has no way to {deed}", step)
 
     @property
     def needs_probe(self) -> bool:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from contextlib import aclosing
 
+from hpcdash.backends.base import Capability
 from hpcdash.cli.build import state_root
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
@@ -25,7 +26,7 @@ def run_top(common: CommonOptions, *, job: str, once: bool, form: str) -> None:
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
-        row = await fetch_inside_row(store, job)
+        row = await fetch_inside_row(store, job, needs=Capability.LIVE_USE)
         live = LiveUse(store, row, state_root())
         nodes = max(1, row["nodes"] or 1)
         if once:

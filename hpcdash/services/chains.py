@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.appending import appended
+from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable
 from hpcdash.backends.script.stub import stub_target
@@ -95,6 +96,8 @@ async def submit_chain(
     """
     if not 1 <= count <= MOST_LINKS:
         raise UsageError(f"a chain has 1 to {MOST_LINKS} jobs, not {count}", "A longer chain is an array: 1-1000%1.")
+    if count > 1:
+        store.backend.require(Capability.CHAINS)
     outcomes: list[Outcome] = []
     after: tuple[str, ...] = ()
     for link in range(count):
@@ -164,8 +167,10 @@ class ChainReader:
         self._missed: dict[str, tuple[float, int]] = {}
 
     async def read(self) -> JobChain:
-        """The chain as it is now. Raises NoSuchJob, and what keeps the cluster from answering."""
+        """The chain as it is now. Raises NoSuchJob, UsageError where the scheduler has no chains, and what keeps the
+        cluster from answering."""
         await self.store.open()
+        self.store.backend.require(Capability.CHAINS)
         self._asked -= {number for number in self._missed if self._due_in(number) <= 0}
         tables, notes = await self._tables()
         for attempt in range(MOST_ASKED + 1):

@@ -131,7 +131,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("invert_marks", "asterisk", "invert marks", TABLES),
     Action("unmark", "u", "clear all marks", TABLES),
     Action("log", "l", "log: stdout", LEADS_TO_A_JOB, Capability.LOGS, shown=3, short="log"),
-    Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.LOGS, short="stderr"),
+    Action("error_log", "e", "log: stderr", LEADS_TO_A_JOB, Capability.ERROR_LOGS, short="stderr"),
     # Views show it in the key line for a job that may have written something.
     Action("chart", "g", "chart of the metrics in the log", LEADS_TO_A_JOB - CHART, Capability.LOGS, short="chart"),
     Action("script", "b", "batch script", LEADS_TO_A_JOB - {"script"}, Capability.SCRIPT, shown=6, short="script"),
@@ -143,7 +143,7 @@ ACTIONS: tuple[Action, ...] = (
         "c",
         "the chain a job is in: jobs before and after it",
         JOB_TABLES | {"job", "alerts"},
-        Capability.JOBS,
+        Capability.CHAINS,
         short="chain",
     ),
     Action("cancel", "x", "cancel (asks)", OF_A_LIVING_JOB, Capability.CANCEL, acts=True, shown=3, short="cancel"),

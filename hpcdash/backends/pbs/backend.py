@@ -75,6 +75,7 @@ _CAPABILITIES = {
         Capability.LIVE_USE,
         Capability.LIVE_LOGS,
         Capability.LOGS,
+        Capability.ERROR_LOGS,
         Capability.NODE_CHECKS,
         Capability.RESERVATIONS,
         Capability.SIGNAL,

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
-from hpcdash.backends.base import Backend, Probe
+from hpcdash.backends.base import Backend, Capability, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.columns import match_text, text_of
@@ -357,10 +357,13 @@ class ClusterStore:
             case Kind.HISTORY_EVERYONE:
                 return self.backend.history.jobs(None, self._unknown_history_seconds(kind))
             case Kind.SHARES:
+                self.backend.require(Capability.SHARES)
                 return self.backend.policy.shares(self.user)
             case Kind.LIMITS:
+                self.backend.require(Capability.LIMITS)
                 return self.backend.policy.limits(self.user, self.probe.cluster if self.probe else "")
             case Kind.RESERVATIONS:
+                self.backend.require(Capability.RESERVATIONS)
                 return self.backend.policy.reservations(self.user)
 
     def _unknown_history_seconds(self, kind: Kind) -> int:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import Capability
 from hpcdash.backends.inside import CAP_BYTES, Frames, InsideCommand, InsideStep, NodeOutput
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.domain.job_ids import holds_many
@@ -88,8 +89,16 @@ def format_ending(output: NodeOutput, seconds: int) -> str:
     return ", ".join(filter(None, (ending, visible(output.problem))))
 
 
-async def fetch_inside_row(store: ClusterStore, job_id: str, row: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The row of a running job of one's own; raises UsageError, in clear words, for any other."""
+async def fetch_inside_row(
+    store: ClusterStore,
+    job_id: str,
+    row: Mapping[str, Any] | None = None,
+    *,
+    needs: Capability = Capability.INSIDE,
+) -> Mapping[str, Any]:
+    """The row of a running job of one's own; raises UsageError, in clear words, for any other, and where the scheduler
+    lacks what the caller `needs`."""
+    store.backend.require(needs)
     shown = visible(job_id)
     if holds_many(job_id):
         raise UsageError(f"{shown} is many jobs", "Name one task, such as 88_3.")

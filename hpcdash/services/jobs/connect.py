@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from hpcdash.backends.base import Capability
 from hpcdash.backends.shell import ShellRequest
 from hpcdash.domain.nodelist import compress, expand
 from hpcdash.domain.request import Runtime
@@ -49,7 +50,7 @@ async def plan_shell(
     Runs nothing in the job. Raises UsageError for another's job, one that does not run, and a node it does not have.
     """
     await store.open()
-    row = await fetch_inside_row(store, job_id)
+    row = await fetch_inside_row(store, job_id, needs=Capability.CONNECT)
     chosen = _node(row, node)
     in_container = not is_outside and await asyncio.to_thread(_has_container, state_folder, store.name, row)
     made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))

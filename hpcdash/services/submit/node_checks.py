@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcdash.backends.base import Capability
 from hpcdash.backends.script.node_checks import CHECKS, command_text
 from hpcdash.config.request import request_text
 from hpcdash.domain import nodelist
@@ -74,6 +75,7 @@ async def plan_checks(
     () for `names` are all that there are, on nodes without GPUs those that need none. Raises UsageError, and what keeps
     the cluster from answering.
     """
+    launches.store.backend.require(Capability.NODE_CHECKS)
     await launches.queues.learn()
     jobs = []
     for nodes, chosen, request in _requests(selection, names, launches, limit_seconds):

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from textual import events
 from textual.app import ComposeResult
 
+from hpcdash.backends.base import Capability
 from hpcdash.domain.scripts import LineKind, ScriptLine
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
@@ -73,7 +74,9 @@ class LiveUseView(View):
         store = self.session.store
         try:
             if self._live is None:
-                row = await fetch_inside_row(store, self.job_id, known_row(store, self.job_id))
+                row = await fetch_inside_row(
+                    store, self.job_id, known_row(store, self.job_id), needs=Capability.LIVE_USE
+                )
                 self._live = LiveUse(store, row, self.session.actions.journal.path.parent)
             async with aclosing(self._live.follow()) as uses:
                 async for _ in uses:
