@@ -208,7 +208,7 @@ def exit_status(outcomes: Sequence[Outcome]) -> int:
 
 def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The ids that no row is of."""
-    known = {row["_number"] for row in rows} | {row["id"] for row in rows}
+    known = {row[name] for row in rows for name in ("id", "_number", "_other_id")}
     return [one for one in job_ids if one not in known and int(number_of(one) or -1) not in known]
 
 

@@ -94,6 +94,8 @@ JOBS = pa.schema(
         ("_tasks", COUNT),
         # The scheduler's own estimate for a job that has not started.
         ("_expected_start_at", TIME),
+        # Another ID that the scheduler has for the job; null mostly.
+        ("_other_id", TEXT),
     ]
 )
 

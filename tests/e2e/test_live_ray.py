@@ -101,7 +101,7 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
         "rows.txt": "4096 rows\n",
         "big.bin": "x" * 100_000,
         ".gitignore": "big.bin\n",
-        "request.toml": 'name = "shards"\nfiles = ["."]\ncommand = "python work.py"\n',
+        "request.toml": 'name = "shards"\nfiles = ["."]\ncommand = "python work.py"\nslots = 1\nslot_type = "cpu"\n',
     }.items():
         (folder / name).write_text(content)
     request = str(folder / "request.toml")
@@ -126,8 +126,11 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     assert "shard 0 warns" in program("log", job_id, "--of", "shard-0", "--err").text
     assert "this job has no other log named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
     assert "non-terminal state" in program("delete", "--yes", job_id).text
-    assert program("cancel", "--yes", job_id).status == 0
-    ended(ray, program, job_id, "cancelled")
+    number = ray.get(f"/api/jobs/{job_id}")["job_id"]
+    assert (state(program, number)["id"], state(program, number)["cpus"]) == (job_id, 1)
+    assert "shard 0 reads" in program("log", number, "--of", "shard-0").text
+    assert program("cancel", "--yes", number).text.split() == [job_id, "cancelled"]
+    assert ended(ray, program, job_id, "cancelled")["cpus"] == 1
     assert program("delete", "--yes", job_id).text.split() == [job_id, "deleted"]
 
     def is_gone() -> bool:
@@ -198,8 +201,15 @@ def functions_from_python(ray: RayCluster, program: Program, tmp_path: Path, mon
         assert cluster.attach(short.id).result(SECONDS) == {"steps": 3}
 
 
+def test_a_node_shows_the_memory_and_the_load_of_its_machine(ray: RayCluster, program: Program) -> None:
+    head = next(row for row in program.rows("nodes") if "head" in row["flags"])
+    assert 0 < head["memory_used_bytes"] < head["memory_bytes"]
+    assert head["load"] is not None
+
+
 def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) -> None:
-    assert "no way to hold" in program("hold", "--yes", "raysubmit_x").refused(2)
+    for words in (("hold", "--yes", "x"), ("chain", "x"), ("stacks", "x"), ("exec", "x", "--", "true"), ("shares",)):
+        assert "hpcdash: Ray has no way to " in program(*words).refused(2)
     assert "raysubmit_x was not found" in program("show", "raysubmit_x").refused(1)
 
 

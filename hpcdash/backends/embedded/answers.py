@@ -109,7 +109,7 @@ def with_numbers(columns: dict[str, Any]) -> None:
     columns["_number"] = [int(number) for number, _, _ in ids]
     columns["_task"] = [int(task) if task else None for _, _, task in ids]
     columns["_tasks"] = [1] * len(ids)
-    columns["_expected_start_at"] = [None] * len(ids)
+    columns["_expected_start_at"] = columns["_other_id"] = [None] * len(ids)
 
 
 read_jobs = read_table(JOBS, with_numbers)

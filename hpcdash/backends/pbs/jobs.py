@@ -173,6 +173,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "exit_code": exit_code,
         "exit_signal": exit_signal,
         "_expected_start_at": pc.if_else(is_waiting, estimated, no_time),
+        "_other_id": raw.nothing,
         "_comment": raw["comment"],
         "_substate": raw["substate"],
         "_holds": raw["Hold_Types"],

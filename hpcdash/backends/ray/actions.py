@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.ray.jobs import JOBS_PATH, RESOURCES_KEY, job_path
-from hpcdash.backends.ray.responses import amount, decode, read_responses, refusal, table, text
+from hpcdash.backends.ray.jobs import JOBS_PATH, job_path, noted_resources
+from hpcdash.backends.ray.responses import decode, read_responses, refusal, table, text
 from hpcdash.backends.ray.slices import METADATA_KEY
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -26,7 +26,6 @@ from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
 _ID_LETTERS = 16
 PACKAGES = "/api/packages/gcs/"
 _PACKAGE = re.compile(r"gcs://(_ray_pkg_[0-9a-zA-Z]+\.zip)")
-_RESOURCES = ("entrypoint_num_cpus", "entrypoint_num_gpus", "entrypoint_memory")
 _PATH_LETTERS = "/?#%"
 
 
@@ -36,7 +35,7 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         raise UsageError("no job is named")
     if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
         raise UsageError(
-            f"Ray has no way to {request.verb} a job",
+            f"Ray has no way to {request.verb} a job{' by force' * request.force}",
             "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
         )
     is_cancel = request.verb is Verb.CANCEL
@@ -114,21 +113,12 @@ def resubmission(
     if isinstance(body.get("metadata"), dict):
         # How the run before went is no part of the next one.
         body["metadata"].pop(METADATA_KEY, None)
-    body |= _noted_resources(table(body.get("metadata")))
+    body |= noted_resources(table(body.get("metadata")))
     row = detail.job.to_pylist()[0]
     package = _PACKAGE.fullmatch(text(table(body.get("runtime_env")).get("working_dir")) or "")
     # Ray keeps it for ten minutes after it was asked for.
     check = Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES) if package else None
     return replace(submit_command(body, row["id"], mark, row["name"] or ""), check=check)
-
-
-def _noted_resources(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a request asked for its entrypoint; anyone may have written them."""
-    try:
-        noted = table(json.loads(text(metadata.get(RESOURCES_KEY)) or "{}"))
-    except (ValueError, RecursionError):
-        return {}
-    return {name: noted[name] for name in _RESOURCES if (amount(noted.get(name)) or 0) > 0}
 
 
 def _check_package(answer: Answer) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -14,11 +16,17 @@ import pyarrow as pa
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
+    ACCELERATORS,
+    Response,
+    amount,
     decode,
     format_value,
+    read_responses,
     refusal,
     require_success,
+    resources,
     seconds,
+    state_rows,
     table,
     text,
     unreadable,
@@ -29,6 +37,12 @@ from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
 
 JOBS_PATH = "/api/jobs/"
+# Each submission has an actor that starts its entrypoint and has the resources of it, which the Jobs API leaves out.
+# Source: ray/dashboard/modules/job/job_manager.py.
+_SUPERVISORS_PATH = (
+    "/api/v0/actors?detail=1&limit=10000&filter_keys=class_name&filter_predicates=%3D&filter_values=JobSupervisor"
+)
+_SUPERVISORS_NAMESPACE, _SUPERVISOR_NAME = "SUPERVISOR_ACTOR_RAY_NAMESPACE", "_ray_internal_job_actor_"
 # A log's path as hpcdash names it: LOGS/NODE/FILE.
 LOGS = "/ray-logs/"
 _LOG_END = ".log"
@@ -36,6 +50,9 @@ _LOG_END = ".log"
 _OWN = ("hpcdash_", "HPCDASH_")
 # What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what its package runs.
 RESOURCES_KEY, SCRIPT_KEY = "hpcdash_resources", "hpcdash_script"
+# As a submission names its entrypoint's resources, and Ray their kinds.
+_RESOURCES = {"entrypoint_num_cpus": "CPU", "entrypoint_num_gpus": "GPU", "entrypoint_memory": "memory"}
+_MOST = 1 << 62
 _STATES = {
     "PENDING": JobState.PENDING,
     "RUNNING": JobState.RUNNING,
@@ -68,7 +85,7 @@ def jobs_query(scope: JobScope) -> Query[ParsedTable]:
     """All jobs are one list there; Ray knows no users."""
     is_ended_wanted = scope.ended or bool(scope.job_ids)
     parse = partial(parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=is_ended_wanted)
-    return Query(("GET", JOBS_PATH), parse)
+    return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
 
 
 def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] = ()) -> Query[ParsedTable]:
@@ -80,7 +97,7 @@ def history_query(user: str | None, since_seconds: int, job_ids: Sequence[str] =
         ended=True,
         since_seconds=None if job_ids else since_seconds,
     )
-    return Query(("GET", JOBS_PATH), parse)
+    return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
 
 
 def parse_jobs(
@@ -91,24 +108,26 @@ def parse_jobs(
     ended: bool = False,
     since_seconds: int | None = None,
 ) -> ParsedTable:
-    """Rows of domain.schema.JOBS, newest first."""
-    [response] = require_success(answer)
+    """Rows of domain.schema.JOBS, newest first. A submission is found by Ray's own number of it as well."""
+    response, *others = read_responses(answer)
+    if not response.is_success:
+        require_success(answer)
     listed = decode(answer, response)
     if not isinstance(listed, list):
         raise unreadable(answer, "this is not a list of Ray jobs")
+    held = {name: found for other in others for name, found in _entrypoint_resources(answer, other)}
     rows, rejected = [], []
     for job in listed:
-        row = job_row(job) if isinstance(job, dict) else None
+        row = job_row(job, held) if isinstance(job, dict) else None
         if row is None:
             rejected.append(str(job)[:400])
-        else:
+        elif not job_ids or row["id"] in job_ids or row["_other_id"] in job_ids:
             rows.append(row)
     now = response.epoch_seconds
     kept = [
         _aged(row, now)
         for row in rows
-        if (not job_ids or row["id"] in job_ids)
-        and (ended if row["state"] in ENDED else active)
+        if (ended if row["state"] in ENDED else active)
         and (since_seconds is None or now is None or (row["ends_at"] or now) >= now - since_seconds)
     ]
     kept.sort(key=lambda row: row["_number"], reverse=True)
@@ -125,8 +144,40 @@ def _arrow(field: pa.Field) -> pa.DataType:
 _PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
 
 
-def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One job in the columns of domain.schema.JOBS; None for what has no id or no state."""
+def _entrypoint_resources(answer: Answer, response: Response) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """(submission ID, resources by their kind) of each supervisor that the State API tells of."""
+    for actor in state_rows(answer, response):
+        name = text(actor.get("name")) or ""
+        # Anyone may call a class and an actor so, in another namespace.
+        if actor.get("ray_namespace") == _SUPERVISORS_NAMESPACE and name.startswith(_SUPERVISOR_NAME):
+            yield name.removeprefix(_SUPERVISOR_NAME), resources(actor.get("required_resources"))
+
+
+def noted_resources(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """Those that a request asked for its entrypoint, by their names in the Jobs API; anyone may have written them."""
+    try:
+        noted = table(json.loads(text(metadata.get(RESOURCES_KEY)) or "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {name: noted[name] for name in _RESOURCES if (amount(noted.get(name)) or 0) > 0}
+
+
+def _resource_columns(held: Mapping[str, float] | None, metadata: Mapping[str, Any]) -> dict[str, int]:
+    """What a job's entrypoint holds, a part counted as a whole; what its tasks hold besides changes all the time."""
+    if held is None:
+        held = {_RESOURCES[name]: asked for name, asked in noted_resources(metadata).items()}
+    gpus = next((kind for kind in ACCELERATORS if held.get(kind)), "")
+    kinds = {"cpus": "CPU", "gpus": gpus, "memory_bytes": "memory"}
+    return {column: math.ceil(min(held[kind], _MOST)) for column, kind in kinds.items() if held.get(kind, 0) > 0}
+
+
+def job_row(
+    job: Mapping[str, Any], held: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+) -> dict[str, Any] | None:
+    """One job in the columns of domain.schema.JOBS; None for what has no id or no state.
+
+    `held` are the resources of entrypoints by the IDs of their submissions, as far as they are known.
+    """
     driver, metadata, runtime = (table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
     job_id, native = text(job.get("submission_id")) or text(job.get("job_id")), text(job.get("status"))
     if job_id is None or native is None:
@@ -155,8 +206,9 @@ def job_row(job: Mapping[str, Any]) -> dict[str, Any] | None:
         "exit_code": code if has_ended and type(code) is int and abs(code) < _LARGEST_EXIT else None,
         "_number": begun or 0,
         "_tasks": 1,
+        "_other_id": number if (number := text(job.get("job_id"))) != job_id else None,
     }
-    return row | run_columns(metadata, state)
+    return row | _resource_columns(held.get(job_id), metadata) | run_columns(metadata, state)
 
 
 def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
+    ACCELERATORS,
     Response,
     amount,
     decode,
@@ -28,9 +29,8 @@ from hpcdash.domain.states import NodeState
 _NODES_PATH = "/api/v0/nodes?detail=1&limit=10000"
 _STATUS_PATH = "/api/cluster_status"
 SUMMARY_PATH = "/nodes?view=summary"
-_ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 _TYPE_START = "accelerator_type:"
-_PLAIN_KINDS = ("CPU", *_ACCELERATORS)
+_PLAIN_KINDS = ("CPU", *ACCELERATORS)
 _MEMORY = ("memory", "object_store_memory", "objectStoreMemory")
 
 
@@ -64,7 +64,8 @@ def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
     """Memory of the machine and load by the node's ID; what an agent does not tell is left out."""
     found: dict[str, dict[str, int | float]] = {}
     for summary in (one for response in read_responses(answer)[2:] for one in summaries(answer, response)):
-        node_id, memory, loads = text(table(summary.get("raylet")).get("nodeId")), summary.get("mem"), summary.get("loadAvg")
+        node_id = text(table(summary.get("raylet")).get("nodeId"))
+        memory, loads = summary.get("mem"), summary.get("loadAvg")
         if node_id is None:
             continue
         columns: dict[str, int | float] = {}
@@ -95,7 +96,7 @@ def _parse_nodes(answer: Answer) -> ParsedTable:
         held = resources(node.get("resources_total"))
         used = used_by_node.get(str(node.get("node_id")), {})
         is_alive = node.get("state") == "ALIVE"
-        gpu = next((kind for kind in _ACCELERATORS if kind in held), None)
+        gpu = next((kind for kind in ACCELERATORS if kind in held), None)
         gpu_type = next((kind.removeprefix(_TYPE_START) for kind in held if kind.startswith(_TYPE_START)), gpu)
         rows.append(
             dict.fromkeys(schema.NODES.names)
@@ -137,7 +138,7 @@ def _parse_queues(answer: Answer) -> ParsedTable:
         total = sum(one for one, _ in held)
         parts = [used for _, used in held]
         in_use = None if None in parts else sum(part for part in parts if part is not None)
-        column = "cpus" if kind == "CPU" else "gpus" if kind in _ACCELERATORS else ""
+        column = "cpus" if kind == "CPU" else "gpus" if kind in ACCELERATORS else ""
         rows.append(
             dict.fromkeys(schema.QUEUES.names)
             | {"name": kind, "available": True, "nodes": len(held), "_note": _note(in_use, total)}

@@ -23,6 +23,8 @@ _NOT_FOUND = 404
 _TOO_MANY = 429
 # How much of a traceback is searched.
 _MOST_WORDS = 64 * 1024
+# Resources that count as GPUs, as Ray names those that it finds itself.
+ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 _LAST_MILLISECOND = 253_402_300_799_999
 
 

@@ -241,6 +241,7 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
         "eligible_at": values.instants(none_to_null(raw["eligible"])),
         "started_at": pc.if_else(not_begun, null_time, starts),
         "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
+        "_other_id": no_text,
         "ends_at": pc.if_else(ended, values.instants(none_to_null(raw["end"])), null_time),
         "node_list": none_to_null(raw["nodelist"]),
         "work_dir": text_or_null(raw["workdir"]),

@@ -314,6 +314,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         # Slurm gives a job that was cancelled before it began the time of its end as a start, and no nodes.
         "started_at": pc.if_else(not_begun, null_time, starts),
         "_expected_start_at": pc.if_else(waiting, starts, null_time),
+        "_other_id": nothing,
         "ends_at": pc.if_else(waiting, null_time, values.instants(raw.pop("endtime"))),
         "node_list": nodes_at,
         "work_dir": _text_or_null(raw.pop("workdir")),

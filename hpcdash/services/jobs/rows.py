@@ -41,6 +41,9 @@ def rows_meant(table: pa.Table, job_ids: Sequence[str]) -> tuple[Row, ...]:
     for position, (known_id, number) in enumerate(zip(known_ids, numbers, strict=True)):
         by_number.setdefault(str(number), []).append(position)
         by_id.setdefault(known_id, []).append(position)
+    for position, other_id in enumerate(table["_other_id"].to_pylist()):
+        if other_id is not None:
+            by_id.setdefault(other_id, [position])
     wanted_tasks: dict[int, list[ArrayTasks | None]] = {}
     for job_id in job_ids:
         for position, tasks in _meant(job_id, known_ids, by_number, by_id):
@@ -110,12 +113,15 @@ def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row
 
 
 def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Ids as PBS's rows write them, each once: 12 is 12.server, or 12[].server where that is an array.
+    """Ids as rows write them, each once: PBS's 12 is 12.server, or 12[].server where that is an array, and a job's
+    other id is its id.
 
-    Any other scheduler's stay as they are: theirs are whole as people write them.
+    All others stay as they are: they are whole as people write them.
     """
     known = _by_number(rows)
-    return tuple(dict.fromkeys(_in_full(job_id, known) for job_id in job_ids))
+    own_ids = {row["id"] for row in rows}
+    others = {row.get("_other_id"): row["id"] for row in rows if row.get("_other_id") not in own_ids}
+    return tuple(dict.fromkeys(others.get(job_id) or _in_full(job_id, known) for job_id in job_ids))
 
 
 def _in_full(job_id: str, known: Mapping[str, Sequence[tuple[JobId, Row]]]) -> str:

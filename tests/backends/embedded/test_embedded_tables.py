@@ -129,6 +129,7 @@ def test_a_waiting_job_s_row_holds_all_that_was_asked_for(asked: Asked) -> None:
         "_task": None,
         "_tasks": 1,
         "_expected_start_at": None,
+        "_other_id": None,
     }
 
 

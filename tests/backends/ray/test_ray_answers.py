@@ -30,6 +30,7 @@ from hpcdash.errors import (
     UnreadableOutput,
     UsageError,
 )
+from hpcdash.services.jobs.rows import ids_in_full, rows_meant
 from hpcdash.services.logs.locate import find_other_log
 from hpcdash.services.submit.form_fields import absent_fields
 from hpcdash.transport.replay import ReplayTransport
@@ -119,6 +120,49 @@ def test_a_driver_that_connected_by_itself_goes_by_its_own_id_and_has_no_log_her
     assert (row["id"], row["name"], row["stdout_path"]) == ("02000000", "driver", None)
 
 
+def test_a_submission_is_found_by_ray_s_own_number_of_it_unless_that_is_another_s_id() -> None:
+    listed = [
+        {"submission_id": "raysubmit_a", "job_id": "0a000000", "status": "RUNNING", "start_time": 1},
+        {"submission_id": "raysubmit_b", "job_id": None, "status": "RUNNING", "start_time": 2},
+        {"submission_id": "0c000000", "job_id": "0d000000", "status": "RUNNING", "start_time": 3},
+        {"submission_id": "raysubmit_c", "job_id": "0c000000", "status": "RUNNING", "start_time": 4},
+        {"submission_id": "raysubmit_d", "job_id": ["0a000000"], "status": "RUNNING", "start_time": 5},
+    ]
+    table = BACKEND.queue.jobs(JobScope(job_ids=("0a000000",))).parse(told(listed)).table
+    assert table["id"].to_pylist() == ["raysubmit_a"]
+    whole = BACKEND.queue.jobs(JobScope()).parse(told(listed)).table
+    rows = rows_meant(whole, ("0a000000", "0c000000"))
+    assert [row["id"] for row in rows] == ["raysubmit_a", "0c000000"]
+    assert ids_in_full(("0a000000", "0c000000"), rows) == ("raysubmit_a", "0c000000")
+
+
+def test_a_job_has_the_resources_of_its_entrypoint_as_its_supervisor_or_its_request_has_them() -> None:
+    noted = {"hpcdash_resources": '{"entrypoint_num_gpus": 2}'}
+    listed = [
+        {"submission_id": "a", "status": "RUNNING", "start_time": 1},
+        {"submission_id": "b", "status": "RUNNING", "start_time": 2, "metadata": noted},
+        {"submission_id": "c", "status": "RUNNING", "start_time": 3},
+    ]
+    space = {"ray_namespace": "SUPERVISOR_ACTOR_RAY_NAMESPACE"}
+    actors = [
+        {**space, "name": "_ray_internal_job_actor_a", "required_resources": {"CPU": 1.5, "TPU": 4, "memory": 1e9}},
+        {"name": "_ray_internal_job_actor_b", "ray_namespace": "own", "required_resources": {"CPU": 64}},
+        {**space, "name": "other", "required_resources": {"CPU": 64}},
+    ]
+    query = BACKEND.queue.jobs(JobScope())
+    assert [path.partition("?")[0] for path in query.argv] == ["GET", "/api/jobs/", "/api/v0/actors"]
+    supervisors = told({"data": {"result": {"result": actors}}})
+    rows = query.parse(Told(0, told(listed).stdout + supervisors.stdout)).table.to_pylist()
+    assert [(row["id"], row["cpus"], row["gpus"], row["memory_bytes"]) for row in rows] == [
+        ("a", 2, 4, 1_000_000_000),
+        ("b", None, 2, None),
+        ("c", None, None, None),
+    ]
+    without = told(b'{"result": false, "msg": "the agents are gone"}', 500)
+    rows = query.parse(Told(500, told(listed).stdout + without.stdout)).table.to_pylist()
+    assert [row["gpus"] for row in rows] == [None, 2, None]
+
+
 def test_one_bad_row_is_counted_and_the_rest_stands() -> None:
     parsed = BACKEND.queue.jobs(JobScope()).parse(
         told([{"status": "RUNNING"}, 7, {"submission_id": "a", "status": "RUNNING"}])
@@ -177,6 +221,8 @@ def test_a_version_of_any_length_is_read() -> None:
 def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(UsageError, match="no way to hold"):
         BACKEND.actions.commands(ActionRequest(Verb.HOLD, ("raysubmit_a",)))
+    with pytest.raises(UsageError, match="no way to cancel a job by force"):
+        BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("raysubmit_a",), force=True))
     with pytest.raises(UsageError, match="array: Ray jobs have no such setting"):
         BACKEND.submit.submission(Submission(b"true\n", "a.sh", array="1-3"))
 
@@ -240,9 +286,43 @@ def test_a_dead_node_is_down_and_its_resources_are_no_queue_s() -> None:
     ]
 
 
+def test_memory_and_load_of_a_node_are_what_its_agent_measures() -> None:
+    def node(number: str, state: str) -> dict[str, Any]:
+        return {"node_id": number, "node_ip": number, "state": state, "resources_total": {"CPU": 8, "memory": 100}}
+
+    def measured(number: str, **values: Any) -> dict[str, Any]:
+        return {"raylet": {"nodeId": number}, "mem": [1000, 400, 60.0, 550], "loadAvg": [[2.5, 2, 1], [0.3]], **values}
+
+    nodes = {"data": {"result": {"result": [node(name, "ALIVE") for name in "abcd"] + [node("e", "DEAD")]}}}
+    summaries = [
+        measured("a"),
+        measured("b", mem=[1000, 4000], loadAvg=[[float("inf")]]),
+        measured("c", mem="much", loadAvg=None),
+        measured("e"),
+        {"raylet": None},
+    ]
+    used = {"data": {"clusterStatus": {"loadMetricsReport": {"usageByNode": {}}}}}
+    query = BACKEND.queue.nodes()
+    assert query.argv[-1] == "/nodes?view=summary"
+    frames = b"".join(told(one).stdout for one in (nodes, used, {"data": {"summary": summaries}}))
+    rows = query.parse(Told(0, frames)).table.to_pylist()
+    assert [(row["name"], row["memory_used_bytes"], row["memory_bytes"], row["load"]) for row in rows] == [
+        ("a", 600, 1000, 2.5),
+        ("b", None, 100, None),
+        ("c", None, 100, None),
+        ("d", None, 100, None),
+        ("e", None, 100, None),
+    ]
+
+
 def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     offered = BACKEND.capabilities
     assert {Capability.SUBMIT, Capability.CANCEL, Capability.DELETE, Capability.LOGS, Capability.FORM} <= offered
+    assert not offered & {Capability.CHAINS, Capability.ERROR_LOGS, Capability.INSIDE}
+    for capability in (Capability.CHAINS, Capability.INSIDE, Capability.CONNECT, Capability.SHARES):
+        with pytest.raises(UsageError, match="Ray has no way to "):
+            BACKEND.require(capability)
+    BACKEND.require(Capability.LIVE_USE)
     assert not offered & {Capability.HOLD, Capability.ALTER, Capability.SIGNAL, Capability.REQUEUE, Capability.OWNERS}
     absent = absent_fields(BACKEND)
     assert {"queue", "time", "array", "chain", "place", "begin"} <= absent
