@@ -72,11 +72,13 @@ class ActivityCount(Struct, frozen=True):
     """How many of what a job's program runs under one name: `kind` is task or actor.
 
     `states` has of each state the scheduler's word, the state of domain.states it amounts to, and how many are in it.
+    `restarts` is how often those of this name were started again.
     """
 
     kind: str
     name: str
     states: tuple[tuple[str, str, int], ...]
+    restarts: int = 0
 
 
 class Activity(Struct, frozen=True):

@@ -285,6 +285,7 @@ def _activity(activity: Activity) -> dict[str, object]:
                 "kind": one.kind,
                 "name": one.name,
                 "states": [{"words": words, "state": state, "count": count} for words, state, count in one.states],
+                "restarts": one.restarts,
             }
             for one in activity.counts
         ],

@@ -33,6 +33,7 @@ def shard(number):
     print(f"shard {number} warns", file=sys.stderr, flush=True)
     if number: raise ValueError("shard 1 is broken")
     time.sleep(1000)
+groups = [ray.util.placement_group([{"CPU": 100}], name="never")]
 [shard.options(name=f"shard-{number}").remote(number) for number in range(2)]
 time.sleep(1000)
 """
@@ -124,6 +125,10 @@ def test_a_program_goes_with_its_folder_is_read_task_by_task_and_deleted_in_the_
     assert failures() == [{"name": "shard-1", "why": "ValueError: shard 1 is broken"}]
     wait_until("the log of a task", lambda: "shard 0 reads 4096 rows" in program("log", job_id, "--of", "shard-0").text)
     assert "shard 0 warns" in program("log", job_id, "--of", "shard-0", "--err").text
+    assert "gcs_server" in program("log", job_id, "--of", "gcs").text
+    assert "(raylet)" in program("log", job_id, "--of", "raylet").text
+    [group] = [row for row in program.rows("reservations") if row["name"].startswith("never")]
+    assert (group["state"], group["flags"][0]) == ("pending", "CPU=100")
     assert "this job has no other log named shard-9" in program("log", job_id, "--of", "shard-9").refused(2)
     assert "non-terminal state" in program("delete", "--yes", job_id).text
     number = ray.get(f"/api/jobs/{job_id}")["job_id"]

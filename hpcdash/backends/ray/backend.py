@@ -10,13 +10,14 @@ from hpcdash.backends.base import (
     HistoryPart,
     InsidePart,
     LogsPart,
+    PolicyPart,
     ProbePart,
     QueuePart,
     ReasonsPart,
     ScriptsPart,
     SubmitPart,
 )
-from hpcdash.backends.ray import actions, jobs, logs, nodes, probe, requests, tasks, use
+from hpcdash.backends.ray import actions, jobs, logs, nodes, placement_groups, probe, requests, tasks, use
 
 _CAPABILITIES = frozenset(
     {
@@ -36,6 +37,7 @@ _CAPABILITIES = frozenset(
         Capability.SUBMIT,
         Capability.FORM,
         Capability.LIVE_USE,
+        Capability.RESERVATIONS,
     }
 )
 
@@ -71,6 +73,7 @@ BACKEND = Backend(
         query=jobs.script_query,
         history_query=jobs.script_query,
     ),
+    policy=PolicyPart(reservations=placement_groups.reservations_query),
     actions=ActionsPart(commands=actions.action_commands),
     submit=SubmitPart(
         submission=actions.submission,

@@ -1,9 +1,10 @@
-"""Logs of a Ray job besides its driver's: of each worker process, and of the setup of its runtime environment."""
+"""Logs of a Ray job besides its driver's: of its workers, of the setup of its runtime environment, and of Ray itself on
+its nodes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -11,14 +12,25 @@ from msgspec import Struct, field
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.jobs import LOGS, job_path
-from hpcdash.backends.ray.responses import decode, number, require_success, state_rows, table, text
+from hpcdash.backends.ray.responses import (
+    MOST_ROWS,
+    Response,
+    decode,
+    number,
+    read_responses,
+    require_success,
+    state_rows,
+    table,
+    text,
+)
 from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, run_of
 from hpcdash.backends.ray.tasks import format_state, of_job
 from hpcdash.domain.text import counted
 
-# The most that the State API gives.
-_MOST_TASKS = 10_000
+_NODES_PATH = f"/api/v0/nodes?limit={MOST_ROWS}"
 _MOST_TITLES = 3
+# Nodes whose raylet's log is listed.
+_MOST_NODES = 100
 _WORKER_ID = re.compile(r"[0-9a-f]{16,64}")
 _FILE = re.compile(r"[^/]+\.(out|err)")
 _SHORT_ID = 8
@@ -37,33 +49,40 @@ class _Worker(Struct):
 
 
 def other_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
-    """The logs of a job's workers; None for a program that has not connected to Ray.
+    """The logs of a job's workers, and of Ray on its nodes; None for a job without a node.
 
-    On slices these are the parts of the driver's log, which has what was written on nodes that are gone.
+    On slices the workers' are the parts of the driver's log, which has what was written on nodes that are gone.
     """
     ray_job = detail.native.get("job_id")
     if METADATA_KEY in detail.native.get("metadata", ""):
         job_id, driver_log = (str(detail.job[name][0].as_py()) for name in ("id", "stdout_path"))
-        return Query(("GET", job_path(job_id)), lambda answer: _parts(answer, driver_log), cap_bytes=TEXT_BYTES)
+        argv = ("GET", job_path(job_id), _NODES_PATH)
+        return Query(argv, lambda answer: _parts(answer, driver_log, detail), cap_bytes=TEXT_BYTES)
     if not ray_job:
-        return None
-    path = f"/api/v0/tasks?detail=1&limit={_MOST_TASKS}&{of_job(ray_job)}"
-    setup = _setup_log(detail.native, ray_job)
-    return Query(("GET", path), lambda answer: (*parse_worker_logs(answer, ray_job), *setup))
+        if not detail.native.get("driver_node_id"):
+            return None
+        return Query(("GET", _NODES_PATH), lambda answer: _logs_of_driver_node(answer, detail.native))
+    path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{of_job(ray_job)}"
+    return Query(("GET", path, _NODES_PATH), lambda answer: parse_worker_logs(answer, ray_job, detail.native))
 
 
-def _parts(answer: Answer, driver_log: str) -> tuple[OtherLog, ...]:
-    [response] = require_success(answer)
+def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog, ...]:
+    response, *others = read_responses(answer)
+    if not response.is_success:
+        require_success(answer)
     run = run_of(table(table(decode(answer, response)).get("metadata")))
-    return tuple(
+    parts = tuple(
         OtherLog(name, title, LogFiles(path, None))
         for name, title, path in (() if run is None else log_parts(run, driver_log))
     )
+    return (*parts, *_logs_of_ray(answer, others, detail.native, {} if run is None else run.nodes))
 
 
-def parse_worker_logs(answer: Answer, ray_job: str) -> tuple[OtherLog, ...]:
+def parse_worker_logs(answer: Answer, ray_job: str, native: Mapping[str, str]) -> tuple[OtherLog, ...]:
     """One log a worker, that of the first task first. Its file is named after it where no task tells."""
-    [response] = require_success(answer)
+    response, *others = read_responses(answer)
+    if not response.is_success:
+        require_success(answer)
     tasks = sorted(state_rows(answer, response), key=lambda one: number(one.get("creation_time_ms")) or 0)
     # The task that creates an actor tells no worker; what the actor runs does.
     actors = {
@@ -85,7 +104,42 @@ def parse_worker_logs(answer: Answer, ray_job: str) -> tuple[OtherLog, ...]:
         state = format_state(str(task.get("state")))
         worker.states[state] = worker.states.get(state, 0) + 1
         worker.files |= _files_of(task)
-    return tuple(_log(worker, ray_job) for worker in workers.values())
+    nodes = {node for node, _ in workers}
+    return (
+        *(_log(worker, ray_job) for worker in workers.values()),
+        *_setup_log(native, ray_job),
+        *_logs_of_ray(answer, others, native, nodes),
+    )
+
+
+def _logs_of_ray(
+    answer: Answer, responses: Sequence[Response], native: Mapping[str, str], used: Collection[str]
+) -> Iterator[OtherLog]:
+    """The logs of the raylet on each of a job's nodes that is alive, by its ID or address, and of the head's GCS."""
+    used = {*used, native.get("driver_node_id", "")}
+    nodes = [
+        (node_id, address, node.get("is_head_node") is True)
+        for response in responses
+        for node in state_rows(answer, response)
+        if node.get("state") == "ALIVE" and (node_id := text(node.get("node_id"))) and _WORKER_ID.fullmatch(node_id)
+        if (address := text(node.get("node_ip")))
+    ]
+    of_job = [node for node in nodes if node[0] in used or node[1] in used]
+    for node_id, address, _ in of_job[:_MOST_NODES]:
+        more = f", one of {len(of_job)}: those of {_MOST_NODES} are listed" * (len(of_job) > _MOST_NODES)
+        yield _log_of_ray(f"raylet@{address}", f"Ray on node {address}{more}", node_id, "raylet")
+    for node_id, address, is_head in nodes:
+        if is_head:
+            yield _log_of_ray("gcs", f"Ray's control service on node {address}", node_id, "gcs_server")
+
+
+def _logs_of_driver_node(answer: Answer, native: Mapping[str, str]) -> tuple[OtherLog, ...]:
+    return tuple(_logs_of_ray(answer, require_success(answer), native, ()))
+
+
+def _log_of_ray(name: str, title: str, node_id: str, process: str) -> OtherLog:
+    folder = f"{LOGS}{node_id}/{process}"
+    return OtherLog(name, title, LogFiles(f"{folder}.out", f"{folder}.err"), (process,))
 
 
 def _files_of(task: Mapping[str, Any]) -> dict[str, str]:

@@ -25,6 +25,8 @@ _TOO_MANY = 429
 _MOST_WORDS = 64 * 1024
 # Resources that count as GPUs, as Ray names those that it finds itself.
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
+# The most that the State API lists: RAY_MAX_LIMIT_FROM_API_SERVER of ray/util/state/common.py.
+MOST_ROWS = 10_000
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
@@ -146,6 +148,19 @@ def format_value(value: object) -> str:
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
     except RecursionError:
         return "…"
+
+
+def truncation_note(answer: Answer, response: Response, title: str) -> str:
+    """What a list of the State API leaves out, '' where it is whole, or failed."""
+    if not response.is_success:
+        return ""
+    found = table(table(table(decode(answer, response)).get("data")).get("result"))
+    total, listed = number(found.get("total")), found.get("result")
+    count = len(listed) if isinstance(listed, list) else 0
+    shown, filtered = number(found.get("num_after_truncation")), number(found.get("num_filtered"))
+    if total is not None and shown is not None and shown < total:
+        return f"{title}: Ray looked at {shown} of {total}"
+    return f"{title}: {count} of {filtered} are listed" if filtered is not None and count < filtered else ""
 
 
 def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:

@@ -1,11 +1,14 @@
-"""Tasks and actors of a Ray job: how many of each name are in which state, and why some failed."""
+"""Tasks and actors of a Ray job: how many of each name are in which state, restarts, and why some failed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import Activity, ActivityCount
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
@@ -19,10 +22,13 @@ from hpcdash.backends.ray.responses import (
     state_summary,
     table,
     text,
+    truncation_note,
 )
 from hpcdash.domain.states import JobState
 
 _MOST_FAILURES = 5
+# Actors whose restarts are counted: a program may have very many.
+_MOST_ACTORS = 1000
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 # Source: TaskStatus and ActorTableData of ray/src/ray/protobuf.
 _WORDS = {
@@ -66,6 +72,7 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
         f"/api/v0/tasks/summarize?{job}",
         f"/api/v0/actors/summarize?{job}",
         f"{failed}&filter_values=FAILED",
+        f"/api/v0/actors?detail=1&limit={_MOST_ACTORS}&{job}",
     )
     return Query(argv, parse_activity, cap_bytes=TEXT_BYTES)
 
@@ -84,7 +91,19 @@ def parse_activity(answer: Answer) -> Activity:
         counts += [found for one in listed if (found := _count(kind, one, name)) is not None]
         notes += [f"{kind}s: {told}"] if told else []
     failed = state_rows(answer, responses[2]) if len(responses) > 2 else []
+    for response in responses[3:]:
+        restarts = _restarts(state_rows(answer, response))
+        counts = [replace(one, restarts=restarts.get(one.name, 0)) if one.kind == "actor" else one for one in counts]
+        notes += filter(None, [truncation_note(answer, response, "restarts of actors")])
     return Activity(tuple(counts), tuple(filter(None, map(_failure, failed))), tuple(notes))
+
+
+def _restarts(actors: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+    """How often actors of each class were started again."""
+    found: Counter[str] = Counter()
+    for actor in actors:
+        found[text(actor.get("class_name")) or ""] += number(actor.get("num_restarts")) or 0
+    return found
 
 
 def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | None:

@@ -262,14 +262,15 @@ def _activity(picture: JobPicture) -> tuple[Entry, ...]:
     for kind in dict.fromkeys(one.kind for one in activity.counts):
         of_kind = [one for one in activity.counts if one.kind == kind]
         if len(of_kind) == 1:
-            entries.append(_counts(f"{kind} {of_kind[0].name}", of_kind[0].states))
+            entries.append(_counts(f"{kind} {of_kind[0].name}", of_kind[0].states, of_kind[0].restarts))
             continue
         totals: dict[tuple[str, str], int] = {}
         for words, state, count in (states for one in of_kind for states in one.states):
             totals[words, state] = totals.get((words, state), 0) + count
-        entries.append(_counts(f"{kind}s", [(words, state, count) for (words, state), count in totals.items()]))
+        states = [(words, state, count) for (words, state), count in totals.items()]
+        entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in of_kind)))
         largest = sorted(of_kind, key=lambda one: -sum(count for _, _, count in one.states))[:_MOST_ACTIVITIES]
-        entries += [_counts(f"  {one.name}", one.states) for one in largest]
+        entries += [_counts(f"  {one.name}", one.states, one.restarts) for one in largest]
         if len(of_kind) > _MOST_ACTIVITIES:
             entries.append(Entry(value=f"and {len(of_kind) - _MOST_ACTIVITIES} more names", is_dim=True))
     entries += [Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures]
@@ -277,10 +278,12 @@ def _activity(picture: JobPicture) -> tuple[Entry, ...]:
     return (*entries, *_remarks(picture, Part.ACTIVITY))
 
 
-def _counts(label: str, states: Sequence[tuple[str, str, int]]) -> Entry:
+def _counts(label: str, states: Sequence[tuple[str, str, int]], restarts: int) -> Entry:
     pieces: list[tuple[str, str]] = []
     for at, (words, state, count) in enumerate(states):
         pieces += [(" · ", "")] * (at > 0) + [(f"{count} {words}", state)]
+    if restarts:
+        pieces.append((f" · {counted(restarts, 'restart')}", ""))
     return Entry(label, pieces=tuple(pieces))
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,13 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
     actors = told(b'{"result": false, "msg": "the agents are gone"}', 500)
     parts = (told(summary(tasks, "2 of 7 nodes did not answer")), actors, told(listed))
     activity = query.parse(Told(500, b"".join(part.stdout for part in parts)))
+    counted = told(summary({"Server": {"class_name": "Server", "state_counts": {"ALIVE": 2}}}))
+    restarted = [{"class_name": "Server", "num_restarts": count} for count in ("2", 1, None)]
+    truncated = {"result": restarted, "total": 20, "num_after_truncation": 10, "num_filtered": 3}
+    whole = (told(summary({})), counted, told(listed), told({"data": {"result": truncated}}))
+    actors_of = query.parse(Told(0, b"".join(part.stdout for part in whole)))
+    assert [(one.name, one.restarts) for one in actors_of.counts] == [("Server", 3)]
+    assert actors_of.notes == ("restarts of actors: Ray looked at 10 of 20",)
     assert [(one.kind, one.name, one.states) for one in activity.counts] == [
         ("task", "shard", (("failed", "failed", 1), ("running", "running", 2), ("finished", "completed", 1))),
         ("task", "never", (("new one", "unknown", 1), ("waiting for a node", "pending", 1))),
@@ -428,7 +436,14 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
     detail = JobDetail(schema.JOBS.empty_table(), {"job_id": "02", "driver_node_id": "n1", "runtime_env": "{}"})
     query = BACKEND.logs.others(detail, LogFiles(None, None))
     assert query is not None
-    logs = query.parse(told({"data": {"result": {"result": listed}}}))
+    head, dead = "ab" * 28, "cd" * 28
+    nodes = [
+        {"node_id": head, "node_ip": "10.0.0.1", "state": "ALIVE", "is_head_node": True},
+        {"node_id": dead, "node_ip": "n2", "state": "DEAD"},
+        {"node_id": "../../x", "node_ip": "n1", "state": "ALIVE"},
+    ]
+    frames = [told({"data": {"result": {"result": rows}}}).stdout for rows in (listed, nodes)]
+    logs = query.parse(Told(0, b"".join(frames)))
     assert [(log.name, log.title, log.files.stdout, log.files.stderr) for log in logs] == [
         (
             "cdcdcdcd",
@@ -443,6 +458,12 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
             f"/ray-logs/n1/worker-{worker}-02-7.err",
         ),
         ("setup", "setup of its runtime environment", "/ray-logs/n1/runtime_env_setup-02.log", None),
+        (
+            "gcs",
+            "Ray's control service on node 10.0.0.1",
+            f"/ray-logs/{head}/gcs_server.out",
+            f"/ray-logs/{head}/gcs_server.err",
+        ),
     ]
     assert find_other_log(logs, "ps").name == "cdcdcdcd"
     with pytest.raises(UsageError, match="this job has no other log named evil: cdcdcdcd, abababab, setup"):
@@ -450,6 +471,55 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
     assert (
         BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"submission_id": "a"}), LogFiles(None, None)) is None
     )
+
+
+def test_the_raylets_of_a_job_s_nodes_have_logs_also_before_its_program_connects() -> None:
+    nodes = [{"node_id": f"{number:056x}", "node_ip": f"10.0.0.{number}", "state": "ALIVE"} for number in range(3)]
+    detail = JobDetail(schema.JOBS.empty_table(), {"driver_node_id": f"{2:056x}"})
+    query = BACKEND.logs.others(detail, LogFiles(None, None))
+    assert query is not None
+    [log] = query.parse(told({"data": {"result": {"result": nodes}}}))
+    assert (log.name, log.aliases) == ("raylet@10.0.0.2", ("raylet",))
+    assert log.files == LogFiles(f"/ray-logs/{2:056x}/raylet.out", f"/ray-logs/{2:056x}/raylet.err")
+
+
+def test_placement_groups_are_reservations_with_what_they_hold_and_where() -> None:
+    def group(
+        number: str, name: str, state: str, *bundles: tuple[str, dict[str, float]], **more: Any
+    ) -> dict[str, Any]:
+        listed = [{"node_id": node, "unit_resources": held} for node, held in bundles]
+        stats = {"creation_request_received_ns": "1700000000123456789", **more}
+        return {
+            "placement_group_id": number * 36,
+            "name": name,
+            "state": state,
+            "bundles": listed,
+            "stats": stats,
+            "creator_job_id": "02",
+        }
+
+    groups = [
+        group("a", "pair", "CREATED", ("n1", {"CPU": 1}), ("n2", {"CPU": 1})),
+        group("b", "", "PENDING", ("", {"GPU": 8, "CPU": 2}), scheduling_state="INFEASIBLE"),
+        group("c", "twice", "CREATED"),
+        group("d", "twice", "RESCHEDULING"),
+        {"name": "no ID"},
+    ]
+    listed = {"result": groups, "total": 9, "num_after_truncation": 9, "num_filtered": 7}
+    nodes = {"result": [{"node_id": "n1", "node_ip": "10.0.0.1"}]}
+    frames = [told({"data": {"result": part}}).stdout for part in (listed, nodes)]
+    parsed = BACKEND.policy.reservations("").parse(Told(0, b"".join(frames)))
+    columns = ("name", "state", "starts_at", "nodes", "node_list", "queue", "flags")
+    rows = [[row[name] for name in columns] for row in parsed.table.to_pylist()]
+    began = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    missing = "no nodes have these resources"
+    assert rows == [
+        ["bbbbbbbb", "pending", None, None, None, "CPU,GPU", ["CPU=2 GPU=8", missing, "of job 02"]],
+        ["twice dddddddd", "rescheduling", None, None, None, None, ["of job 02"]],
+        ["pair", "active", began, 2, "10.0.0.1,n2", "CPU", ["CPU=1 ×2", "of job 02"]],
+        ["twice cccccccc", "active", began, None, None, None, ["of job 02"]],
+    ]
+    assert parsed.rejected == ("{'name': 'no ID'}", "placement groups: 5 of 7 are listed")
 
 
 def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
