@@ -35,6 +35,10 @@ MOST_HEADERS = 16
 # A bar or a dict, which other lines may belong to.
 _OTHER_SIGNS = re.compile(r"%\||/\?|\{'| • ")
 _EXACT_NUMBER = re.compile(NUMBER)
+# What a driver writes around a worker's line: `(Trainer pid=7, ip=10.0.0.4) … [repeated 3x across cluster]`.
+# The worker's name may have parentheses.
+_WORKER = re.compile(r"\((?:[^()]|\([^()]*\)){0,200}?\bpid=\d{1,10}(?:, ip=[\w.:%-]{2,64})?\) ?")
+_REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\](?: \(|$)")
 
 
 class LineReader:
@@ -87,6 +91,7 @@ class LineReader:
         for pattern in self._patterns:
             if (reading := read_pattern(pattern, text)) is not None:
                 return reading
+        text = without_worker(text)
         record, other = text.find('{"'), _OTHER_SIGNS.search(text)
         if record >= 0 and (other is None or record < other.start()):
             return read_json(text)
@@ -102,12 +107,13 @@ class LineReader:
 
     def read_line(self, text: str, offset: int) -> Reading | None:
         """Take in a line; its reading where `sample_of` would say the same."""
+        whole, text = text, without_worker(text)
         if self._record is not None:
             at, sign, begun = self._record
             if text.startswith(sign) and len(begun) < _LONGEST_RECORD and read_record(text) is None:
                 self._record = (at, sign, begun + text)
                 return None
-        if (reading := self.sample_of(text)) is not None:
+        if (reading := self.sample_of(whole)) is not None:
             self.begin_samples(offset)
             self.columns.add(offset, reading)
             return reading
@@ -264,6 +270,14 @@ def _with_step(reading: Reading, bar: Bar) -> Reading:
     if reading.step == reading.step:
         return reading
     return reading._replace(step=float(bar.key[1]), last_step=bar.key[2])
+
+
+def without_worker(text: str) -> str:
+    """A line as the worker that wrote it did, without what the driver adds."""
+    if not text.startswith("(") or (worker := _WORKER.match(text)) is None:
+        return text
+    repeated = _REPEATED.search(text, worker.end())
+    return text[worker.end() : repeated.start() if repeated else None]
 
 
 def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
