@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
 from hpcdash.backends.base import RequestField
-from hpcdash.backends.script.body import NOT_KEPT, SOURCES, accounted_to, is_secret
+from hpcdash.backends.script.body import NOT_KEPT, SOURCES, accounted_to, is_secret, without_secret_values
 from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.backends.script.node_checks import CHECKS, parse_names
@@ -668,17 +668,19 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """The text of a request to remember: NOT_KEPT stands for the secrets of its environment. As it is where it has
-    none, or is no TOML."""
+    """The text of a request to remember: NOT_KEPT stands for the secrets of its environment and runtime environment.
+    As it is where it has none, or is no TOML."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return text
-    environment = document.get("environment")
-    if not isinstance(environment, dict):
-        return text
-    hidden = {name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))}
-    return format_toml(document | {"environment": environment | hidden}) if hidden else text
+    hidden = dict(document)
+    if isinstance(environment := document.get("environment"), dict):
+        secrets = {name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))}
+        hidden["environment"] = environment | secrets
+    if "runtime_env" in document:
+        hidden["runtime_env"] = without_secret_values(document["runtime_env"])
+    return format_toml(hidden) if hidden != document else text
 
 
 def without_secret_lines(text: str) -> str:
@@ -734,7 +736,7 @@ def _written(field: str, value: object) -> object:
             return _memory_text(value)
         case EarlySignal():
             return f"{'B:' if value.batch_only else ''}{value.name}@{value.seconds_before}"
-        case bool() | int() | tuple():
+        case bool() | int() | tuple() | dict():
             return value
         case _:
             return str(value)

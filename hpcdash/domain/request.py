@@ -15,10 +15,10 @@ from hpcdash.domain.array_tasks import ArrayTasks
 SITE_SAID = "site."
 # Login names as directories have them; no option, no number of sudo's (#0), nothing that a shell or sudoers acts on.
 ACCOUNT_NAME = re.compile(r"(?!ALL\Z)[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
-# What is said of runs on slices alone.
-SLICE_FIELDS = (
+# What no batch script can ask for.
+NOT_IN_SCRIPTS = (
     *("slice", "num_slices", "tpus_per_worker", "retries_preemption", "retries_failure"),
-    *("grow_after", "grow_every"),
+    *("grow_after", "grow_every", "runtime_env"),
 )
 # Kinds that a person sits before: one node, whatever is asked for.
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
@@ -171,6 +171,7 @@ class Request(Struct, frozen=True, eq=False):
     `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
     It is retried `retries_preemption` and `retries_failure` times. If fewer slices than the maximum were available,
     more are looked for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
+    `runtime_env` is what the scheduler installs before the command starts: pip, conda and py_modules.
     `checkpoints` is the folder searched at each start for the checkpoint to resume from (%a: the task).
     `share` makes it a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
     selects the pool by name; its `labels` are the task's.
@@ -229,6 +230,7 @@ class Request(Struct, frozen=True, eq=False):
     retries_failure: int | None = None
     grow_after: int | None = None
     grow_every: int | None = None
+    runtime_env: Mapping[str, Any] | None = None
     launcher: Launcher = Launcher.PLAIN
     startup_hook: str = ""
     project: str = ""

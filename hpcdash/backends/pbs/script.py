@@ -45,7 +45,7 @@ from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
     NODE_LAUNCHERS,
-    SLICE_FIELDS,
+    NOT_IN_SCRIPTS,
     EarlySignal,
     Launcher,
     Request,
@@ -268,7 +268,7 @@ def _unasked(request: Request) -> list[str]:
         said.append(f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all the same")
     if request.rank_logs:
         said.append("rank_logs: PBS has none, all ranks write to the job's log alone")
-    others = [name for name in ("max_requeues", *SLICE_FIELDS) if getattr(request, name) not in ("", (), None)]
+    others = [name for name in ("max_requeues", *NOT_IN_SCRIPTS) if getattr(request, name) not in ("", (), None)]
     said += [f"{name}: PBS has none, it is not asked for" for name in others]
     return said
 

@@ -20,8 +20,9 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.actions import PACKAGES, submit_command
 from hpcdash.backends.ray.jobs import RESOURCES_KEY, SCRIPT_KEY, SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
+from hpcdash.backends.ray.runtime_env import read_runtime_env
 from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
-from hpcdash.backends.script.body import bound_folders
+from hpcdash.backends.script.body import NOT_KEPT, bound_folders, without_secret_values
 from hpcdash.backends.script.call import (
     ARGS_NAME,
     CALLBACKS_NAME,
@@ -131,6 +132,7 @@ REQUEST_FIELDS = (
     RequestField("retries_failure", _retries, is_text=False),
     RequestField("grow_after", _seconds, is_text=False),
     RequestField("grow_every", _seconds, is_text=False),
+    RequestField("runtime_env", read_runtime_env, is_text=False),
 )
 
 
@@ -145,6 +147,10 @@ def submitted_request(
         if getattr(request, name) != getattr(_USUAL, name):
             key = {"limit_seconds": "time"}.get(name, name)
             raise UsageError(f"{key}: Ray jobs have no such setting", "Leave it out, or submit to another cluster.")
+    if NOT_KEPT in json.dumps(request.runtime_env):
+        raise UsageError(
+            "runtime_env: secrets of earlier submissions are not kept", "Write the value, or leave it out."
+        )
     if request.launcher is not Launcher.PLAIN:
         raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
     for name in _NOT_WITH_SLICE if request.slice else ():
@@ -168,11 +174,13 @@ def submitted_request(
     uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
     body = {
         "entrypoint": entrypoint,
-        "runtime_env": {"working_dir": f"gcs://{uri}"},
+        "runtime_env": {**(request.runtime_env or {}), "working_dir": f"gcs://{uri}"},
         "metadata": {"job_name": name, **_metadata(request), SCRIPT_KEY: shown}
         | ({RESOURCES_KEY: json.dumps(asked)} if asked else {}),
         **asked,
     }
+    if request.runtime_env:
+        shown += f"\n# runtime_env = {json.dumps(_shown_runtime_env(request), sort_keys=True)}\n"
     size = format_memory(len(package))
     names = [*sorted(content), *([counted(len(files), "file") + " of yours"] if files else [])]
     upload = ActionCommand(
@@ -187,12 +195,20 @@ def submitted_request(
     return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
 
 
+def _shown_runtime_env(request: Request) -> object:
+    return without_secret_values(request.runtime_env)
+
+
 def request_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-    """What the cluster has none of now, or too few; () where its resources are not known. It may get them: a job that
-    asks for more waits."""
+    """Secrets that the dashboard would show; and what the cluster has none of now, or too few, where its resources are
+    known. It may get them: a job that asks for more waits."""
+    found: tuple[LintFinding, ...] = ()
+    if _shown_runtime_env(request) != request.runtime_env:
+        words = "it holds a password or a token, which everyone who reaches the dashboard can read"
+        found = (LintFinding("warning", "runtime_env", words, "Configure the package index on the nodes."),)
     if not offers.queues:
-        return ()
-    return _slice_findings(request, offers) if request.slice else _node_findings(request, offers)
+        return found
+    return (*found, *(_slice_findings if request.slice else _node_findings)(request, offers))
 
 
 def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:

@@ -552,6 +552,15 @@ def is_secret(name: str, value: str) -> bool:
     return bool(is_named or _SECRET_VALUE.search(value))
 
 
+def without_secret_values(value: object) -> object:
+    """A value of TOML with NOT_KEPT in place of the texts in it that hold a password or a token."""
+    if isinstance(value, dict):
+        return {name: without_secret_values(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_secret_values(one) for one in value]
+    return NOT_KEPT if isinstance(value, str) and is_secret("", value) else value
+
+
 def secret_variables(request: Request) -> dict[str, str]:
     """Of its environment what has a value and a secret's name: in a launch's folder a file holds it, which only the
     command reads."""

@@ -44,7 +44,7 @@ from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
     LONE_LAUNCHERS,
-    SLICE_FIELDS,
+    NOT_IN_SCRIPTS,
     EarlySignal,
     Launcher,
     Request,
@@ -194,7 +194,7 @@ def batch_script(
             parts[-1] += 'status=$?\nrequeue_preempted\nexit "$status"\n'
     if place.waiting is not None:
         parts = [exports(body.environment), body.path, _waiting(request, place, place.waiting, slot_type)]
-    others = [name for name in (*_PBS_FIELDS, *SLICE_FIELDS) if getattr(request, name) not in ("", (), None)]
+    others = [name for name in (*_PBS_FIELDS, *NOT_IN_SCRIPTS) if getattr(request, name) not in ("", (), None)]
     said = (
         *warnings,
         *(f"{name}: Slurm has none, it is not asked for" for name in others),

@@ -67,6 +67,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "retries_failure": (0, "W:retries_failure: PBS has none"),
     "grow_after": (60, "W:grow_after: PBS has none"),
     "grow_every": (60, "W:grow_every: PBS has none"),
+    "runtime_env": ({"pip": ["a"]}, "W:runtime_env: PBS has none"),
     "keep_files": ("oe", "k=oe"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p/q", "P=p_q"),

@@ -66,6 +66,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "retries_failure": (0, "W:retries_failure: Slurm has none"),
     "grow_after": (60, "W:grow_after: Slurm has none"),
     "grow_every": (60, "W:grow_every: Slurm has none"),
+    "runtime_env": ({"pip": ["a"]}, "W:runtime_env: Slurm has none"),
     "keep_files": ("oed", "W:keep_files: Slurm has none"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p q", "--wckey=p q"),
