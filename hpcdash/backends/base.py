@@ -301,6 +301,9 @@ class QueuePart(Struct, frozen=True, kw_only=True):
     nodes: Callable[[], Query[ParsedTable]] = _no_nodes
     queues: Callable[[], Query[ParsedTable]] = _no_queues
 
+    node_activity: Callable[[str], Query[Activity]] | None = None
+    """(node): what programs have the scheduler run on a node now, such as tasks. None: it knows nothing of the kind."""
+
     lists_ended: bool = False
     """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
 

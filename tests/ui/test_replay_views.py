@@ -57,6 +57,14 @@ async def test_the_loss_of_a_recorded_training_is_drawn_with_its_spike(cases: Pa
         await until(pilot, lambda: "spike at" in screen_text(app), "the spike is found")
 
 
+async def test_the_page_of_a_node_shows_what_programs_run_there() -> None:
+    app = dashboard("tasks", cases=RAY)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await settled(pilot)
+        await app.main.push("node", name="192.0.2.2")
+        await until(pilot, lambda: "train-0.02 1 running" in screen_text(app), "the node page shows its tasks")
+
+
 async def test_no_file_outside_the_recording_is_read(tmp_path: Path) -> None:
     app = dashboard("training")
     secret = tmp_path / "secret"

@@ -46,7 +46,13 @@ BACKEND = Backend(
     title="Ray",
     capabilities=_CAPABILITIES,
     probe=ProbePart(query=probe.probe_query, refuses_old=True),
-    queue=QueuePart(jobs=jobs.jobs_query, nodes=nodes.nodes_query, queues=nodes.queues_query, lists_ended=True),
+    queue=QueuePart(
+        jobs=jobs.jobs_query,
+        nodes=nodes.nodes_query,
+        queues=nodes.queues_query,
+        node_activity=tasks.node_activity_query,
+        lists_ended=True,
+    ),
     reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
     history=HistoryPart(
         jobs=jobs.history_query,

@@ -1,10 +1,11 @@
-"""Tasks and actors of a Ray job: how many of each name are in which state, restarts, and why some failed."""
+"""Tasks and actors of a job, or on a node: how many of each name are in which state, restarts, and why some failed."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from hpcdash.backends.job_detail import Activity, ActivityCount
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.responses import (
+    MOST_ROWS,
     decode,
     number,
     read_responses,
@@ -98,6 +100,36 @@ def parse_activity(answer: Answer) -> Activity:
     return Activity(tuple(counts), tuple(filter(None, map(_failure, failed))), tuple(notes))
 
 
+def node_activity_query(node: str) -> Query[Activity]:
+    """The tasks that run on a node, by its name in the list of nodes, and the actors that live there."""
+    argv = (
+        "GET",
+        f"/api/v0/nodes?limit={MOST_ROWS}",
+        f"/api/v0/tasks?limit={MOST_ROWS}&filter_keys=state&filter_predicates=%3D&filter_values=RUNNING",
+        f"/api/v0/actors?detail=1&limit={MOST_ROWS}&filter_keys=state&filter_predicates=%21%3D&filter_values=DEAD",
+    )
+    return Query(argv, partial(_parse_node_activity, node=node))
+
+
+def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
+    nodes, *lists = require_success(answer)
+    listed = state_rows(answer, nodes)
+    own_ids = {str(one.get("node_id")) for one in listed if node in (one.get("node_ip"), one.get("node_name"))}
+    counts: list[ActivityCount] = []
+    notes: list[str] = []
+    for kind, name, response in zip(("task", "actor"), ("name", "class_name"), lists, strict=True):
+        rows = [row for row in state_rows(answer, response) if row.get("node_id") in own_ids]
+        restarts = _restarts(rows)
+        states: dict[str, Counter[str]] = {}
+        for row in rows:
+            states.setdefault(text(row.get(name)) or kind, Counter())[str(row.get("state"))] += 1
+        counts += [
+            ActivityCount(kind, title, _states_of(native), restarts.get(title, 0)) for title, native in states.items()
+        ]
+        notes += filter(None, [truncation_note(answer, response, f"{kind}s of all nodes")])
+    return Activity(tuple(counts), notes=tuple(notes))
+
+
 def _restarts(actors: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
     """How often actors of each class were started again."""
     found: Counter[str] = Counter()
@@ -113,12 +145,13 @@ def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | N
         for native, counted in table(summary.get("state_counts")).items()
         if (count := number(counted)) is not None
     }
-    if name is None or not states:
-        return None
-    order = sorted(states, key=lambda native: (native in ("FINISHED", "DEAD"), native))
-    return ActivityCount(
-        kind, name, tuple((format_state(native), _state(native).value, states[native]) for native in order)
-    )
+    return None if name is None or not states else ActivityCount(kind, name, _states_of(states))
+
+
+def _states_of(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
+    """As ActivityCount has them, those that ended last."""
+    order = sorted(counts, key=lambda native: (native in ("FINISHED", "DEAD"), native))
+    return tuple((format_state(native), _state(native).value, counts[native]) for native in order)
 
 
 def format_state(native: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from hpcdash.backends.job_detail import Activity
 from hpcdash.domain.arrays import TaskStates
 from hpcdash.domain.dependencies import Branch, format_never, parse_dependency, waited_for_by, waits_for
 from hpcdash.domain.efficiency import advice, meters
@@ -254,11 +255,14 @@ def format_step(step: Mapping[str, Any]) -> Pair:
 
 
 def _activity(picture: JobPicture) -> tuple[Entry, ...]:
-    """All of a kind by state, then each name's; then why some failed."""
-    activity = picture.activity
-    if activity is None:
+    if picture.activity is None:
         return tuple(_remarks(picture, Part.ACTIVITY)) if Part.ACTIVITY in picture.errors else ()
-    entries = []
+    return (*activity_entries(picture.activity), *_remarks(picture, Part.ACTIVITY))
+
+
+def activity_entries(activity: Activity) -> list[Entry]:
+    """All of a kind by state, then each name's; then why some failed."""
+    entries: list[Entry] = []
     for kind in dict.fromkeys(one.kind for one in activity.counts):
         of_kind = [one for one in activity.counts if one.kind == kind]
         if len(of_kind) == 1:
@@ -275,7 +279,7 @@ def _activity(picture: JobPicture) -> tuple[Entry, ...]:
             entries.append(Entry(value=f"and {len(of_kind) - _MOST_ACTIVITIES} more names", is_dim=True))
     entries += [Entry(f"{name} failed", clip(words, _MOST_LOG_CELLS)) for name, words in activity.failures]
     entries += [Entry(value=note, is_dim=True) for note in activity.notes]
-    return (*entries, *_remarks(picture, Part.ACTIVITY))
+    return entries
 
 
 def _counts(label: str, states: Sequence[tuple[str, str, int]], restarts: int) -> Entry:

@@ -18,11 +18,14 @@ from hpcdash.domain.nodelist import contains
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.page import activity_entries
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.view import FRAMED_LINES
+from hpcdash.ui.workers import start_worker
 
 _VNODE = re.compile(r"\[[0-9]+\]$")
 
@@ -36,6 +39,7 @@ class NodeView(JobsView):
 
     def __init__(self, session: ClusterSession, *, name: str) -> None:
         self.node_name = name
+        self._activity: tuple[tuple[str, str], ...] = ()
         super().__init__(session, everyone=True, fold=False)
 
     @property
@@ -47,6 +51,25 @@ class NodeView(JobsView):
         about.border_title = Content(f"Node {visible(self.node_name)}")
         yield about
         yield from super().compose()
+
+    def on_mount(self) -> None:
+        self._ask_activity()
+
+    def _ask_activity(self) -> None:
+        if self.session.store.backend.queue.node_activity is not None:
+            start_worker(self, self._fetch_activity, exclusive=True, group="activity")
+
+    async def _fetch_activity(self) -> None:
+        """Ask what programs have the scheduler run here; the page is whole without it."""
+        store = self.session.store
+        assert store.backend.queue.node_activity is not None
+        try:
+            activity = await store.ask(store.backend.queue.node_activity(self.node_name))
+        except HpcdashError as error:
+            self._activity = (("activity", error.message),)
+        else:
+            self._activity = tuple((one.label, one.words) for one in activity_entries(activity))
+        self.reload()
 
     def on_resize(self) -> None:
         self.query_one("#about").set_class(self.app.size.height >= FRAMED_LINES, "panel")
@@ -88,10 +111,11 @@ class NodeView(JobsView):
                 since = f", {format_age(now - row['reason_since'].timestamp())} ago"
             pairs.append(("reason", f"{row['reason']} (by {row['reason_by'] or 'unknown'}{since})"))
         pairs.append(("jobs", self._which_jobs(row["jobs"] or 0)))
+        pairs += self._activity
         text = Text()
         for label, value in pairs:
             if value:
-                text.append(f"{label:<10}", "dim")
+                text.append(f"{visible(label):<9} ", "dim")
                 text.append(f"{visible(str(value))}\n")
         text.rstrip()
         return text
@@ -120,6 +144,8 @@ class NodeView(JobsView):
     def store_changed(self, changed: Changed) -> None:
         if changed.kind in (None, Kind.NODES, Kind.EVERYONE):
             self.reload()
+        if changed.kind is Kind.NODES and self.display:
+            self._ask_activity()
 
 
 def on_node(jobs: pa.Table, node: str) -> pa.Table:

@@ -384,6 +384,30 @@ def test_tasks_and_actors_are_counted_by_name_and_state_and_failures_have_their_
         query.parse(actors)
 
 
+def test_the_tasks_and_actors_of_a_node_are_those_of_all_programs_there() -> None:
+    def listed(*rows: dict[str, Any], **more: int) -> bytes:
+        return told({"data": {"result": {"result": rows, **more}}}).stdout
+
+    nodes = listed({"node_id": "n1", "node_ip": "10.0.0.1"}, {"node_id": "n2", "node_ip": "10.0.0.2"})
+    running = [{"node_id": node, "name": name, "state": "RUNNING"} for node, name in (("n1", "a"), ("n2", "b"))]
+    actors = [
+        {"node_id": "n1", "class_name": "Server", "state": "ALIVE", "num_restarts": "2"},
+        {"node_id": "n1", "class_name": "Server", "state": "RESTARTING", "num_restarts": "3"},
+        {"node_id": None, "class_name": "Waits", "state": "PENDING_CREATION"},
+    ]
+    assert BACKEND.queue.node_activity is not None
+    query = BACKEND.queue.node_activity("10.0.0.1")
+    whole = nodes + listed(*running, total=9, num_filtered=9) + listed(*actors)
+    activity = query.parse(Told(0, whole))
+    assert [(one.kind, one.name, one.states, one.restarts) for one in activity.counts] == [
+        ("task", "a", (("running", "running", 1),), 0),
+        ("actor", "Server", (("alive", "running", 1), ("restarting", "pending", 1)), 5),
+    ]
+    assert activity.notes == ("tasks of all nodes: 2 of 9 are listed",)
+    with pytest.raises(ControllerDown):
+        query.parse(Told(500, nodes + told(b"gone", 500).stdout + listed()))
+
+
 def test_the_cause_of_a_failed_start_is_the_last_error_of_its_message_and_a_failed_command_s_is_in_its_log() -> None:
     message = "Traceback (most recent call last):\n  x\nRuntimeError: Failed to set up runtime environment.\n"
     assert BACKEND.reasons.cause({"status": "FAILED", "message": message}) == (
