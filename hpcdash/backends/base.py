@@ -84,7 +84,7 @@ _SEE_LOG = "`hpcdash log JOB` shows what it writes."
 _SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
 # What a scheduler that lacks a capability has no way to do, and what a person can do instead.
 _REFUSALS = {
-    Capability.CHAINS: ("have jobs wait for each other", "Submit the next job once the one before it has ended."),
+    Capability.CHAINS: ("have jobs wait for each other", "Submit one when the other has ended."),
     Capability.INSIDE: ("run a command in a job", _SEE_LOG),
     Capability.CONNECT: ("open a shell in a job", "If the site allows it: ssh NODE"),
     Capability.LIVE_USE: ("measure a running job", _SEE_LOG),
@@ -302,7 +302,8 @@ class QueuePart(Struct, frozen=True, kw_only=True):
     queues: Callable[[], Query[ParsedTable]] = _no_queues
 
     node_activity: Callable[[str], Query[Activity]] | None = None
-    """(node): what programs have the scheduler run on a node now, such as tasks. None: it knows nothing of the kind."""
+    """(node): what programs have the scheduler run on a node now, such as tasks. None: nothing
+    of the kind."""
 
     lists_ended: bool = False
     """Whether a list of one person's jobs costs no more with those that ended a short while ago."""

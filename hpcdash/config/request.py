@@ -668,8 +668,8 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """The text of a request to remember: NOT_KEPT stands for the secrets of its environment and runtime environment.
-    As it is where it has none, or is no TOML."""
+    """The text of a request to remember: NOT_KEPT stands for the secrets of its environments. As it is
+    where it has none, or is no TOML."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

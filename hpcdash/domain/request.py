@@ -64,9 +64,9 @@ LONE_LAUNCHERS = frozenset({Launcher.MPIRUN, Launcher.HOROVODRUN})
 
 
 class Container(Struct, frozen=True):
-    """The image a command runs in. `binds` are `SOURCE[:TARGET[:OPTIONS]]`; `registry` names no secret.
+    """The image a command runs in. `binds` are `SOURCE[:TARGET[:OPTIONS]]`.
 
-    `runtime` None is the scheduler's usual one: apptainer in batch scripts.
+    `registry` names no secret. `runtime` None is the scheduler's usual: apptainer in batch scripts.
     """
 
     runtime: Runtime | None = None
@@ -171,7 +171,7 @@ class Request(Struct, frozen=True, eq=False):
     `slice` is a type of TPU slice, `num_slices` how many, or the numbers that fit; each worker takes `tpus_per_worker`.
     It is retried `retries_preemption` and `retries_failure` times. If fewer slices than the maximum were available,
     more are looked for every `grow_every` seconds, but not until `grow_after` seconds after the last change.
-    `runtime_env` is what the scheduler installs before the command starts: pip, conda and py_modules.
+    `runtime_env` is what the scheduler installs before the command starts.
     `checkpoints` is the folder searched at each start for the checkpoint to resume from (%a: the task).
     `share` makes it a task of a shared pool, with the name of the priority it asks for (domain/share.py); `pool`
     selects the pool by name; its `labels` are the task's.

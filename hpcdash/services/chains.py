@@ -167,8 +167,8 @@ class ChainReader:
         self._missed: dict[str, tuple[float, int]] = {}
 
     async def read(self) -> JobChain:
-        """The chain as it is now. Raises NoSuchJob, UsageError where the scheduler has no chains, and what keeps the
-        cluster from answering."""
+        """The chain as it is now. Raises NoSuchJob, UsageError where the scheduler has no chains, and
+        what keeps the cluster from answering."""
         await self.store.open()
         self.store.backend.require(Capability.CHAINS)
         self._asked -= {number for number in self._missed if self._due_in(number) <= 0}

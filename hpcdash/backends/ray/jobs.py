@@ -17,6 +17,7 @@ from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
     ACCELERATORS,
+    MOST_ROWS,
     Response,
     amount,
     decode,
@@ -37,12 +38,14 @@ from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
 
 JOBS_PATH = "/api/jobs/"
-# Each submission has an actor that starts its entrypoint and has the resources of it, which the Jobs API leaves out.
-# Source: ray/dashboard/modules/job/job_manager.py.
+# Each submission has an actor that starts its entrypoint and has its resources, which the Jobs API
+# leaves out. Source: ray/dashboard/modules/job/job_manager.py.
 _SUPERVISORS_PATH = (
-    "/api/v0/actors?detail=1&limit=10000&filter_keys=class_name&filter_predicates=%3D&filter_values=JobSupervisor"
+    f"/api/v0/actors?detail=1&limit={MOST_ROWS}"
+    "&filter_keys=class_name&filter_predicates=%3D&filter_values=JobSupervisor"
 )
-_SUPERVISORS_NAMESPACE, _SUPERVISOR_NAME = "SUPERVISOR_ACTOR_RAY_NAMESPACE", "_ray_internal_job_actor_"
+_SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
+_SUPERVISOR_NAME = "_ray_internal_job_actor_"
 # A log's path as hpcdash names it: LOGS/NODE/FILE.
 LOGS = "/ray-logs/"
 _LOG_END = ".log"
@@ -51,7 +54,11 @@ _OWN = ("hpcdash_", "HPCDASH_")
 # What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what its package runs.
 RESOURCES_KEY, SCRIPT_KEY = "hpcdash_resources", "hpcdash_script"
 # As a submission names its entrypoint's resources, and Ray their kinds.
-_RESOURCES = {"entrypoint_num_cpus": "CPU", "entrypoint_num_gpus": "GPU", "entrypoint_memory": "memory"}
+_RESOURCES = {
+    "entrypoint_num_cpus": "CPU",
+    "entrypoint_num_gpus": "GPU",
+    "entrypoint_memory": "memory",
+}
 _MOST = 1 << 62
 _STATES = {
     "PENDING": JobState.PENDING,
@@ -108,7 +115,7 @@ def parse_jobs(
     ended: bool = False,
     since_seconds: int | None = None,
 ) -> ParsedTable:
-    """Rows of domain.schema.JOBS, newest first. A submission is found by Ray's own number of it as well."""
+    """Rows of domain.schema.JOBS, newest first. Ray's own job ID finds a submission too."""
     response, *others = read_responses(answer)
     if not response.is_success:
         require_success(answer)
@@ -149,12 +156,14 @@ def _entrypoint_resources(answer: Answer, response: Response) -> Iterator[tuple[
     for actor in state_rows(answer, response):
         name = text(actor.get("name")) or ""
         # Anyone may call a class and an actor so, in another namespace.
-        if actor.get("ray_namespace") == _SUPERVISORS_NAMESPACE and name.startswith(_SUPERVISOR_NAME):
+        is_ray_s = actor.get("ray_namespace") == _SUPERVISORS_NAMESPACE
+        if is_ray_s and name.startswith(_SUPERVISOR_NAME):
             yield name.removeprefix(_SUPERVISOR_NAME), resources(actor.get("required_resources"))
 
 
 def noted_resources(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """Those that a request asked for its entrypoint, by their names in the Jobs API; anyone may have written them."""
+    """Return the resources of a request's entrypoint by their names in the Jobs API. Anyone may
+    have written them."""
     try:
         noted = table(json.loads(text(metadata.get(RESOURCES_KEY)) or "{}"))
     except (ValueError, RecursionError):
@@ -163,12 +172,13 @@ def noted_resources(metadata: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _resource_columns(held: Mapping[str, float] | None, metadata: Mapping[str, Any]) -> dict[str, int]:
-    """What a job's entrypoint holds, a part counted as a whole; what its tasks hold besides changes all the time."""
+    """Return what a job's entrypoint holds, a part counted as a whole. Its tasks may hold more."""
     if held is None:
         held = {_RESOURCES[name]: asked for name, asked in noted_resources(metadata).items()}
     gpus = next((kind for kind in ACCELERATORS if held.get(kind)), "")
     kinds = {"cpus": "CPU", "gpus": gpus, "memory_bytes": "memory"}
-    return {column: math.ceil(min(held[kind], _MOST)) for column, kind in kinds.items() if held.get(kind, 0) > 0}
+    amounts = {column: held.get(kind, 0) for column, kind in kinds.items()}
+    return {column: math.ceil(min(one, _MOST)) for column, one in amounts.items() if one > 0}
 
 
 def job_row(
@@ -176,7 +186,7 @@ def job_row(
 ) -> dict[str, Any] | None:
     """One job in the columns of domain.schema.JOBS; None for what has no id or no state.
 
-    `held` are the resources of entrypoints by the IDs of their submissions, as far as they are known.
+    `held` are the known resources of entrypoints by the IDs of their submissions.
     """
     driver, metadata, runtime = (table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env"))
     job_id, native = text(job.get("submission_id")) or text(job.get("job_id")), text(job.get("status"))

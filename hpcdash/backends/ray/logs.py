@@ -1,5 +1,4 @@
-"""Logs of a Ray job besides its driver's: of its workers, of the setup of its runtime environment, and of Ray itself on
-its nodes."""
+"""Logs of a Ray job besides its driver's: of its workers, its setup, and Ray on its nodes."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class _Worker(Struct):
 def other_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
     """The logs of a job's workers, and of Ray on its nodes; None for a job without a node.
 
-    On slices the workers' are the parts of the driver's log, which has what was written on nodes that are gone.
+    On slices the workers' logs are parts of the driver's, which has those of nodes that are gone.
     """
     ray_job = detail.native.get("job_id")
     if METADATA_KEY in detail.native.get("metadata", ""):
@@ -115,7 +114,7 @@ def parse_worker_logs(answer: Answer, ray_job: str, native: Mapping[str, str]) -
 def _logs_of_ray(
     answer: Answer, responses: Sequence[Response], native: Mapping[str, str], used: Collection[str]
 ) -> Iterator[OtherLog]:
-    """The logs of the raylet on each of a job's nodes that is alive, by its ID or address, and of the head's GCS."""
+    """The logs of the raylet on each living node of a job (`used`: IDs or addresses), and the GCS."""
     used = {*used, native.get("driver_node_id", "")}
     nodes = [
         (node_id, address, node.get("is_head_node") is True)
@@ -126,11 +125,12 @@ def _logs_of_ray(
     ]
     of_job = [node for node in nodes if node[0] in used or node[1] in used]
     for node_id, address, _ in of_job[:_MOST_NODES]:
-        more = f", one of {len(of_job)}: those of {_MOST_NODES} are listed" * (len(of_job) > _MOST_NODES)
+        more = f", one of {len(of_job)}: {_MOST_NODES} are listed" * (len(of_job) > _MOST_NODES)
         yield _log_of_ray(f"raylet@{address}", f"Ray on node {address}{more}", node_id, "raylet")
     for node_id, address, is_head in nodes:
         if is_head:
-            yield _log_of_ray("gcs", f"Ray's control service on node {address}", node_id, "gcs_server")
+            title = f"Ray's control service on node {address}"
+            yield _log_of_ray("gcs", title, node_id, "gcs_server")
 
 
 def _logs_of_driver_node(answer: Answer, native: Mapping[str, str]) -> tuple[OtherLog, ...]:

@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster with their measured memory and load, and its resources as queues, with what is in use."""
+"""Nodes of a Ray cluster with measured memory and load, and its resources as queues."""
 
 from __future__ import annotations
 
@@ -56,20 +56,23 @@ def _read(answer: Answer) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[st
 
 def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
     """What the agents of the nodes measure, a node each; [] where the dashboard does not tell."""
-    listed = table(table(decode(answer, response)).get("data")).get("summary") if response.is_success else None
+    if not response.is_success:
+        return []
+    listed = table(table(decode(answer, response)).get("data")).get("summary")
     return [table(node) for node in listed] if isinstance(listed, list) else []
 
 
 def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
     """Memory of the machine and load by the node's ID; what an agent does not tell is left out."""
     found: dict[str, dict[str, int | float]] = {}
-    for summary in (one for response in read_responses(answer)[2:] for one in summaries(answer, response)):
+    responses = read_responses(answer)[2:]
+    for summary in (one for response in responses for one in summaries(answer, response)):
         node_id = text(table(summary.get("raylet")).get("nodeId"))
         memory, loads = summary.get("mem"), summary.get("loadAvg")
         if node_id is None:
             continue
         columns: dict[str, int | float] = {}
-        # [total, available, percent, used]: caches count as used in the last one, and are available.
+        # [total, available, percent, used]: `used` counts caches, which are available.
         if isinstance(memory, list) and len(memory) > 1:
             total, available = number(memory[0]), number(memory[1])
             if total and available is not None and available <= total:
@@ -83,8 +86,10 @@ def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
 
 
 def _parse_nodes(answer: Answer) -> ParsedTable:
-    """Rows of domain.schema.NODES; a node that died stays listed, as down. Without its agent's measurement a node's
-    memory is Ray's resource of that name."""
+    """Rows of domain.schema.NODES; a node that died stays listed, as down.
+
+    The memory of a node that its agent does not measure is Ray's resource of that name.
+    """
     nodes, used_by_node = _read(answer)
     measured = _measured(answer)
     rows, rejected = [], []

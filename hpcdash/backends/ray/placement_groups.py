@@ -1,4 +1,4 @@
-"""Placement groups as reservations: the resources that they hold or wait for, and on which nodes."""
+"""Placement groups as reservations: which resources they hold or wait for, and where."""
 
 from __future__ import annotations
 
@@ -78,10 +78,12 @@ def _row(group: Mapping[str, Any], addresses: Mapping[str, str], *, is_unique: b
     found = group.get("bundles")
     bundles = [table(bundle) for bundle in found] if isinstance(found, list) else []
     held = [resources(bundle.get("unit_resources")) for bundle in bundles]
-    nodes = sorted({addresses.get(node, node) for bundle in bundles if (node := text(bundle.get("node_id")))})
+    node_ids = filter(None, (text(bundle.get("node_id")) for bundle in bundles))
+    nodes = sorted({addresses.get(node_id, node_id) for node_id in node_ids})
     stats = table(group.get("stats"))
-    requested = number((text(stats.get("creation_request_received_ns")) or "")[:-_NANOSECOND_DIGITS])
-    shapes = Counter(" ".join(f"{kind}={amount:g}" for kind, amount in sorted(one.items())) for one in held)
+    nanoseconds = text(stats.get("creation_request_received_ns")) or ""
+    requested = number(nanoseconds[:-_NANOSECOND_DIGITS])
+    shapes = Counter(map(_format_resources, held))
     flags = [f"{shape} ×{count}" if count > 1 else shape for shape, count in shapes.items()]
     if stats.get("scheduling_state") == _INFEASIBLE and state != _CREATED:
         flags.append("no nodes have these resources")
@@ -92,10 +94,14 @@ def _row(group: Mapping[str, Any], addresses: Mapping[str, str], *, is_unique: b
     return dict.fromkeys(schema.RESERVATIONS.names) | {
         "name": name if name and is_unique else f"{name or ''} {group_id[:_SHORT_ID]}".lstrip(),
         "state": "active" if state == _CREATED else state.lower(),
-        "starts_at": seconds(1000 * requested) if requested is not None and state == _CREATED else None,
+        "starts_at": seconds(1000 * (requested or 0)) if state == _CREATED else None,
         "nodes": len(nodes) or None,
         "node_list": ",".join(nodes) or None,
         "queue": ",".join(sorted({kind for one in held for kind in one})) or None,
         "flags": flags,
         "_note": "; ".join(flags),
     }
+
+
+def _format_resources(held: Mapping[str, float]) -> str:
+    return " ".join(f"{kind}={amount:g}" for kind, amount in sorted(held.items()))

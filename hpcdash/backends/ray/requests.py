@@ -200,8 +200,8 @@ def _shown_runtime_env(request: Request) -> object:
 
 
 def request_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-    """Secrets that the dashboard would show; and what the cluster has none of now, or too few, where its resources are
-    known. It may get them: a job that asks for more waits."""
+    """Secrets that the dashboard would show; and what the cluster has none of now, or too few, where
+    its resources are known. It may get them: a job that asks for more waits."""
     found: tuple[LintFinding, ...] = ()
     if _shown_runtime_env(request) != request.runtime_env:
         words = "it holds a password or a token, which everyone who reaches the dashboard can read"
@@ -288,8 +288,8 @@ def _tpus(request: Request, kind: SliceType) -> int:
 
 
 def _container(request: Request, name: str) -> dict[str, Any] | None:
-    """What the driver is told of a container: docker runs it, podman where that is asked for; raises UsageError for any
-    other runtime."""
+    """What the driver is told of a container: docker runs it, podman where that is asked for;
+    raises UsageError for any other runtime."""
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         return None

@@ -160,7 +160,9 @@ def truncation_note(answer: Answer, response: Response, title: str) -> str:
     shown, filtered = number(found.get("num_after_truncation")), number(found.get("num_filtered"))
     if total is not None and shown is not None and shown < total:
         return f"{title}: Ray looked at {shown} of {total}"
-    return f"{title}: {count} of {filtered} are listed" if filtered is not None and count < filtered else ""
+    if filtered is None or count >= filtered:
+        return ""
+    return f"{title}: {count} of {filtered} are listed"
 
 
 def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ def _check_pip(value: object) -> None:
         raise ValueError("pip.packages: missing")
     for name in ("packages", "pip_install_options"):
         if name in table and not _are_texts(table[name]):
-            raise ValueError(f'pip: expected an array of requirements, as in ["torch==2.4"], in {name}')
+            raise ValueError(f'pip.{name}: expected an array of texts, as in ["torch==2.4"]')
     if not isinstance(table.get("pip_check", False), bool):
         raise ValueError("pip.pip_check: expected true or false")
     if not isinstance(table.get("pip_version", ""), str):
@@ -41,7 +41,7 @@ def _check_conda(value: object) -> None:
         if not _is_json(value):
             raise ValueError("conda: expected texts, numbers, arrays and tables alone")
         return
-    raise ValueError("conda: expected the name or the folder of an environment, or a table that describes one")
+    raise ValueError("conda: expected the name or folder of an environment, or a table that describes it")
 
 
 def _check_modules(value: object) -> None:
@@ -50,7 +50,7 @@ def _check_modules(value: object) -> None:
     for uri in value:
         protocol, separator, path = uri.partition("://")
         if not separator:
-            raise ValueError(f"py_modules: {uri} is no URI: send folders of this machine by `files`")
+            raise ValueError(f"py_modules: {uri} is no URI: `files` sends folders of this machine")
         if protocol not in _MODULE_PROTOCOLS:
             raise ValueError(f"py_modules: {protocol} is none of {', '.join(_MODULE_PROTOCOLS)}")
         if not path.partition("?")[0].endswith(_MODULE_ENDINGS):
@@ -58,7 +58,9 @@ def _check_modules(value: object) -> None:
 
 
 def _are_texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) and one.strip() for one in value)
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(one, str) and one.strip() for one in value)
 
 
 def _is_json(value: object) -> bool:
@@ -77,8 +79,8 @@ _ELSEWHERE = {
 
 
 def read_runtime_env(value: object) -> Mapping[str, Any]:
-    """Return a request's runtime environment as it is; raises ValueError for what Ray would refuse, or would read from
-    a file of its own machine."""
+    """Return a request's runtime environment as it is. Raises ValueError for what Ray would refuse, or
+    would read from a file of its own machine."""
     if not isinstance(value, dict):
         raise ValueError('expected a table, as in { pip = ["torch==2.4"] }')
     for name in value:
@@ -87,5 +89,5 @@ def read_runtime_env(value: object) -> Mapping[str, Any]:
             raise ValueError(f"{name}: {step}")
         _CHECKS[name](value[name])
     if "pip" in value and "conda" in value:
-        raise ValueError("pip and conda cannot be used together: name pip packages in conda's dependencies")
+        raise ValueError("pip and conda cannot be used together: conda's dependencies can name pip's")
     return value

@@ -1,4 +1,4 @@
-"""Tasks and actors of a job, or on a node: how many of each name are in which state, restarts, and why some failed."""
+"""Tasks and actors of a job, or on a node: states by name, restarts, and why some failed."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from hpcdash.backends.ray.responses import (
 from hpcdash.domain.states import JobState
 
 _MOST_FAILURES = 5
+_STATE_FILTER = "filter_keys=state&filter_predicates="
 # Actors whose restarts are counted: a program may have very many.
 _MOST_ACTORS = 1000
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
@@ -101,12 +102,12 @@ def parse_activity(answer: Answer) -> Activity:
 
 
 def node_activity_query(node: str) -> Query[Activity]:
-    """The tasks that run on a node, by its name in the list of nodes, and the actors that live there."""
+    """The running tasks and living actors of a node, by its name in the list of nodes."""
     argv = (
         "GET",
         f"/api/v0/nodes?limit={MOST_ROWS}",
-        f"/api/v0/tasks?limit={MOST_ROWS}&filter_keys=state&filter_predicates=%3D&filter_values=RUNNING",
-        f"/api/v0/actors?detail=1&limit={MOST_ROWS}&filter_keys=state&filter_predicates=%21%3D&filter_values=DEAD",
+        f"/api/v0/tasks?limit={MOST_ROWS}&{_STATE_FILTER}%3D&filter_values=RUNNING",
+        f"/api/v0/actors?detail=1&limit={MOST_ROWS}&{_STATE_FILTER}%21%3D&filter_values=DEAD",
     )
     return Query(argv, partial(_parse_node_activity, node=node))
 
@@ -114,7 +115,8 @@ def node_activity_query(node: str) -> Query[Activity]:
 def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
     nodes, *lists = require_success(answer)
     listed = state_rows(answer, nodes)
-    own_ids = {str(one.get("node_id")) for one in listed if node in (one.get("node_ip"), one.get("node_name"))}
+    own = (one for one in listed if node in (one.get("node_ip"), one.get("node_name")))
+    own_ids = {str(one.get("node_id")) for one in own}
     counts: list[ActivityCount] = []
     notes: list[str] = []
     for kind, name, response in zip(("task", "actor"), ("name", "class_name"), lists, strict=True):

@@ -96,8 +96,8 @@ async def fetch_inside_row(
     *,
     needs: Capability = Capability.INSIDE,
 ) -> Mapping[str, Any]:
-    """The row of a running job of one's own; raises UsageError, in clear words, for any other, and where the scheduler
-    lacks what the caller `needs`."""
+    """The row of a running job of one's own; raises UsageError, in clear words, for any other, and
+    where the scheduler lacks what the caller `needs`."""
     store.backend.require(needs)
     shown = visible(job_id)
     if holds_many(job_id):

@@ -113,14 +113,15 @@ def _restricted(row: dict[str, Any], wanted: Sequence[ArrayTasks | None]) -> Row
 
 
 def ids_in_full(job_ids: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Ids as rows write them, each once: PBS's 12 is 12.server, or 12[].server where that is an array, and a job's
-    other id is its id.
+    """Ids as rows write them, each once: PBS's 12 is 12.server, or 12[].server where that is an array,
+    and a job's other id is its id.
 
     All others stay as they are: they are whole as people write them.
     """
     known = _by_number(rows)
     own_ids = {row["id"] for row in rows}
-    others = {row.get("_other_id"): row["id"] for row in rows if row.get("_other_id") not in own_ids}
+    pairs = ((row.get("_other_id"), row["id"]) for row in rows)
+    others = {other_id: job_id for other_id, job_id in pairs if other_id not in own_ids}
     return tuple(dict.fromkeys(others.get(job_id) or _in_full(job_id, known) for job_id in job_ids))
 
 

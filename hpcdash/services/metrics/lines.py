@@ -35,8 +35,8 @@ MOST_HEADERS = 16
 # A bar or a dict, which other lines may belong to.
 _OTHER_SIGNS = re.compile(r"%\||/\?|\{'| • ")
 _EXACT_NUMBER = re.compile(NUMBER)
-# What a driver writes around a worker's line: `(Trainer pid=7, ip=10.0.0.4) … [repeated 3x across cluster]`.
-# The worker's name may have parentheses.
+# What a driver writes around a worker's line, whose name may have parentheses:
+# `(Trainer pid=7, ip=10.0.0.4) … [repeated 3x across cluster]`.
 _WORKER = re.compile(r"\((?:[^()]|\([^()]*\)){0,200}?\bpid=\d{1,10}(?:, ip=[\w.:%-]{2,64})?\) ?")
 _REPEATED = re.compile(r" \[repeated \d{1,9}x across cluster\](?: \(|$)")
 

@@ -53,13 +53,13 @@ def test_a_runtime_environment_goes_with_the_job(lines: str, wanted: dict[str, o
 @for_each(
     ("lines", "words"),
     [
-        ('pip = "requirements.txt"', "pip: expected an array of requirements"),
-        ("pip = [1]", "pip: expected an array of requirements"),
+        ('pip = "requirements.txt"', "pip.packages: expected an array of texts"),
+        ("pip = [1]", "pip.packages: expected an array of texts"),
         ("pip = { pip_check = true }", "pip.packages: missing"),
         ('pip = { packages = ["a"], find_links = "x" }', "pip.find_links: expected packages"),
         ('pip = { packages = ["a"], pip_check = 1 }', "pip.pip_check: expected true or false"),
         ('conda = "environment.yml"', "conda: a file is not read"),
-        ("conda = 3", "conda: expected the name or the folder"),
+        ("conda = 3", "conda: expected the name or folder"),
         ("conda = { made = 2026-01-01 }", "conda: expected texts, numbers"),
         ("conda = { size = inf }", "conda: expected texts, numbers"),
         ('pip = ["a"]\nconda = "b"', "pip and conda cannot be used together"),
