@@ -46,7 +46,7 @@ _ID_WITHOUT_SERVER = re.compile(r"[0-9]+(\[[0-9,:-]*\])?")
 _STATES = frozenset(state.value for state in (*JobState, *NodeState))
 MAX_DEPTH = 40
 MAX_LENGTH = 4000
-_JOB_WORD_COLUMNS = ("name", "id", "user", "queue", "labels")
+_JOB_WORD_COLUMNS = ("name", "id", "_other_id", "user", "queue", "labels")
 _NODE_WORD_COLUMNS = ("name", "state", "queues", "reason", "features")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPERATOR = re.compile(r"!:|!=|!~|>=|<=|==|:|=|>|<|~")

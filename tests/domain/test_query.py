@@ -47,6 +47,14 @@ def test_a_job_that_asked_for_several_queues_is_in_each_of_them() -> None:
     assert {expression: matched_jobs(expression, table) for expression in expected} == expected
 
 
+def test_a_word_finds_a_job_by_its_other_id_too() -> None:
+    table = jobs()
+    other = pa.array([None, "0a000000", None, None, None], pa.string())
+    table = table.set_column(table.column_names.index("_other_id"), JOBS.field("_other_id"), other)
+    assert matched_jobs("0a00", table) == ["102"]
+    assert matched_jobs("!0a00", table) == ["101", "88_3", "88_[4-10%2]", "205"]
+
+
 def nodes() -> pa.Table:
     columns = {
         "name": ["n1", "n2", "g1"],

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
@@ -21,6 +22,7 @@ from hpcdash.backends.ray.responses import (
     state_rows,
     table,
     text,
+    truncation_note,
 )
 from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, run_of
 from hpcdash.backends.ray.tasks import format_state, of_job
@@ -104,8 +106,11 @@ def parse_worker_logs(answer: Answer, ray_job: str, native: Mapping[str, str]) -
         worker.states[state] = worker.states.get(state, 0) + 1
         worker.files |= _files_of(task)
     nodes = {node for node, _ in workers}
+    logs = [_log(worker, ray_job) for worker in workers.values()]
+    if logs and (note := truncation_note(answer, response, "tasks")):
+        logs[-1] = replace(logs[-1], title=f"{logs[-1].title} · {note}")
     return (
-        *(_log(worker, ray_job) for worker in workers.values()),
+        *logs,
         *_setup_log(native, ray_job),
         *_logs_of_ray(answer, others, native, nodes),
     )

@@ -497,6 +497,14 @@ def test_each_worker_has_a_log_named_by_what_it_ran_and_no_task_can_name_another
     )
 
 
+def test_a_list_of_tasks_that_ray_cuts_is_reported_with_the_logs_of_their_workers() -> None:
+    task = {"node_id": "n1", "worker_id": "ab" * 28, "name": "shard", "state": "RUNNING"}
+    query = BACKEND.logs.others(JobDetail(schema.JOBS.empty_table(), {"job_id": "02"}), LogFiles(None, None))
+    assert query is not None
+    [log] = query.parse(told({"data": {"result": {"result": [task], "total": 23_000, "num_after_truncation": 10_000}}}))
+    assert log.title == "shard · 1 task: 1 running · node n1 · tasks: Ray looked at 10000 of 23000"
+
+
 def test_the_raylets_of_a_job_s_nodes_have_logs_also_before_its_program_connects() -> None:
     nodes = [{"node_id": f"{number:056x}", "node_ip": f"10.0.0.{number}", "state": "ALIVE"} for number in range(3)]
     detail = JobDetail(schema.JOBS.empty_table(), {"driver_node_id": f"{2:056x}"})
