@@ -55,7 +55,9 @@ _TEXTS = re.compile(r"^IFS= read -r -d '' \w+ << '(\w+)'\n(.*?)^\1$", re.DOTALL 
 
 def scripts(scheduler: Scheduler) -> Iterator[tuple[str, str]]:
     """(name, script) of each runtime × launcher × signal × shape."""
-    for runtime, launcher, signal, shape in product(Runtime, Launcher, SIGNALS, SHAPES):
+    # No script starts docker.
+    runtimes = [runtime for runtime in Runtime if runtime is not Runtime.DOCKER]
+    for runtime, launcher, signal, shape in product(runtimes, Launcher, SIGNALS, SHAPES):
         is_lone, is_contained = launcher in LONE_LAUNCHERS, runtime is not Runtime.NONE
         if scheduler is Scheduler.PBS and (launcher is Launcher.SRUN or runtime is Runtime.PYXIS):
             continue
