@@ -116,11 +116,11 @@ def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
     nodes, *lists = require_success(answer)
     listed = state_rows(answer, nodes)
     own = (one for one in listed if node in (one.get("node_ip"), one.get("node_name")))
-    own_ids = {str(one.get("node_id")) for one in own}
+    own_ids = {node_id for one in own if (node_id := text(one.get("node_id")))}
     counts: list[ActivityCount] = []
     notes: list[str] = []
     for kind, name, response in zip(("task", "actor"), ("name", "class_name"), lists, strict=True):
-        rows = [row for row in state_rows(answer, response) if row.get("node_id") in own_ids]
+        rows = [row for row in state_rows(answer, response) if text(row.get("node_id")) in own_ids]
         restarts = _restarts(rows)
         states: dict[str, Counter[str]] = {}
         for row in rows:

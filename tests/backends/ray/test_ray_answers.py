@@ -394,6 +394,7 @@ def test_the_tasks_and_actors_of_a_node_are_those_of_all_programs_there() -> Non
         {"node_id": "n1", "class_name": "Server", "state": "ALIVE", "num_restarts": "2"},
         {"node_id": "n1", "class_name": "Server", "state": "RESTARTING", "num_restarts": "3"},
         {"node_id": None, "class_name": "Waits", "state": "PENDING_CREATION"},
+        {"node_id": ["n1"], "class_name": "Odd", "state": "ALIVE"},
     ]
     assert BACKEND.queue.node_activity is not None
     query = BACKEND.queue.node_activity("10.0.0.1")
