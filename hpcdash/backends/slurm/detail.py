@@ -26,7 +26,8 @@ from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, e
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
 # These stand alone on their line, whatever their values hold.
 _WHOLE_LINE = frozenset(
-    {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Extra", "Power"}
+    {"Command", "SubmitLine", "WorkDir", "StdErr", "StdIn", "StdOut"}
+    | {"Comment", "AdminComment", "SystemComment", "Extra", "Power"}
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
@@ -55,7 +56,7 @@ def native_query(job_id: str) -> Query[Mapping[str, str]]:
 
 
 def submit_line(native: Mapping[str, str]) -> str:
-    """sacct's SubmitLine; scontrol has it from Slurm 23.11 on."""
+    """The command line of sbatch: sacct has it, and scontrol of later releases."""
     return native.get("SubmitLine") or ""
 
 
@@ -74,7 +75,9 @@ def task_refusal(native: Mapping[str, str]) -> str:
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
         return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
-    if native.get("OverSubscribe") != "NO":
+    # From 26.05 on OverSubscribe does not say it.
+    whole_nodes = native["Exclusive"] == "NODE" if "Exclusive" in native else native.get("OverSubscribe") == "NO"
+    if not whole_nodes:
         return "other jobs may share its nodes: submit it with --exclusive"
     return requeue_refusal(native)
 
