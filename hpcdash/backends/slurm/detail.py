@@ -33,6 +33,8 @@ _WHOLE_LINE = frozenset(
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
 # Where a record may begin after another, with all that is blank before it.
 _RECORD_HEAD = re.compile(r"(?<=\S)(\s+)(?<=\n)JobId=[0-9]")
+# Stands before the name, so no text of a person's.
+_OF_SEVERAL = re.compile(r"JobId=[0-9]+ (?:ArrayJobId|HetJobId)=")
 # The keys before NumNodes include the job's name, which may hold anything.
 _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
@@ -105,6 +107,9 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
 
 
 def _first_record(text: str) -> str:
+    """The first of the records of an array or a heterogeneous job; of another job there is one."""
+    if not _OF_SEVERAL.match(text):
+        return text
     last_user = text.rfind(_USER)
     for head in _RECORD_HEAD.finditer(text, max(0, text.find(_AFTER_THE_NAME))):
         # Without a user after it, it is none.
@@ -154,6 +159,13 @@ def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
 
 def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, str]:
     pairs = [(key.partition(" ")[0], value) for key, value in native.items()]
+    keys = [name for name, _ in pairs]
+    if "SubmitLine" in keys:
+        # Slurm's next line is the folder, which the row knows.
+        at, folder = keys.index("SubmitLine"), ("WorkDir", row["work_dir"][0].as_py())
+        end = max((number for number, pair in enumerate(pairs) if pair == folder), default=0)
+        if end > at:
+            pairs[at + 1 : end] = []
     for key, column in _CHOSEN:
         text = row[column][0].as_py()
         keys = [name for name, _ in pairs]
