@@ -90,7 +90,7 @@ def job_questions(job_id: str, *, in_queue: bool, backend: Backend = BACKEND) ->
 
 
 def run_as(user: str, environment: Mapping[str, str], root: str, argv: tuple[str, ...]) -> CommandResult:
-    """Run a command as somebody here, in a login's bare environment, with the programs of `root` ('': this machine's)."""
+    """Run a command as somebody here, in a login's bare environment; `root` as of SlurmLab."""
     home = pwd.getpwnam(user).pw_dir
     settings = {"HOME": home, "USER": user, "LOGNAME": user, "PATH": "/usr/local/bin:/usr/bin:/bin", **environment}
     become = ("runuser", "-u", user, "--") if pwd.getpwuid(os.getuid()).pw_name != user else ()
