@@ -152,7 +152,9 @@ class SlurmLab:
         prepare_folder(self.run_dir)
         write_record(self.run_dir, self.settings)
         self._make_users()
-        write_configuration(self.run_dir, self.settings)
+        # As `slurm-wlm 24.11.5`.
+        release = self.admin("slurmd", "-V").stdout.decode().split()[-1]
+        write_configuration(self.run_dir, self.settings, release)
         make_munge_key(self.run_dir)
         make_ssh_keys(self.run_dir, self.settings)
         self._start_munged()

@@ -152,8 +152,8 @@ def prepare_folder(run_dir: Path) -> None:
             gpu.touch()
 
 
-def write_configuration(run_dir: Path, settings: Settings) -> None:
-    """Write RUN/etc and the ssh client's configuration."""
+def write_configuration(run_dir: Path, settings: Settings, release: str) -> None:
+    """Write RUN/etc, for a `release` of Slurm as 24.11.5, and the ssh client's configuration."""
     ports = settings.node_ports
     words = {
         "run": str(run_dir),
@@ -180,8 +180,8 @@ def write_configuration(run_dir: Path, settings: Settings) -> None:
     for name in ("slurm.conf", "sshd_config", "epilog.sh"):
         (etc / name).write_text(_rendered(name, words))
     (etc / "epilog.sh").chmod(0o755)
-    # Without the file, later releases look for a cgroup hierarchy of systemd's.
-    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    # Slurm 24.11 and later look for the cgroups of systemd unless told not to; 22.05 knows no such word.
+    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if release >= "24.11" else "")
     (etc / "gres.conf").write_text("AutoDetect=off\n" if settings.empty else _rendered("gres.conf", words))
     if settings.accounting:
         (etc / "slurmdbd.conf").touch(0o600)
