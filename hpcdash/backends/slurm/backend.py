@@ -170,7 +170,12 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
         ),
         queue=QueuePart(
-            jobs=partial(jobs.jobs_query, counts_gpus=counts_gpus, clusters=clusters, has_exclusive=has_exclusive),
+            jobs=partial(
+                jobs.jobs_query,
+                counts_gpus=counts_gpus,
+                clusters=clusters,
+                has_exclusive=has_exclusive,
+            ),
             nodes=partial(nodes.nodes_query, clusters),
             queues=partial(queues.queues_query, clusters),
             lists_ended=True,

@@ -77,9 +77,9 @@ def task_refusal(native: Mapping[str, str]) -> str:
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
         return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
-    # From 26.05 on OverSubscribe does not say it.
-    whole_nodes = native["Exclusive"] == "NODE" if "Exclusive" in native else native.get("OverSubscribe") == "NO"
-    if not whole_nodes:
+    # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
+    key, whole_nodes = ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
+    if native.get(key) != whole_nodes:
         return "other jobs may share its nodes: submit it with --exclusive"
     return requeue_refusal(native)
 

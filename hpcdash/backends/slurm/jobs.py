@@ -73,12 +73,16 @@ _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
 def jobs_query(
-    scope: JobScope, *, counts_gpus: bool = True, clusters: Clusters = NO_OTHERS, has_exclusive: bool = False
+    scope: JobScope,
+    *,
+    counts_gpus: bool = True,
+    clusters: Clusters = NO_OTHERS,
+    has_exclusive: bool = False,
 ) -> Query[ParsedTable]:
     """As jobs_on_cluster, on the cluster that is meant, or each of several.
 
-    `has_exclusive`: squeue is of 26.05 or later, whose field `exclusive` says of a job that it has whole nodes. In its
-    `oversubscribe`, which says so before, other jobs are NO, too.
+    `has_exclusive`: squeue is of 26.05 or later, whose field `exclusive` says of a job that it has
+    whole nodes; before, `oversubscribe` does.
     """
     named = [clusters.of_job(job_id) for job_id in scope.job_ids]
     wanted = dict.fromkeys(cluster for _, cluster in named)

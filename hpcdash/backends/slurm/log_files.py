@@ -68,7 +68,7 @@ def _first_node(nodes: str) -> str:
 
 
 def _shown_paths(native: Native) -> tuple[str | None, str | None]:
-    """scontrol's paths of stdout and stderr. From 26.05 on stderr has none where it goes to stdout's file."""
+    """scontrol's paths of stdout and stderr. From 26.05 on an empty one of stderr is that of stdout."""
     stdout = last_value_of(native, "StdOut")
     return stdout, last_value_of(native, "StdErr") or stdout
 

@@ -180,7 +180,7 @@ def write_configuration(run_dir: Path, settings: Settings, release: str) -> None
     for name in ("slurm.conf", "sshd_config", "epilog.sh"):
         (etc / name).write_text(_rendered(name, words))
     (etc / "epilog.sh").chmod(0o755)
-    # Slurm 24.11 and later look for the cgroups of systemd unless told not to; 22.05 knows no such word.
+    # Slurm 24.11 and later look for the cgroups of systemd otherwise; 22.05 has no such plugin.
     (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if release >= "24.11" else "")
     (etc / "gres.conf").write_text("AutoDetect=off\n" if settings.empty else _rendered("gres.conf", words))
     if settings.accounting:

@@ -17,13 +17,14 @@ GRANT = (
 )
 
 
-# With ROOT/usr in place of /usr, for this process and its children alone. Both have /bin and /lib in /usr.
+# ROOT/usr in place of /usr, for this process and its children alone. Both have /bin and /lib there.
 _MOUNT = 'mount --bind "$0/usr" /usr && exec "$@"'
 
 
 def inside(root: str) -> tuple[str, ...]:
-    """The words before a command that have it run with the programs of `root`; none for this machine's own."""
-    return ("unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _MOUNT, root) if root else ()
+    """The words before a command that have it run with the programs of `root`; none for ''."""
+    own_mounts = ("unshare", "--mount", "--propagation", "private", "--")
+    return (*own_mounts, "sh", "-c", _MOUNT, root) if root else ()
 
 
 def daemon_argv(root: str, argv: Sequence[str]) -> list[str]:
