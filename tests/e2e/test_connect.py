@@ -20,6 +20,8 @@ from tests.support.slurm import SlurmLab
 from tests.support.sshd import until_gone
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slurm_releases
+
 SECONDS = 60.0
 SECRET = "hunter2"
 # It is no option, no word of a shell's and no markup.
@@ -252,8 +254,8 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
         screen.resize(100, 30)
         screen.type("clear; until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo re''sized\r")
         await screen.until("resized")
-        screen.type("sleep 3599; echo went''on\r")
-        await screen.until("sleep 3599")
+        screen.type("(echo beg''un; exec sleep 3599); echo went''on\r")
+        await screen.until("begun")
         screen.type("\x03")
         screen.type("echo inter''rupted\r")
         text = await screen.until("interrupted")

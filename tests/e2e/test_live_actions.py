@@ -23,6 +23,8 @@ from tests.support.program import Program, program_over_ssh, together
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slurm_releases
+
 Fate = dict[str, tuple[bool | None, str]]
 # Tells who got which signal, and goes on.
 TRAPPING = """#!/bin/bash

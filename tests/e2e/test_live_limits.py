@@ -11,6 +11,8 @@ from tests.support.program import Program
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slurm_releases
+
 _SLEEP = "#!/bin/sh\nexec sleep 600\n"
 # One's own, and one that keeps everybody else out.
 _MINE, _OTHERS = "hpcdash-mine", "hpcdash-others"

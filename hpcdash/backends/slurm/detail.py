@@ -26,12 +26,15 @@ from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, e
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
 # These stand alone on their line, whatever their values hold.
 _WHOLE_LINE = frozenset(
-    {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Extra", "Power"}
+    {"Command", "SubmitLine", "WorkDir", "StdErr", "StdIn", "StdOut"}
+    | {"Comment", "AdminComment", "SystemComment", "Extra", "Power"}
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
 # Where a record may begin after another, with all that is blank before it.
 _RECORD_HEAD = re.compile(r"(?<=\S)(\s+)(?<=\n)JobId=[0-9]")
+# Stands before the name, so no text of a person's.
+_OF_SEVERAL = re.compile(r"JobId=[0-9]+ (?:ArrayJobId|HetJobId)=")
 # The keys before NumNodes include the job's name, which may hold anything.
 _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
@@ -55,7 +58,7 @@ def native_query(job_id: str) -> Query[Mapping[str, str]]:
 
 
 def submit_line(native: Mapping[str, str]) -> str:
-    """sacct's SubmitLine; scontrol has it from Slurm 23.11 on."""
+    """The command line of sbatch: sacct has it, and scontrol of later releases."""
     return native.get("SubmitLine") or ""
 
 
@@ -74,7 +77,9 @@ def task_refusal(native: Mapping[str, str]) -> str:
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
         return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
-    if native.get("OverSubscribe") != "NO":
+    # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
+    key, whole_nodes = ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
+    if native.get(key) != whole_nodes:
         return "other jobs may share its nodes: submit it with --exclusive"
     return requeue_refusal(native)
 
@@ -102,6 +107,9 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
 
 
 def _first_record(text: str) -> str:
+    """The first of the records of an array or a heterogeneous job; of another job there is one."""
+    if not _OF_SEVERAL.match(text):
+        return text
     last_user = text.rfind(_USER)
     for head in _RECORD_HEAD.finditer(text, max(0, text.find(_AFTER_THE_NAME))):
         # Without a user after it, it is none.
@@ -151,6 +159,13 @@ def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
 
 def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, str]:
     pairs = [(key.partition(" ")[0], value) for key, value in native.items()]
+    keys = [name for name, _ in pairs]
+    if "SubmitLine" in keys:
+        # Slurm's next line is the folder, which the row knows.
+        at, folder = keys.index("SubmitLine"), ("WorkDir", row["work_dir"][0].as_py())
+        end = max((number for number, pair in enumerate(pairs) if pair == folder), default=0)
+        if end > at:
+            pairs[at + 1 : end] = []
     for key, column in _CHOSEN:
         text = row[column][0].as_py()
         keys = [name for name, _ in pairs]

@@ -130,6 +130,12 @@ def parse_probe(answer: Answer) -> Probe:
     )
 
 
+def release(probe: Probe) -> tuple[int, int]:
+    """(26, 5) of Slurm 26.05.5; (0, 0) where the version is not read."""
+    found = re.search(r"\b([0-9]{2})\.([0-9]{2})\b", probe.version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
 # Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the daemons of a machine
 # without a slurm.conf are told who has it.
 LOCAL_CONFIGURATION = LocalConfiguration(
