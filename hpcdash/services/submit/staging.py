@@ -110,6 +110,7 @@ _STAGE_AS = (
 )
 # What programs there say of a disk in the C locale; tar also where it could write a part of a file.
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
+_NO_CAUSE = re.compile(r"^tar: (Exiting with failure|Error is not recoverable)")
 _ROOM_LEFT = " KiB are free in "
 # Says how much room the disk of the current folder has, and where that is mounted.
 SAY_ROOM = f'df -Pk . | sed -n "2s/.* \\([0-9][0-9]*\\)  *[0-9]*% */\\1{_ROOM_LEFT}/p" >&2'
@@ -255,11 +256,15 @@ def staged_folder(argv: Sequence[str]) -> str:
 
 
 def failure_words(stderr: bytes, root: str) -> str:
-    """The last that was said on the cluster; where a disk is full, the first that says so, and the next step."""
+    """The last that was said on the cluster; where a disk is full, the first that says so, and the next step.
+
+    tar ends with a line that gives no cause.
+    """
     lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     full = next((line for line in lines if _NO_ROOM.search(line)), "")
     if not full:
-        return excerpt("; ".join(lines[-2:]).encode())
+        causes = [line for line in lines if _ROOM_LEFT not in line and not _NO_CAUSE.search(line)]
+        return excerpt("; ".join(causes[-2:]).encode())
     room = next((f"; {line}" for line in reversed(lines) if _ROOM_LEFT in line), "")
     return (
         f"{excerpt(full.encode())}{room}. Delete something there ({root}/.code-* holds files that were sent before), "
