@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import gc
@@ -179,12 +180,22 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _replace_unwritable_letters() -> None:
+    """Write ? for a letter that the encoding of stdout lacks. stderr escapes it by default."""
+    stdout = sys.stdout
+    # Python's surrogateescape writes the bytes of an odd file name, but no letter beyond the encoding.
+    is_complete = stdout.errors == "surrogateescape" and codecs.lookup(stdout.encoding).name == "utf-8"
+    if isinstance(stdout, io.TextIOWrapper) and not is_complete:
+        stdout.reconfigure(errors="replace")
+
+
 def main() -> None:
     """The entry point; ends the process with the contract's exit status."""
     # A shell's `>&-` leaves none: what would be written goes nowhere then, and not into the next file that is opened.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    _replace_unwritable_letters()
     debug = "--debug" in sys.argv
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
