@@ -107,7 +107,6 @@ def test_what_is_not_in_the_encoding_of_a_terminal_ends_no_command(program: Prog
         ("doctor",): 0,
         ("journal",): 0,
         ("show", "\u2026"): 2,
-        ("jobs", "--filter", "\u2026:1"): 2,
         ("\u2026",): 2,
     }
     for words, done in zip(statuses, together(there, *statuses), strict=True):
