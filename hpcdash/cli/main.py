@@ -161,6 +161,11 @@ def _import_numpy() -> None:
         del os.environ["OPENBLAS_NUM_THREADS"]
 
 
+def _is_source_tree() -> bool:
+    """Whether hpcdash runs from a checkout or an editable install, where its developer reads the traceback."""
+    return (Path(__file__).parents[2] / "pyproject.toml").is_file()
+
+
 def _has_current_folder() -> bool:
     try:
         os.getcwd()
@@ -236,11 +241,16 @@ def main() -> None:
             _complain("the current folder no longer exists\nGo to another one: cd")
         else:
             _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
-            _complain(
-                f"the traceback is in {path}"
-                if path
-                else "run it again with --debug to write the traceback to its log file"
-            )
+            if _is_source_tree():
+                import traceback
+
+                sys.stderr.write(visible_text("".join(traceback.format_exception(error))))
+            else:
+                _complain(
+                    f"the traceback is in {path}"
+                    if path
+                    else "run it again with --debug to write the traceback to its log file"
+                )
         status = EXIT_REFUSED
     finally:
         # Whoever presses it once more does not want to hear of what Python tidies.
