@@ -104,9 +104,9 @@ def parse_probe(answer: Answer) -> Probe:
         if commands.get("squeue") and answer.stderr.strip():
             raise failure(answer, _COMMAND)
         message, step = "no Slurm here: squeue is not on the PATH", _ELSEWHERE
-        if path := commands.get("squeue"):
+        if squeue := commands.get("squeue"):
             shown = repr(version) if version else "nothing"
-            message = f"{path} is not Slurm's squeue: for --version it prints {shown}"
+            message = f"{squeue} is not Slurm's squeue: for --version it prints {shown}"
             step = 'Set path = "/…/bin", where Slurm\'s own is, for this cluster in the configuration.'
         raise CommandMissing(
             message,

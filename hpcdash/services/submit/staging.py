@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import LOGIN_SHELL_STEP, Answer, Query, refused
 from hpcdash.backends.script.body import CODE_FOLDER, LIBRARY_NAME, PACKAGES_NAME, STAGED_FOLDER, staged_name
 from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.errors import UsageError, excerpt
 from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.submit.sudoers import (
     NOTHING_THERE,
@@ -278,12 +278,7 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
     def read(answer: Answer) -> None:
         why = answer.stdout.decode("utf-8", "replace").strip()
         if answer.status != 0:
-            raise SchedulerRefused(
-                f"cannot tell whether only root can change {launch_program}",
-                argv=answer.argv,
-                status=answer.status,
-                words=excerpt(answer.stderr),
-            )
+            raise refused(answer, f"cannot tell whether only root can change {launch_program}")
         if why:
             commands = "".join(f"\n  {command}" for command in root_commands(storage_root, launch_program))
             raise UsageError(
@@ -336,13 +331,7 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
     def read(answer: Answer) -> tuple[InspectedFolder, ...]:
         *lines, _ = answer.stdout.decode("utf-8", "replace").split("\n")
         if len(lines) != len(folders):
-            raise SchedulerRefused(
-                "the folders of launches could not be inspected",
-                "`hpcdash doctor` shows what the login shell prints.",
-                argv=("sh", "-c", "du …"),
-                status=answer.status,
-                words=excerpt(answer.stderr),
-            )
+            raise refused(answer, "the folders of launches could not be inspected", LOGIN_SHELL_STEP)
         return tuple(map(_inspected, lines))
 
     words = tuple(word for pair in folders for word in pair)
