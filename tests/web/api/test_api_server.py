@@ -203,7 +203,6 @@ def test_what_is_refused(api: Api) -> None:
         ("POST", "/launches", b"{", TOKEN, {}, 400, "not JSON"),
         ("POST", "/launches", b"[" * 100_000, TOKEN, {}, 400, "not JSON"),
         ("POST", "/launches", b"{}", TOKEN, {"Content_Encoding": "gzip"}, 400, "Content-Encoding"),
-        ("POST", "/launches", b"{}", TOKEN, {"Content_Encoding": "deflate"}, 400, "Content-Encoding"),
         ("POST", "/launches", [], TOKEN, {}, 422, "an object"),
         ("POST", "/launches", too_large, TOKEN, {}, 413, "Large"),
         ("POST", "/launches", {"comand": "true"}, TOKEN, {}, 422, 'did you mean "command"'),
