@@ -28,7 +28,14 @@ _SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 def _table_command(name: Kind, words: str) -> click.Command:
     @click.command(name, help=words)
     @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
-    @click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's.")
+    @click.option(
+        "--mine/--all",
+        "mine",
+        default=True,
+        # Nodes and queues are always all there are; scripts may say so.
+        hidden=name != "jobs",
+        help="Your own jobs (the default) or everyone's.",
+    )
     @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:

@@ -14,6 +14,7 @@ from hpcdash.services.jobs.connect import explain_end, plan_shell
 from hpcdash.services.session import ClusterSession
 from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
+_WITHOUT_TERMINAL = "From a script, on each of its nodes and without stdin: hpcdash exec JOB -- COMMAND"
 # What ssh ends with where a person left it.
 _LEFT = 255
 
@@ -52,7 +53,7 @@ def _say(words: str) -> None:
 def _open_terminal() -> int:
     try:
         if not (os.isatty(0) and os.isatty(1)):
-            raise UsageError("connect needs a terminal as stdin and stdout")
+            raise UsageError("connect needs a terminal as stdin and stdout", _WITHOUT_TERMINAL)
         return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
-        raise UsageError("connect needs a terminal, and there is none") from None
+        raise UsageError("connect needs a terminal, and there is none", _WITHOUT_TERMINAL) from None

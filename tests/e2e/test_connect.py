@@ -113,7 +113,9 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     said = await said_by(on_queue, job, "--node", "1")
     assert f"job {job} has no node 1 Its nodes: 0 " in said
     # Without a terminal nothing is asked.
-    assert "connect needs a terminal" in on_queue("connect", job).refused(2)
+    refused = on_queue("connect", job).refused(2)
+    assert "connect needs a terminal" in refused
+    assert "hpcdash exec JOB -- COMMAND" in refused
 
 
 # As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and another root. The

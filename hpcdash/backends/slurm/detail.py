@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
-from hpcdash.backends.slurm.log_files import shown_files
+from hpcdash.backends.slurm.log_files import last_value_of, shown_files
 from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.domain.job_ids import task_of
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
@@ -39,6 +40,9 @@ _OF_SEVERAL = re.compile(r"JobId=[0-9]+ (?:ArrayJobId|HetJobId)=")
 _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
 _USER = "\n   UserId="
+_COMPONENT = re.compile(r"([0-9]+)\+([1-9][0-9]*)")
+# What the leader of a heterogeneous job has for all of its components.
+_OF_LEADER = ("BatchHost", "StdErr", "StdOut")
 # Texts of a person's choice, and the columns that hold them whole.
 _CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
 
@@ -53,7 +57,11 @@ def scontrol_id(job_id: str) -> str:
 
 
 def native_query(job_id: str) -> Query[Mapping[str, str]]:
-    """scontrol show job, with the nodes' details."""
+    """scontrol show job, with the nodes' details; of a heterogeneous job's component together with its leader."""
+    if component := _COMPONENT.fullmatch(job_id):
+        argv = slurm("scontrol", "-d", "show", "job", component[1])
+        parse = partial(parse_component, offset=component[2])
+        return Query(argv, parse, cap_bytes=TEXT_BYTES)
     return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native, cap_bytes=TEXT_BYTES)
 
 
@@ -91,14 +99,42 @@ def format_no_requeue(job_id: str) -> str:
 
 def parse_native(answer: Answer) -> Mapping[str, str]:
     """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's) get a number."""
+    return _parse_record(_first_record(_records_text(answer)))
+
+
+def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
+    """As parse_native, of a component of a heterogeneous job.
+
+    Only its leader has a batch script, and with it the log; the paths of a component name files that never exist.
+    """
+    rest = _records_text(answer)
+    records: dict[str, dict[str, str]] = {}
+    while rest:
+        record = _first_record(rest)
+        rest = rest[len(record) :].lstrip()
+        native = _parse_record(record)
+        records.setdefault(native.get("HetJobOffset", ""), native)
+    if offset not in records:
+        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+    leader = records.get("0", {})
+    own = {key: value for key, value in records[offset].items() if key.partition(" ")[0] not in _OF_LEADER}
+    paths = {key: value for key in _OF_LEADER if (value := last_value_of(leader, key)) is not None}
+    return {**own, **paths}
+
+
+def _records_text(answer: Answer) -> str:
     require_success(answer)
-    text = answer.stdout.decode("utf-8", "replace")
-    if not text.lstrip().startswith("JobId="):
-        if not text.strip():
-            raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+    text = answer.stdout.decode("utf-8", "replace").strip()
+    if not text:
+        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+    if not text.startswith("JobId="):
         raise unreadable(answer, "a job's details")
+    return text
+
+
+def _parse_record(record: str) -> dict[str, str]:
     found: list[tuple[str, list[str]]] = []
-    for number, line in enumerate(_first_record(text.strip()).split("\n")):
+    for number, line in enumerate(record.split("\n")):
         if number == 0 or _OWN_LINE.match(line):
             found += [(key, [value]) for key, value in _pairs(line.strip() if number else line)]
         elif found:

@@ -45,7 +45,10 @@ def path_facts(row: Row, native: Native) -> PathFacts:
     array_id, task = row["array_id"], str(row["array_task"] or "")
     is_array = array_id is not None
     task = task if task.isdigit() else ""
-    number = native.get("JobId") or native.get("JobIDRaw") or ""
+    # The batch script, and with it the log, is the leader's of a heterogeneous job.
+    leader, _, component = row["id"].partition("+")
+    number = leader if component else native.get("JobId") or native.get("JobIDRaw") or ""
+    nodes = "" if component not in ("", "0") else row["node_list"] or ""
     # Tasks that wait share one record; each gets a number of its own when it starts.
     shares_record = is_array and (not task or not native.get("ArrayTaskId", task).isdigit())
     return PathFacts(
@@ -53,7 +56,7 @@ def path_facts(row: Row, native: Native) -> PathFacts:
         work_dir=row["work_dir"] or "",
         user=row["user"] or "",
         name=row["name"],
-        node=_first_node(native.get("BatchHost") or row["node_list"] or ""),
+        node=_first_node(native.get("BatchHost") or nodes),
         array_id=array_id or "",
         task=task,
         is_array=is_array,

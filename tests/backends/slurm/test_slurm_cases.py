@@ -29,12 +29,16 @@ by_case = for_each("case", CASES, ids=lambda case: f"{case.parent.name}-{case.na
 
 
 def shown_jobs() -> list[Any]:
-    """(case, job id) of each job whose scontrol answer is recorded in a case whose queue answers."""
+    """(case, job id) of each job whose scontrol answer is recorded in a case whose queue answers.
+
+    A heterogeneous job is shown as a whole for the sake of its components, which are recorded too.
+    """
     return [
         pytest.param(case, argv[-1], id=f"{case.parent.name}-{case.name}-{argv[-1]}")
         for case in CASES
         for argv, answers in load_case(case).answers.items()
         if argv[:2] == ("scontrol", "-d") and answers[0].status == 0
+        if (*argv[:-1], f"{argv[-1]}+1") not in load_case(case).answers
     ]
 
 

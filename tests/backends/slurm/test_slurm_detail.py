@@ -134,6 +134,22 @@ def test_of_several_records_the_first_is_told() -> None:
     assert "JobId 2" not in found
 
 
+def test_the_log_of_a_component_is_the_file_of_its_leader() -> None:
+    shown = SHOWN.replace("JobId=30", "JobId={number} HetJobId=30 HetJobOffset={offset}")
+    text = "".join(
+        shown.format(**{**DEFAULTS, "stdout": f"/home/alice/slurm-{number}.out"}, number=number, offset=offset)
+        for number, offset in ((31, 1), (30, 0))
+    )
+    query = native_query("30+1")
+    assert query.argv[-1] == "30"
+    component = query.parse(answered(text.encode(), argv=("scontrol",)))
+    assert (component["JobId"], component["HetJobOffset"]) == ("31", "1")
+    detail = job_detail(row(jobarrayid="30+1"), component)
+    assert detail.job["stdout_path"].to_pylist() == ["/home/alice/slurm-30.out"]
+    with pytest.raises(NoSuchJob):
+        native_query("30+2").parse(answered(text.encode(), argv=("scontrol",)))
+
+
 def test_a_job_that_is_gone_is_no_such_job() -> None:
     words = b"slurm_load_jobs error: Invalid job id specified\n"
     with pytest.raises(NoSuchJob):
@@ -148,7 +164,7 @@ def test_other_text_is_no_job() -> None:
 
 
 @for_each(
-    ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+1", "65+1"), ("7_[1,4]", "7_1")]
+    ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+0", "65+0"), ("7_[1,4]", "7_1")]
 )
 def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
     assert scontrol_id(job_id) == asked
