@@ -200,7 +200,8 @@ def top(common: CommonOptions, **given: Any) -> None:
 def connect(common: CommonOptions, **given: Any) -> None:
     """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
-    It ends with the command's exit status. At the start of a line, ~. ends it at once.
+    It ends with the command's exit status. At the start of a line, ~. ends it at once. Where stdin or stdout is no
+    terminal, COMMAND runs without one, and without stdin; its stdout is written when it has ended.
     """
     from hpcdash.cli.connect import run_connect
 
