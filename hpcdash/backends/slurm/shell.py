@@ -31,8 +31,8 @@ gpus=
   [ "$count" -gt 0 ] && echo "--gpus=$count" || echo --gres=none
   break
 done)
-exec srun --quiet --jobid="$id" --overlap ${pty:+"$pty"} --immediate=30 --nodes=1 --ntasks=1 ${node:+"--nodelist=$node"} \\
-  ${gpus:+"$gpus"} --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
+exec srun --quiet --jobid="$id" --overlap ${pty:+"$pty"} --immediate=30 --nodes=1 --ntasks=1 \\
+  ${node:+"--nodelist=$node"} ${gpus:+"$gpus"} --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
 """
 )
 
