@@ -104,7 +104,7 @@ RUNS = pa.schema(
     [
         *(JOBS.field(name) for name in ("id", "array_id", "array_task", "name", "user", "account", "queue", "qos")),
         *(JOBS.field(name) for name in ("state", "native_state", "nodes", "cpus", "gpus", "memory_bytes")),
-        *(JOBS.field(name) for name in ("elapsed_seconds", "limit_seconds")),
+        *(JOBS.field(name) for name in ("elapsed_seconds", "limit_seconds", "priority")),
         *(JOBS.field(name) for name in ("submitted_at", "eligible_at", "started_at", "ends_at")),
         ("suspended_seconds", COUNT),
         *(JOBS.field(name) for name in ("node_list", "work_dir", "exit_code", "exit_signal")),

@@ -46,7 +46,7 @@ def test_one_s_own_runs_have_the_cpu_time_and_the_memory_of_resources_used(tmp_p
         8604 << 10,
         "accounting",
     )
-    assert (first["cpus"], first["elapsed_seconds"], first["run"]) == (4, 29, 1)
+    assert (first["cpus"], first["elapsed_seconds"], first["run"], first["priority"]) == (4, 29, 1, 0)
 
 
 def test_time_that_walltime_lacks_was_suspended() -> None:
