@@ -10,7 +10,7 @@ DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
 BUSY := $(BIN)/python -m tests.support.busy 8
 
-.PHONY: venv demo unit test check long fuzz fmt lint house bench docs dist single-file clean
+.PHONY: venv demo unit test check long slurm-trixie slurm-sid fuzz fmt lint house bench docs dist single-file clean
 
 venv: $(DEV)
 
@@ -42,7 +42,7 @@ demo: $(PROGRAM)
 	$(BIN)/hpcdash demo
 
 # What pytest has read of the tests it keeps as bytecode: to read them anew takes five seconds of every run and worker.
-unit test check long: export PYTHONDONTWRITEBYTECODE :=
+unit test check long slurm-trixie slurm-sid: export PYTHONDONTWRITEBYTECODE :=
 
 unit: $(DEV)
 	$(BIN)/python -m pytest -n 2 --unit
@@ -58,13 +58,21 @@ check: $(DEV) $(RAY) $(DOCS) $(RELEASE)
 	@$(BIN)/python -m compileall -q hpcdash
 	$(BIN)/python -m pytest -n 4
 
-# Property tests with many examples; what is marked long: fuzzed answers, kill series, soaks; `make test` under load.
+# Property tests with many examples; what is marked long: fuzzed answers, kill series, soaks; `make test` under load;
+# the tests of Slurm itself on the releases that Debian 13 (24.11) and sid have.
 long: $(DEV) $(RAY)
 	$(BIN)/python -m pytest -n 2 -m "hypothesis and not slurm" --hypothesis-profile long --timeout 1200 -o hard_timeout=1500
 	$(BIN)/python -m pytest -n 2 -m long --timeout 1200 -o hard_timeout=1500
 	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys tests/ui
 	$(BUSY) $(BIN)/python -m pytest -n 4 --journeys --ignore tests/ui
-	$(MAKE) fuzz
+	$(MAKE) slurm-trixie slurm-sid fuzz
+
+# A Debian of another release in a folder, for its Slurm: 600 MB. Without it its tests are skipped, and say why.
+$(VENV)/slurm-%: | $(DEV)
+	-$(BIN)/python -m tests.support.slurm install $* $@
+
+slurm-trixie slurm-sid: slurm-%: $(VENV)/slurm-%
+	HPCDASH_SLURM_ROOT=$< $(BIN)/python -m pytest -n 2 -m "slurm_releases and not long"
 
 SEED ?= 1
 COUNT ?= 200000

@@ -10,7 +10,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import UnreadableOutput, excerpt
+from hpcdash.errors import SchedulerRefused, UnreadableOutput, excerpt
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -60,6 +60,15 @@ class Query(Struct, Generic[T_co], frozen=True):
     command: tuple[str, ...] = ()
     cap_bytes: int = LIST_BYTES
     commands: Callable[[Any], int] = one_command
+
+
+LOGIN_SHELL_STEP = "`hpcdash doctor` shows what the login shell prints."
+
+
+def refused(answer: Answer, message: str, next_step: str = "") -> SchedulerRefused:
+    """The error of a script that did not do what it was sent for, with its own words."""
+    words = excerpt(answer.stderr)
+    return SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=words)
 
 
 def require_whole(answer: Answer) -> None:

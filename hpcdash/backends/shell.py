@@ -8,12 +8,14 @@ from msgspec import Struct
 class ShellRequest(Struct, frozen=True):
     """On which of the job's nodes ('': none is known), and what runs there: `command`, () for the person's own shell.
 
-    `in_container`: the launch has its command run in a container, so the shell is to be inside of it.
+    `in_container`: the launch has its command run in a container, so the shell is to be inside of it. Without
+    `has_terminal` the command's output goes to pipes.
     """
 
     node: str = ""
     command: tuple[str, ...] = ()
     in_container: bool = False
+    has_terminal: bool = True
 
 
 class ShellCommand(Struct, frozen=True):

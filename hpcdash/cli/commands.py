@@ -28,7 +28,14 @@ _SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 def _table_command(name: Kind, words: str) -> click.Command:
     @click.command(name, help=words)
     @click.option("--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches.")
-    @click.option("--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's.")
+    @click.option(
+        "--mine/--all",
+        "mine",
+        default=True,
+        # Nodes and queues are always all there are; scripts may say so.
+        hidden=name != "jobs",
+        help="Your own jobs (the default) or everyone's.",
+    )
     @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
     @common_options
     def command(common: CommonOptions, **given: Any) -> None:
@@ -193,7 +200,8 @@ def top(common: CommonOptions, **given: Any) -> None:
 def connect(common: CommonOptions, **given: Any) -> None:
     """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
 
-    It ends with the command's exit status. At the start of a line, ~. ends it at once.
+    It ends with the command's exit status. At the start of a line, ~. ends it at once. Where stdin or stdout is no
+    terminal, COMMAND runs without one, and without stdin; its stdout is written when it has ended.
     """
     from hpcdash.cli.connect import run_connect
 

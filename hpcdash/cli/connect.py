@@ -9,11 +9,15 @@ from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.domain.text import visible
+from hpcdash.domain.units import HOUR, format_memory
 from hpcdash.errors import UsageError
-from hpcdash.services.jobs.connect import explain_end, plan_shell
+from hpcdash.services.jobs.connect import ShellPlan, explain_end, plan_shell
 from hpcdash.services.session import ClusterSession
 from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
+_WITHOUT_TERMINAL = "From a script, name the command: hpcdash connect JOB -- COMMAND"
+# The time a command without a terminal may take.
+_SCRIPT_SECONDS = 24 * HOUR
 # What ssh ends with where a person left it.
 _LEFT = 255
 
@@ -25,24 +29,51 @@ def run_connect(common: CommonOptions, *, job: str, node: str, outside: bool, co
 
     async def work(session: ClusterSession) -> int:
         # Before anything is asked: of the cluster, and of the person.
-        descriptor = _open_terminal()
+        has_terminal = os.isatty(0) and os.isatty(1)
+        descriptor = None if command and not has_terminal else _open_terminal()
         try:
-            state_folder = session.actions.journal.path.parent
-            plan = await plan_shell(session.store, job, node, command, state_folder=state_folder, is_outside=outside)
-            _say(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
-            for note in plan.notes:
-                _say(note)
-            status = await plan.transport.interact(plan.argv, Terminal(descriptor))
+            plan = await plan_shell(
+                session.store,
+                job,
+                node,
+                command,
+                state_folder=session.actions.journal.path.parent,
+                is_outside=outside,
+                has_terminal=descriptor is not None,
+            )
+            if descriptor is None:
+                status = await _run_to_pipes(plan)
+            else:
+                _say(f"{plan.title} of {session.store.title}; {ESCAPE_HELP}")
+                for note in plan.notes:
+                    _say(note)
+                status = await plan.transport.interact(plan.argv, Terminal(descriptor))
             if words := await explain_end(session.store, plan, status):
                 _say(words)
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
         if status is None:
             _say("left with ~.")
         return _LEFT if status is None else status
 
     if status := with_session(common, work):
         raise SystemExit(status)
+
+
+async def _run_to_pipes(plan: ShellPlan) -> int | None:
+    """Run the command without stdin; its stderr is written as it comes, its stdout when it has ended."""
+
+    def write_stderr(piece: bytes) -> None:
+        sys.stderr.buffer.write(piece)
+        sys.stderr.flush()
+
+    result = await plan.transport.run(plan.argv, limit_seconds=_SCRIPT_SECONDS, said=write_stderr)
+    sys.stdout.buffer.write(result.stdout)
+    sys.stdout.flush()
+    if result.truncated:
+        _say(f"the output was cut at {format_memory(len(result.stdout))}")
+    return result.status
 
 
 def _say(words: str) -> None:
@@ -52,7 +83,7 @@ def _say(words: str) -> None:
 def _open_terminal() -> int:
     try:
         if not (os.isatty(0) and os.isatty(1)):
-            raise UsageError("connect needs a terminal as stdin and stdout")
+            raise UsageError("connect needs a terminal as stdin and stdout", _WITHOUT_TERMINAL)
         return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:
-        raise UsageError("connect needs a terminal, and there is none") from None
+        raise UsageError("connect needs a terminal, and there is none", _WITHOUT_TERMINAL) from None

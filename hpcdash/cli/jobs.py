@@ -135,20 +135,38 @@ async def _fetch_limits(store: ClusterStore) -> Snapshot:
     return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
 
 
+async def _lacks_account(store: ClusterStore) -> bool:
+    """Return whether jobs are charged to accounts and the user has none."""
+    probe = await store.open()
+    accounts = store.backend.policy.associations(store.user, probe.cluster)
+    if accounts is None:
+        return False
+    try:
+        return not (await store.ask(accounts)).offers
+    except HpcdashError:
+        return False
+
+
 def run_table(common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str) -> None:
     """Rows of a kind as a table, JSON or CSV on stdout."""
     kind = _kind(name, mine)
     wanted = parse_filter(expression, kind)
 
     async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
-        snapshot = await _fetch(session.store, kind)
-        return snapshot, session.name, session.store.backend.name
+        store = session.store
+        snapshot = await _fetch(store, kind)
+        if name == "shares" and mine:
+            own = snapshot.table.filter(snapshot.table["_on_own_path"])
+            snapshot = replace(snapshot, table=own)
+        if name in ("shares", "limits") and not snapshot.table.num_rows and await _lacks_account(store):
+            everyone = "; --all shows all accounts" if name == "shares" else ""
+            words = f"{store.user} has no account on {session.name}{everyone}"
+            print(f"hpcdash: {visible(words)}", file=sys.stderr)
+        return snapshot, session.name, store.backend.name
 
     snapshot, cluster, backend = with_session(common, work)
     table = query.apply(snapshot.table, wanted, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, wanted, snapshot.taken_at)
-    if name == "shares" and mine:
-        table = table.filter(table["_on_own_path"])
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
     print_table(name, replace(snapshot, table=table), form, cluster=cluster, backend=backend)

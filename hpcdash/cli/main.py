@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import gc
@@ -160,6 +161,11 @@ def _import_numpy() -> None:
         del os.environ["OPENBLAS_NUM_THREADS"]
 
 
+def _is_source_tree() -> bool:
+    """Whether hpcdash runs from a checkout or an editable install, where its developer reads the traceback."""
+    return (Path(__file__).parents[2] / "pyproject.toml").is_file()
+
+
 def _has_current_folder() -> bool:
     try:
         os.getcwd()
@@ -179,12 +185,22 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _replace_unwritable_letters() -> None:
+    """Write ? for a letter that the encoding of stdout lacks. stderr escapes it by default."""
+    stdout = sys.stdout
+    # Python's surrogateescape writes the bytes of an odd file name, but no letter beyond the encoding.
+    is_complete = stdout.errors == "surrogateescape" and codecs.lookup(stdout.encoding).name == "utf-8"
+    if isinstance(stdout, io.TextIOWrapper) and not is_complete:
+        stdout.reconfigure(errors="replace")
+
+
 def main() -> None:
     """The entry point; ends the process with the contract's exit status."""
     # A shell's `>&-` leaves none: what would be written goes nowhere then, and not into the next file that is opened.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    _replace_unwritable_letters()
     debug = "--debug" in sys.argv
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -225,11 +241,16 @@ def main() -> None:
             _complain("the current folder no longer exists\nGo to another one: cd")
         else:
             _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
-            _complain(
-                f"the traceback is in {path}"
-                if path
-                else "run it again with --debug to write the traceback to its log file"
-            )
+            if _is_source_tree():
+                import traceback
+
+                sys.stderr.write(visible_text("".join(traceback.format_exception(error))))
+            else:
+                _complain(
+                    f"the traceback is in {path}"
+                    if path
+                    else "run it again with --debug to write the traceback to its log file"
+                )
         status = EXIT_REFUSED
     finally:
         # Whoever presses it once more does not want to hear of what Python tidies.

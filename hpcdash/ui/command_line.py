@@ -10,6 +10,7 @@ from rich.text import Text
 from textual import events
 from textual.widgets import Static
 
+from hpcdash.config.problems import did_you_mean
 from hpcdash.domain.text import visible, width_of
 from hpcdash.errors import QueryError
 from hpcdash.ui.actions import OLD_NAMES
@@ -218,7 +219,8 @@ class CommandLine:
         known = screen.offered.named(name)
         if known is not None:
             return screen.offered.why_not(screen.session, screen.view_name, known) or f"{name} is for another view"
-        return f"no view or action is called {name!r}"
+        hint = did_you_mean(name, (*self._commands(), "quit"))
+        return f"no view or action is called {name!r}{hint}"
 
 
 def _is_filter_of(view: TableView, text: str) -> bool:

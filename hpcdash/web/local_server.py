@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
@@ -20,11 +20,14 @@ class LocalServer:
 
     At most `most_connections` at once; one that has no whole request for `connection_seconds`, from its beginning or
     since it was `busy`, is closed. Nothing is logged: a header may hold a token, and anyone can cause the rest.
+    `error_answer` makes the answer, with its headers, to a request that never reaches the application: its status is
+    400 if it is not valid HTTP.
     """
 
     def __init__(
         self,
         app: web.Application,
+        error_answer: Callable[[int], web.Response],
         *,
         most_connections: int,
         connection_seconds: float,
@@ -35,8 +38,9 @@ class LocalServer:
         self._busy: set[object] = set()
         # When each connection was busy last.
         self._answered_at: dict[object, float] = {}
-        logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
-        self._runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=shutdown_seconds)
+        self._error_answer = error_answer
+        self._logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
+        self._runner = web.AppRunner(app, shutdown_timeout=shutdown_seconds)
         self._listening: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:
@@ -69,7 +73,8 @@ class LocalServer:
         assert server is not None
         if len(server.connections) >= self._most_connections:
             return _Refusal()
-        handler = server()
+        handler = _Connection(server, loop=asyncio.get_running_loop(), access_log=self._logger, logger=self._logger)
+        handler.error_answer = self._error_answer
         self._drop_later(handler, self._connection_seconds)
         return handler
 
@@ -89,6 +94,26 @@ class LocalServer:
         # The handler forgets its transport.
         handler.force_close()
         transport.close()
+
+
+class _Connection(RequestHandler):
+    """A connection whose errors show nothing of aiohttp, neither its version nor what its parser reports."""
+
+    __slots__ = ("error_answer",)
+    error_answer: Callable[[int], web.Response]
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        # Raises ConnectionError where a part of an answer is sent.
+        super().handle_error(request, status, exc, message)
+        answer = self.error_answer(status)
+        answer.force_close()
+        return answer
 
 
 class _Refusal(asyncio.Protocol):

@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -69,6 +70,7 @@ class DashboardServer:
         app.router.add_get(self._root + "{name:.*}", self._send_file, allow_head=False)
         self._server = LocalServer(
             app,
+            _protocol_error,
             most_connections=MOST_CONNECTIONS,
             connection_seconds=CONNECTION_SECONDS,
             shutdown_seconds=_SHUTDOWN_SECONDS,
@@ -151,10 +153,17 @@ def _refuse(text: str) -> web.Response:
     return web.Response(status=403, text=text)
 
 
+def _protocol_error(status: int) -> web.Response:
+    return web.Response(status=status, text=f"{HTTPStatus(status).phrase}\n", headers=_headers("localhost"))
+
+
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     host = request.headers.get("Host", "")
-    host = host if HERE.fullmatch(host) else "localhost"
-    response.headers.update({name: value.replace("{host}", host) for name, value in _HEADERS.items()})
+    response.headers.update(_headers(host if HERE.fullmatch(host) else "localhost"))
+
+
+def _headers(host: str) -> dict[str, str]:
+    return {name: value.replace("{host}", host) for name, value in _HEADERS.items()}
 
 
 def _read_files() -> dict[str, tuple[bytes, str]]:

@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 CASE = Path(__file__).parents[2] / "fixtures" / "slurm" / "22.05" / "everyday"
 PROGRAM = f"""
 import sys
@@ -16,16 +18,19 @@ async def on_mount(self):
     raise ValueError("boom")
 app.HpcdashApp.on_mount = on_mount
 sys.argv = ["hpcdash", "replay", {str(CASE)!r}]
-from hpcdash.cli.main import main
-main()
+from hpcdash.cli import main
+main._is_source_tree = lambda: IS_SOURCE_TREE
+main.main()
 """
 
 
-def test_a_crash_is_told_in_a_sentence_and_without_a_traceback() -> None:
+@pytest.mark.parametrize("is_source_tree", [False, True])
+def test_a_crash_is_told_in_a_sentence_and_to_a_developer_with_its_traceback(is_source_tree: bool) -> None:
+    program = PROGRAM.replace("IS_SOURCE_TREE", str(is_source_tree))
     child, terminal = pty.fork()
     if child == 0:
         os.environ["TERM"] = "xterm-256color"
-        os.execv(sys.executable, [sys.executable, "-c", PROGRAM])
+        os.execv(sys.executable, [sys.executable, "-c", program])
     shown = b""
     while True:
         try:
@@ -40,4 +45,5 @@ def test_a_crash_is_told_in_a_sentence_and_without_a_traceback() -> None:
     words = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown).decode(errors="replace")
     assert os.waitstatus_to_exitcode(status) == 1
     assert "something went wrong in hpcdash itself: ValueError: boom" in words
-    assert "Traceback" not in words
+    assert ("Traceback (most recent call last)" in words) == is_source_tree
+    assert ("run it again with --debug" in words) != is_source_tree

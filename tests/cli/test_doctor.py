@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
 from hpcdash.cli.doctor import clock_check, secret_checks
 from hpcdash.config.settings import ClusterSettings
+from tests.support.program import Program, home_with
 from tests.support.records import for_each
 
 THERE = 1_795_250_000.0
@@ -57,3 +65,30 @@ def test_a_token_that_others_on_the_network_can_read_is_a_finding(url: str, is_s
     assert check.ok == is_safe
     assert is_safe or "unencrypted" in check.detail
     assert secret_checks(ClusterSettings("tpu", "tpu", url=url)) == []
+
+
+_STALE = "echo 'the cache is stale' >&2; exit 3"
+
+
+@pytest.mark.system
+@for_each(
+    ("version", "names", "words"),
+    [
+        ("echo slurm 23.11.4", "queues", "sinfo failed; it said: the cache is stale"),
+        (":", "scheduler", "squeue is not Slurm's squeue: for --version it prints nothing"),
+        ("echo cached", "scheduler", "squeue is not Slurm's squeue: for --version it prints 'cached'"),
+        (_STALE, "scheduler", "squeue failed; it said: the cache is stale"),
+    ],
+)
+def test_a_script_in_the_place_of_slurm_s_commands_is_called_by_its_name(
+    tmp_path: Path, version: str, names: str, words: str
+) -> None:
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    for name in ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel"):
+        (folder / name).write_text(f'#!/bin/sh\ntest "$1" != --version || {{ {version}; exit; }}\n{_STALE}\n')
+        (folder / name).chmod(0o755)
+    program = Program(home_with(folder / "home"), ("--local", "--backend", "slurm"))
+    found = program("doctor", "--format", "json", PATH=f"{folder}:{os.environ['PATH']}")
+    checks = {check["name"]: check for check in json.loads(found.stdout)["checks"]}
+    assert checks[names]["detail"].endswith(words)
+    assert "`man sh`" not in str(checks)

@@ -42,6 +42,13 @@ def test_every_command_is_in_one_group_and_has_examples_that_it_takes() -> None:
             read_words(words)
 
 
+def test_the_help_of_nodes_and_queues_offers_no_choice_of_jobs(program: Program) -> None:
+    assert "--mine / --all" in program("jobs", "--help").text
+    for name in ("nodes", "queues"):
+        assert "--mine" not in program(name, "--help").text
+        assert program(name, "--local", "--backend", "local", "--all").status == 0
+
+
 def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
     whole = program("--help").text
     assert "..." not in whole.split("Look:")[1]

@@ -175,6 +175,12 @@ def test_a_sequence_torn_between_two_reads_is_whole_again() -> None:
     assert on_a_terminal(b"\x1b]0;ti", b"tle\x07words\n").endswith("\r\x1b[Kwords\n")
 
 
+def test_the_colours_of_a_log_are_written_anew_and_nothing_else_of_its_sequences() -> None:
+    log = b"\x1b[8;31mhidden\x1b[0m \x1b[5m\x1b[38;5;9mred\x1b]0;title\x07 \x1b[2Jend\n"
+    assert on_a_terminal(log) == "\x1b[31mhidden\x1b[0m \x1b[91mred end\x1b[0m\n"
+    assert on_a_terminal(log, colours=None) == "hidden red end\n"
+
+
 def test_letters_that_are_not_ours_to_write_are_replaced() -> None:
     output = TerminalOutput(out := Gathered(), None, "ascii")
     output.write("é\x1b[2J\x07\n".encode(), 0)

@@ -6,8 +6,9 @@ import json
 import re
 
 import pytest
+from msgspec.structs import replace
 
-from tests.support.program import Program, home_with
+from tests.support.program import Program, home_with, together
 from tests.support.screen import dashboard
 
 # Writes the clipboard; sets the title; erases the screen; an eight-bit CSI; reversed, isolated and invisible letters.
@@ -83,6 +84,34 @@ async def test_nothing_hostile_reaches_a_terminal(program: Program, words: tuple
         raw = await screen.all_output()
     assert raw.strip(), words
     assert acting_on_a_terminal(raw) == []
+
+
+_NOT_UTF8 = {
+    "ISO-8859-1": {"PYTHONIOENCODING": "iso-8859-1"},
+    "ASCII": {"PYTHONIOENCODING": "ascii"},
+    "POSIX locale": {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+}
+
+
+@pytest.mark.parametrize("variables", _NOT_UTF8.values(), ids=_NOT_UTF8)
+def test_what_is_not_in_the_encoding_of_a_terminal_ends_no_command(program: Program, variables: dict[str, str]) -> None:
+    there = replace(program, variables={**program.variables, **variables})
+    statuses = {
+        ("jobs", "--help"): 0,
+        ("--help",): 0,
+        ("help", "keys"): 0,
+        ("help", "config"): 0,
+        ("replay",): 0,
+        ("history",): 0,
+        ("show", "1"): 0,
+        ("doctor",): 0,
+        ("journal",): 0,
+        ("show", "\u2026"): 2,
+        ("\u2026",): 2,
+    }
+    for words, done in zip(statuses, together(there, *statuses), strict=True):
+        assert done.status == statuses[words], done
+        assert "something went wrong" not in done.stderr, done
 
 
 def test_a_pipe_gets_a_script_byte_by_byte(program: Program) -> None:

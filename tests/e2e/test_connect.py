@@ -20,8 +20,12 @@ from tests.support.slurm import SlurmLab
 from tests.support.sshd import until_gone
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slurm_releases
+
 SECONDS = 60.0
 SECRET = "hunter2"
+# Writes to both streams, with a byte that is no UTF-8, and has no terminal.
+IN_PIPES = ("sh", "-c", r"printf 'out\377\n'; echo err >&2; test -t 0 || test -t 1 || exit 3")
 # It is no option, no word of a shell's and no markup.
 ODD = "-a'b $(touch x) [red]\"!`c`\\"
 
@@ -110,8 +114,12 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     assert f"job {over} has ended (cancelled)" in await said_by(on_queue, over)
     said = await said_by(on_queue, job, "--node", "1")
     assert f"job {job} has no node 1 Its nodes: 0 " in said
-    # Without a terminal nothing is asked.
-    assert "connect needs a terminal" in on_queue("connect", job).refused(2)
+    # Without a terminal nothing is asked, and a command has pipes.
+    refused = on_queue("connect", job).refused(2)
+    assert "connect needs a terminal" in refused
+    assert "hpcdash connect JOB -- COMMAND" in refused
+    run = await asyncio.to_thread(on_queue, "connect", job, "--", *IN_PIPES)
+    assert (run.status, run.stdout, run.stderr) == (3, b"out\xff\n", "err\n")
 
 
 # As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and another root. The
@@ -252,8 +260,8 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
         screen.resize(100, 30)
         screen.type("clear; until [ \"$(stty size)\" = '30 100' ]; do sleep 0.1; done; echo re''sized\r")
         await screen.until("resized")
-        screen.type("sleep 3599; echo went''on\r")
-        await screen.until("sleep 3599")
+        screen.type("(echo beg''un; exec sleep 3599); echo went''on\r")
+        await screen.until("begun")
         screen.type("\x03")
         screen.type("echo inter''rupted\r")
         text = await screen.until("interrupted")
@@ -266,6 +274,10 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
     said = await said_by(bob, gpu_job)
     assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner can get inside" in said
     assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(over_ssh, gpu_job, "--node", "2")
+
+    run = await asyncio.to_thread(over_ssh, "connect", gpu_job, "--node", "1", "--", *IN_PIPES)
+    assert (run.status, run.stdout) == (3, b"out\xff\n"), run
+    assert "err\n" in run.stderr
 
 
 async def test_a_job_that_ends_under_it_and_a_line_that_is_cut_give_the_terminal_back(

@@ -23,6 +23,8 @@ from tests.support.program import Program, program_over_ssh, together
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slurm_releases
+
 Fate = dict[str, tuple[bool | None, str]]
 # Tells who got which signal, and goes on.
 TRAPPING = """#!/bin/bash
@@ -382,6 +384,32 @@ async def act():
 
 asyncio.run(act())
 """
+
+
+HETEROGENEOUS = """#!/bin/bash
+#SBATCH -n1 -c1 --mem=50
+#SBATCH hetjob
+#SBATCH -n1 -c1 --mem=50
+srun --het-group=1 echo from the component
+sleep 600
+"""
+
+
+def test_a_component_has_its_leader_s_log_and_no_other_id_acts_on_it(lab: SlurmLab, over_ssh: Program) -> None:
+    job = lab.submit("alice", script=HETEROGENEOUS)
+    number = int(job) + 1
+
+    def has_written() -> bool:
+        return over_ssh("log", f"{job}+1").text == "from the component\n"
+
+    wait_until("the component's line in the log", has_written)
+    assert over_ssh("log", str(number)).text == "from the component\n"
+    for other in (f"{number}", f"{number}+1"):
+        refused = over_ssh("cancel", other, "--yes").refused(2)
+        assert f"{other}: not the ID of a job; the scheduler lists {job}+1 for it" in refused
+    assert over_ssh("cancel", f"{job}+1", "--yes").status == 0
+    lab.admin("scancel", job)
+    assert over_ssh("log", f"{job}+1").text.startswith("from the component\n")
 
 
 def test_a_program_killed_on_the_way_leaves_an_unknown_outcome(lab: SlurmLab, over_ssh: Program) -> None:

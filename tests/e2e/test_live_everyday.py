@@ -14,6 +14,8 @@ import pytest
 from tests.e2e.scene import DRAIN_REASON, IRREGULAR_TASKS, Scene
 from tests.support.program import Program, row_of
 
+pytestmark = pytest.mark.slurm_releases
+
 # ruff: noqa: SIM905
 JOB_KEYS = (
     "id array_id array_task name user account queue qos state native_state reason priority nodes cpus gpus "

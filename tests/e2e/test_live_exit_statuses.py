@@ -11,6 +11,8 @@ from tests.support.program import Program, home_with, together
 from tests.support.slurm import SlurmLab
 from tests.support.sshd import free_port
 
+pytestmark = pytest.mark.slurm_releases
+
 
 @pytest.mark.parametrize(
     ("words", "said"),

@@ -14,7 +14,7 @@ from tests.support.slurm import SlurmLab, free_base_port
 from tests.support.suite import people
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slurm_releases]
 
 
 @pytest.fixture(scope="module")

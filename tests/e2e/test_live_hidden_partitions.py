@@ -12,7 +12,7 @@ from tests.e2e.live_store import store_on
 from tests.support.program import Program
 from tests.support.slurm import SlurmLab
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slurm_releases]
 
 
 @pytest.fixture

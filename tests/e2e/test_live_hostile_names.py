@@ -13,6 +13,8 @@ from tests.e2e.conftest import clear
 from tests.support.program import Program, row_of, together
 from tests.support.slurm import HOSTILE_NODE, HOSTILE_REASON, SlurmLab, hostile_jobs
 
+pytestmark = pytest.mark.slurm_releases
+
 
 @pytest.fixture(scope="module")
 def hostile(slurm_lab: SlurmLab) -> Iterator[dict[str, str]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -10,6 +14,8 @@ import pytest
 from tests.support.program import Program
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slurm_releases
 
 _SLEEP = "#!/bin/sh\nexec sleep 600\n"
 # One's own, and one that keeps everybody else out.
@@ -69,3 +75,25 @@ def test_what_is_told_is_what_slurm_counts_and_whom_it_lets_in(reserved: SlurmLa
     refused = lab.as_user("alice", "sbatch", "-H", f"--reservation={_OTHERS}", "--wrap=true", check=False)
     assert refused.returncode != 0
     lab.as_user("alice", "sbatch", "-H", "-o", "/dev/null", f"--reservation={_MINE}", "--wrap=true")
+
+
+def test_a_user_without_an_account_reads_why_there_are_no_limits_and_shares(
+    slurm_lab: SlurmLab,
+) -> None:
+    with TemporaryDirectory() as home:
+        shutil.chown(home, "daemon")
+        program = Program(Path(home), ("--local",), slurm_lab.env)
+        for command, words in (
+            ("limits", "daemon has no account on local"),
+            ("shares", "daemon has no account on local; --all shows all accounts"),
+        ):
+            done = subprocess.run(
+                ["setpriv", "--reuid=daemon", "--regid=daemon", "--init-groups", *program.argv(command)],
+                env=program.environment,
+                cwd="/",
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert len(done.stdout.splitlines()) == 1
+            assert done.stderr == f"hpcdash: {words}\n"

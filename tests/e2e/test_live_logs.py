@@ -21,6 +21,8 @@ from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slurm_releases
+
 WRITES = """#!/bin/sh
 for step in 1 2 3 4 5 6; do echo "step $step"; sleep 0.2; done
 echo "no such thing" >&2

@@ -25,7 +25,7 @@ from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slurm_releases]
 
 # Task 3 ends with a traceback on stderr, 7 is killed from within, 9 misses a command; the others end well.
 SCRIPT = """#!/bin/bash
@@ -217,12 +217,16 @@ def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(small
             return prepared, await submit(store, prepared, tmp_path / "journal.jsonl")
 
     prepared, new_id = asyncio.run(again())
-    assert any("is unknown: options are rebuilt" in aside for aside in prepared.notes)
+    # Slurm 22.05 shows the script's arguments, 24.11 neither these nor the command line, 26.05 all of it.
+    record = small_lab.admin("scontrol", "show", "job", old_id).stdout.decode()
+    notes = " ".join(prepared.notes)
+    assert ("is unknown: options are rebuilt" in notes) == ("SubmitLine=" not in record)
+    assert ("arguments of the script are not known" in notes) == ("--lr=1" not in record)
     before, after = told(small_lab, old_id), told(small_lab, new_id)
     assert {**after, "comment": before["comment"]} == before
     shown = small_lab.admin("scontrol", "show", "job", new_id).stdout.decode()
     assert f"StdOut={folder}/{new_id}-kept.out" in shown
-    assert "Command=/dev/stdin --lr=1" in shown
+    assert ("/dev/stdin" in shown) == ("--lr=1" in shown) == ("--lr=1" in record)
     small_lab.admin("scancel", old_id, new_id)
 
 

@@ -15,6 +15,8 @@ from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slurm_releases
+
 # As driver 535 prints it with csv,noheader,nounits: four GPUs, of which the job sees those of CUDA_VISIBLE_DEVICES.
 _NVIDIA_SMI = """#!/bin/sh
 cat <<rows

@@ -16,6 +16,8 @@ from tests.support.program import program_on_the_spot
 from tests.support.slurm import SlurmLab
 from tests.support.slurm.programs import mariadb_client_argv
 
+pytestmark = pytest.mark.slurm_releases
+
 HOUR, DAY = 3600, 86_400
 RUNS = 400
 FIRST_ID = 900_000

@@ -17,6 +17,7 @@ from tests.support.slurm import (
     hostile_jobs,
     scenario,
     why_no_bulk,
+    why_no_lab,
 )
 from tests.support.slurm.daemons import Daemons, wait_until
 
@@ -142,3 +143,9 @@ def test_a_pid_used_again_is_not_taken_for_the_daemon_that_had_it(tmp_path: Path
 def processes_below(run_dir: Path) -> list[str]:
     lines = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
     return [line.decode(errors="replace") for line in lines if str(run_dir).encode() in line]
+
+
+def test_a_folder_without_a_slurm_says_how_to_make_one(tmp_path: Path) -> None:
+    reason = why_no_lab(str(tmp_path))
+    assert reason is not None
+    assert f"python -m tests.support.slurm install SUITE {tmp_path}" in reason

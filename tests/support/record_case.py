@@ -16,14 +16,16 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcdash.backends.base import Backend
 from hpcdash.backends.queries import JobScope, Query
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
@@ -31,6 +33,8 @@ from hpcdash.errors import HpcdashError, without_env
 from hpcdash.recorded import CASE_FILE, normalised_argv, token_of
 from hpcdash.transport.base import CommandResult
 from tests.support.play_case import HISTORY_SECONDS, expected_of
+from tests.support.slurm import SlurmLab
+from tests.support.slurm.programs import inside
 from tests.support.stretch_time import stretched
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,9 +55,13 @@ class Recorded(Struct, frozen=True):
     word_file: str = ""
 
 
-def case_questions(user: str) -> Iterator[tuple[str, str, Query[Any]]]:
-    """(file stem, name of the file for a long word, query) of everything a screen asks for."""
-    yield "probe", "probe.sh", BACKEND.probe.query()
+def probe_question() -> tuple[str, str, Query[Any]]:
+    """What is asked first; the answer says which backend asks the rest."""
+    return "probe", "probe.sh", BACKEND.probe.query()
+
+
+def case_questions(user: str, backend: Backend = BACKEND) -> Iterator[tuple[str, str, Query[Any]]]:
+    """(file stem, name of the file for a long word, query) of everything else a screen asks for."""
     for stem, scope in (
         ("jobs-me", JobScope("")),
         ("jobs-me-ended", JobScope("", ended=True)),
@@ -62,43 +70,46 @@ def case_questions(user: str) -> Iterator[tuple[str, str, Query[Any]]]:
         ("jobs-all", JobScope()),
         ("jobs-all-ended", JobScope(ended=True)),
     ):
-        yield stem, "squeue-fields", BACKEND.queue.jobs(scope)
-    yield "nodes", "sinfo-node-fields", BACKEND.queue.nodes()
-    yield "queues", "sinfo-queue-fields", BACKEND.queue.queues()
-    yield "history-me", "sacct-fields", BACKEND.history.jobs("", HISTORY_SECONDS)
-    yield "history-mine", "sacct-fields", BACKEND.history.jobs(user, HISTORY_SECONDS)
-    yield "history-all", "sacct-fields", BACKEND.history.jobs(None, HISTORY_SECONDS)
+        yield stem, "squeue-fields", backend.queue.jobs(scope)
+    yield "nodes", "sinfo-node-fields", backend.queue.nodes()
+    yield "queues", "sinfo-queue-fields", backend.queue.queues()
+    yield "history-me", "sacct-fields", backend.history.jobs("", HISTORY_SECONDS)
+    yield "history-mine", "sacct-fields", backend.history.jobs(user, HISTORY_SECONDS)
+    yield "history-all", "sacct-fields", backend.history.jobs(None, HISTORY_SECONDS)
 
 
-def job_questions(job_id: str, *, in_queue: bool) -> Iterator[tuple[str, str, Query[Any]]]:
+def job_questions(job_id: str, *, in_queue: bool, backend: Backend = BACKEND) -> Iterator[tuple[str, str, Query[Any]]]:
     """The same for one job: from the queue where it still is, else from the history."""
     stem = "jobs/" + re.sub(r"[^0-9A-Za-z]+", "-", re.sub(r"_\[.*", "_rest", job_id))
     if in_queue:
-        yield f"{stem}-squeue", "squeue-fields", BACKEND.queue.jobs(JobScope(job_ids=(job_id,)))
-        yield f"{stem}-scontrol", "", BACKEND.detail.native(job_id)
+        yield f"{stem}-squeue", "squeue-fields", backend.queue.jobs(JobScope(job_ids=(job_id,)))
+        yield f"{stem}-scontrol", "", backend.detail.native(job_id)
     else:
-        yield f"{stem}-sacct", "sacct-fields", BACKEND.history.jobs(None, HISTORY_SECONDS, (job_id,))
-        yield f"{stem}-sacct-all", "", BACKEND.history.native(job_id)
+        yield f"{stem}-sacct", "sacct-fields", backend.history.jobs(None, HISTORY_SECONDS, (job_id,))
+        yield f"{stem}-sacct-all", "", backend.history.native(job_id)
 
 
-def run_as(user: str, environment: Mapping[str, str], argv: tuple[str, ...]) -> CommandResult:
-    """Run a command as somebody here, in a login's bare environment."""
+def run_as(user: str, environment: Mapping[str, str], root: str, argv: tuple[str, ...]) -> CommandResult:
+    """Run a command as somebody here, in a login's bare environment; `root` as of SlurmLab."""
     home = pwd.getpwnam(user).pw_dir
     settings = {"HOME": home, "USER": user, "LOGNAME": user, "PATH": "/usr/local/bin:/usr/bin:/bin", **environment}
     become = ("runuser", "-u", user, "--") if pwd.getpwuid(os.getuid()).pw_name != user else ()
     bare = ("env", "-i", "-C", home, *(f"{name}={value}" for name, value in settings.items()))
     started = time.monotonic()
     done = subprocess.run(
-        [*become, *bare, *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_LIMIT_SECONDS
+        [*inside(root), *become, *bare, *argv],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_COMMAND_LIMIT_SECONDS,
     )
     return CommandResult(argv, done.returncode, done.stdout, done.stderr, time.monotonic() - started)
 
 
 def record(
-    stem: str, word_file: str, query: Query[Any], user: str, environment: Mapping[str, str]
+    stem: str, word_file: str, query: Query[Any], ask: Callable[[tuple[str, ...]], CommandResult]
 ) -> tuple[Recorded, Any]:
     """The answer to one query, RECORDED_TOKEN in place of its own token, and what is read from it (None: nothing)."""
-    answer = run_as(user, environment, query.argv)
+    answer = ask(query.argv)
     try:
         parsed = query.parse(answer)
     except HpcdashError as error:
@@ -181,6 +192,7 @@ def record_case(
     environment: Mapping[str, str],
     renames: list[tuple[str, str]],
     *,
+    root: str = "",
     whose_details: str = "mine",
     stretch: float = 1.0,
 ) -> None:
@@ -188,26 +200,28 @@ def record_case(
 
     `whose_details`: of whose jobs each one's own answers are kept, "mine", "all" or "none".
     """
-    commands: list[Recorded] = []
+    ask = partial(run_as, user, environment, root)
     tables: dict[str, Any] = {}
     clock = int(time.time())
-    for stem, word_file, query in case_questions(user):
-        recorded, parsed = record(stem, word_file, query, user, environment)
+    recorded, found = record(*probe_question(), ask)
+    commands = [recorded]
+    backend, cluster = BACKEND, ""
+    if found is not None:
+        backend, cluster = BACKEND.for_probe(found), found.cluster
+        clock = int(found.clock_epoch_seconds or clock)
+    for stem, word_file, query in case_questions(user, backend):
+        recorded, tables[stem] = record(stem, word_file, query, ask)
         commands.append(recorded)
-        tables[stem] = parsed
-        if stem == "probe" and parsed is not None:
-            clock = int(parsed.clock_epoch_seconds or clock)
-    cluster = tables["probe"].cluster if tables["probe"] is not None else ""
     for stem, word_file, asked in (
-        ("associations", "", BACKEND.policy.associations(user, cluster)),
-        ("qos", "", BACKEND.policy.qos_offers()),
-        ("shares", "", BACKEND.policy.shares(user)),
-        ("shares-me", "", BACKEND.policy.shares("")),
-        ("limits", "limits.sh", BACKEND.policy.limits(user, cluster)),
-        ("reservations", "reservations.sh", BACKEND.policy.reservations(user)),
-        ("reservations-me", "reservations.sh", BACKEND.policy.reservations("")),
+        ("associations", "", backend.policy.associations(user, cluster)),
+        ("qos", "", backend.policy.qos_offers()),
+        ("shares", "", backend.policy.shares(user)),
+        ("shares-me", "", backend.policy.shares("")),
+        ("limits", "limits.sh", backend.policy.limits(user, cluster)),
+        ("reservations", "reservations.sh", backend.policy.reservations(user)),
+        ("reservations-me", "reservations.sh", backend.policy.reservations("")),
     ):
-        commands.append(record(stem, word_file, asked, user, environment)[0])
+        commands.append(record(stem, word_file, asked, ask)[0])
     wanted: dict[str, bool] = {}
     if whose_details != "none":
         for stem, in_queue in ((f"jobs-{whose_details}-ended", True), (f"history-{whose_details}", False)):
@@ -215,9 +229,9 @@ def record_case(
                 wanted.setdefault(job_id, in_queue)
     seen = {command.argv for command in commands}
     for job_id, in_queue in wanted.items():
-        for stem, word_file, query in job_questions(job_id, in_queue=in_queue):
+        for stem, word_file, query in job_questions(job_id, in_queue=in_queue, backend=backend):
             if normalised_argv(query.argv) not in seen:
-                recorded, _ = record(stem, word_file, query, user, environment)
+                recorded, _ = record(stem, word_file, query, ask)
                 seen.add(recorded.argv)
                 commands.append(recorded)
     if stretch != 1.0:
@@ -245,9 +259,10 @@ def main() -> None:
     if asked.expect:
         write_expected(asked.expect)
         return
-    environment = dict(word.split("=", 1) for word in asked.env)
+    environment, root = dict(word.split("=", 1) for word in asked.env), ""
     if asked.lab:
-        environment.setdefault("SLURM_CONF", str(asked.lab / "etc" / "slurm.conf"))
+        lab = SlurmLab.attach(asked.lab)
+        environment, root = {**lab.env, **environment}, lab.settings.root
     elif "SLURM_CONF" in os.environ:
         environment.setdefault("SLURM_CONF", os.environ["SLURM_CONF"])
     renames = [(old, new) for old, _, new in (word.partition("=") for word in asked.rename)]
@@ -258,6 +273,7 @@ def main() -> None:
         asked.user,
         environment,
         renames,
+        root=root,
         whose_details=asked.details,
         stretch=asked.stretch,
     )

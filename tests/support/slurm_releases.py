@@ -20,7 +20,15 @@ from hpcdash.backends.slurm.states import job_state
 from hpcdash.backends.tokens import RECORDED_TOKEN
 from hpcdash.domain.states import ENDED
 from hpcdash.recorded import normalised_argv
-from tests.support.record_case import ROOT, Recorded, case_questions, job_questions, write_case, write_expected
+from tests.support.record_case import (
+    ROOT,
+    Recorded,
+    case_questions,
+    job_questions,
+    probe_question,
+    write_case,
+    write_expected,
+)
 from tests.support.slurm_text import JOB, NODE, PAST_JOB, QUEUE, printed_row
 
 # Release → what squeue --version says.
@@ -178,7 +186,12 @@ def _probed(release: str) -> bytes:
 def _answers(release: str) -> Iterator[Recorded]:
     """Everyone's jobs are one's own, so that three questions have one answer."""
     answer = {"squeue": _jobs, "sinfo": _nodes, "sacct": _history}
-    asked = (*case_questions(USER), *job_questions(_SHOWN, in_queue=True), *job_questions(_PAST, in_queue=False))
+    asked = (
+        probe_question(),
+        *case_questions(USER),
+        *job_questions(_SHOWN, in_queue=True),
+        *job_questions(_PAST, in_queue=False),
+    )
     for stem, word_file, query in asked:
         argv = normalised_argv(query.argv)
         if argv[0] in answer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hpcdash.services.cluster.summary import QueueUse
 from hpcdash.ui.cluster.header import header_content
 
@@ -13,9 +15,14 @@ OWN = (("running", 3), ("pending", 12))
 def test_a_gauge_has_what_is_used_of_all_and_the_nodes_that_are_down() -> None:
     [line] = header_content((GPU, CPU), OWN, 120, 1).plain.splitlines()
     assert line.startswith("gpu ━━━━━━━")
-    assert " 30/40 GPU ▼1   cpu closed 640 CPU " in line
+    assert " 30/40 GPU ▼1   cpu (closed) 640 CPU " in line
     assert line.endswith("▸ 3 running  ◦ 12 pending")
     assert len(line) == 120
+
+
+def test_a_closed_queue_called_closed_has_its_name_and_its_state_apart() -> None:
+    [line] = header_content((replace(CPU, name="closed"),), OWN, 120, 1).plain.splitlines()
+    assert line.startswith("closed (closed) 640 CPU ")
 
 
 def test_what_does_not_fit_is_counted() -> None:

@@ -209,6 +209,17 @@ async def test_a_page_of_another_origin_opens_no_dashboard(origin: str | None) -
         assert (await it.get(root, **headers))[0] == (200 if origin is None else 403)
 
 
+async def test_an_invalid_request_is_refused_without_naming_the_software_of_the_server() -> None:
+    async with served() as it:
+        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+        writer.write(b"no HTTP at all\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    assert answer.endswith(b"\r\n\r\nBad Request\n")
+    assert (b"400 Bad Request" in answer, b"\r\nServer: hpcdash\r\n" in answer) == (True, True)
+    assert b"frame-ancestors 'none'" in answer
+
+
 async def test_two_hosts_or_none_are_refused() -> None:
     async with served() as it:
         for lines in ("", "Host: localhost\r\nHost: evil.example\r\n"):

@@ -23,7 +23,13 @@ async def test_a_connection_is_closed_once_it_is_idle_and_not_while_it_is_used()
 
     app = web.Application()
     app.router.add_get("/", answer)
-    server = LocalServer(app, most_connections=4, connection_seconds=1.5, shutdown_seconds=1)
+    server = LocalServer(
+        app,
+        lambda status: web.Response(status=status),
+        most_connections=4,
+        connection_seconds=1.5,
+        shutdown_seconds=1,
+    )
     listening = socket.create_server(("127.0.0.1", 0))
     await server.start(listening)
     try:

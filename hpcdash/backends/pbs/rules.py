@@ -80,7 +80,8 @@ def queue_limits_query(dialect: Dialect) -> Query[Mapping[str, QueueLimits]] | N
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
     options = ("-F", "dsv", "-D", token) if token else ()
     argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)
-    return Query(argv, partial(_parse_queue_limits, form=Form.DSV if token else Form.TEXT, token=token))
+    parse = partial(_parse_queue_limits, form=Form.DSV if token else Form.TEXT, token=token)
+    return Query(argv, parse, command=("qstat", "-Qf"))
 
 
 def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[str, QueueLimits]:

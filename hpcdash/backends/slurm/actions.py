@@ -22,13 +22,15 @@ _KILL_ERROR = re.compile(r"scancel: error: Kill job error on job (?:step )?id (\
 _TERMINATING = re.compile(r"scancel: Terminating job (\S+)")
 _SIGNALLED = re.compile(r"scancel: Signal [0-9]+ to (?:batch |full )?(?:job|step) (\S+)")
 _FOR_JOB = re.compile(r"(.+) for job (\S+?)(?:: (.*))?")
-_OF_TASKS = re.compile(r"([0-9]+)_([0-9][0-9,:-]*[.]*): (.*)")
+# From 26.05 on the tasks are in brackets.
+_OF_TASKS = re.compile(r"([0-9]+)_\[?([0-9][0-9,:-]*[.]*)\]?: (.*)")
 _TRANSITION = "Job is in transitional state, retrying"
 # What goes before Slurm's own words, and lines that say nothing of how it went.
-_PREFIX = re.compile(r"(?:scancel|scontrol): (?:error: )?|(?:slurm_\w+ )?error: ")
+_PREFIX = re.compile(r"(?:scancel|scontrol): (?:error: )?|(?:slurm_\w+ )?error: ?")
 _NOISE = re.compile(r"scancel: (?:[a-z_]+/[a-z_]+: |Job is in transitional)")
 _OF_A_JOB = (_KILL_ERROR, _TERMINATING, _SIGNALLED, _NOISE)
-_SUMMARY = re.compile(r"slurm_\w+ error: ")
+# 26.05 leaves out the space after the colon.
+_SUMMARY = re.compile(r"slurm_\w+ error:")
 # The request may have arrived, or not: scontrol says "Unexpected message" for a controller that is down or hangs.
 _MAY_BE_DONE = (
     "Socket timed out on send/recv",

@@ -157,6 +157,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
     """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to count GPUs."""
     counts_gpus = found is None or found.counts_gpus is not False
     clusters = Clusters(found.clusters, found.cluster) if found else NO_OTHERS
+    has_exclusive = found is not None and probe.release(found) >= (26, 5)
     return Backend(
         name="slurm",
         title="Slurm",
@@ -169,7 +170,12 @@ def slurm_backend(found: Probe | None = None) -> Backend:
             delegated_commands=("sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"),
         ),
         queue=QueuePart(
-            jobs=partial(jobs.jobs_query, counts_gpus=counts_gpus, clusters=clusters),
+            jobs=partial(
+                jobs.jobs_query,
+                counts_gpus=counts_gpus,
+                clusters=clusters,
+                has_exclusive=has_exclusive,
+            ),
             nodes=partial(nodes.nodes_query, clusters),
             queues=partial(queues.queues_query, clusters),
             lists_ended=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
-from hpcdash.backends.slurm.log_files import shown_files
+from hpcdash.backends.slurm.log_files import last_value_of, shown_files
 from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.domain.job_ids import task_of
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
@@ -26,16 +27,22 @@ from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, e
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
 # These stand alone on their line, whatever their values hold.
 _WHOLE_LINE = frozenset(
-    {"Command", "WorkDir", "StdErr", "StdIn", "StdOut", "Comment", "AdminComment", "SystemComment", "Extra", "Power"}
+    {"Command", "SubmitLine", "WorkDir", "StdErr", "StdIn", "StdOut"}
+    | {"Comment", "AdminComment", "SystemComment", "Extra", "Power"}
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
 # Where a record may begin after another, with all that is blank before it.
 _RECORD_HEAD = re.compile(r"(?<=\S)(\s+)(?<=\n)JobId=[0-9]")
+# Stands before the name, so no text of a person's.
+_OF_SEVERAL = re.compile(r"JobId=[0-9]+ (?:ArrayJobId|HetJobId)=")
 # The keys before NumNodes include the job's name, which may hold anything.
 _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
 _USER = "\n   UserId="
+_COMPONENT = re.compile(r"([0-9]+)\+([1-9][0-9]*)")
+# What the leader of a heterogeneous job has for all of its components.
+_OF_LEADER = ("BatchHost", "StdErr", "StdOut")
 # Texts of a person's choice, and the columns that hold them whole.
 _CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
 
@@ -50,12 +57,16 @@ def scontrol_id(job_id: str) -> str:
 
 
 def native_query(job_id: str) -> Query[Mapping[str, str]]:
-    """scontrol show job, with the nodes' details."""
+    """scontrol show job, with the nodes' details; of a heterogeneous job's component together with its leader."""
+    if component := _COMPONENT.fullmatch(job_id):
+        argv = slurm("scontrol", "-d", "show", "job", component[1])
+        parse = partial(parse_component, offset=component[2])
+        return Query(argv, parse, cap_bytes=TEXT_BYTES)
     return Query(slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)), parse_native, cap_bytes=TEXT_BYTES)
 
 
 def submit_line(native: Mapping[str, str]) -> str:
-    """sacct's SubmitLine; scontrol has it from Slurm 23.11 on."""
+    """The command line of sbatch: sacct has it, and scontrol of later releases."""
     return native.get("SubmitLine") or ""
 
 
@@ -74,7 +85,9 @@ def task_refusal(native: Mapping[str, str]) -> str:
     least, _, most = native.get("NumNodes", "").partition("-")
     if most not in ("", least):
         return f"it asks for {least} to {most} nodes, and a task has one number of them (--nodes={least})"
-    if native.get("OverSubscribe") != "NO":
+    # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
+    key, whole_nodes = ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
+    if native.get(key) != whole_nodes:
         return "other jobs may share its nodes: submit it with --exclusive"
     return requeue_refusal(native)
 
@@ -86,14 +99,42 @@ def format_no_requeue(job_id: str) -> str:
 
 def parse_native(answer: Answer) -> Mapping[str, str]:
     """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's) get a number."""
+    return _parse_record(_first_record(_records_text(answer)))
+
+
+def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
+    """As parse_native, of a component of a heterogeneous job.
+
+    Only its leader has a batch script, and with it the log; the paths of a component name files that never exist.
+    """
+    rest = _records_text(answer)
+    records: dict[str, dict[str, str]] = {}
+    while rest:
+        record = _first_record(rest)
+        rest = rest[len(record) :].lstrip()
+        native = _parse_record(record)
+        records.setdefault(native.get("HetJobOffset", ""), native)
+    if offset not in records:
+        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+    leader = records.get("0", {})
+    own = {key: value for key, value in records[offset].items() if key.partition(" ")[0] not in _OF_LEADER}
+    paths = {key: value for key in _OF_LEADER if (value := last_value_of(leader, key)) is not None}
+    return {**own, **paths}
+
+
+def _records_text(answer: Answer) -> str:
     require_success(answer)
-    text = answer.stdout.decode("utf-8", "replace")
-    if not text.lstrip().startswith("JobId="):
-        if not text.strip():
-            raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+    text = answer.stdout.decode("utf-8", "replace").strip()
+    if not text:
+        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+    if not text.startswith("JobId="):
         raise unreadable(answer, "a job's details")
+    return text
+
+
+def _parse_record(record: str) -> dict[str, str]:
     found: list[tuple[str, list[str]]] = []
-    for number, line in enumerate(_first_record(text.strip()).split("\n")):
+    for number, line in enumerate(record.split("\n")):
         if number == 0 or _OWN_LINE.match(line):
             found += [(key, [value]) for key, value in _pairs(line.strip() if number else line)]
         elif found:
@@ -102,6 +143,9 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
 
 
 def _first_record(text: str) -> str:
+    """The first of the records of an array or a heterogeneous job; of another job there is one."""
+    if not _OF_SEVERAL.match(text):
+        return text
     last_user = text.rfind(_USER)
     for head in _RECORD_HEAD.finditer(text, max(0, text.find(_AFTER_THE_NAME))):
         # Without a user after it, it is none.
@@ -151,6 +195,13 @@ def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
 
 def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, str]:
     pairs = [(key.partition(" ")[0], value) for key, value in native.items()]
+    keys = [name for name, _ in pairs]
+    if "SubmitLine" in keys:
+        # Slurm's next line is the folder, which the row knows.
+        at, folder = keys.index("SubmitLine"), ("WorkDir", row["work_dir"][0].as_py())
+        end = max((number for number, pair in enumerate(pairs) if pair == folder), default=0)
+        if end > at:
+            pairs[at + 1 : end] = []
     for key, column in _CHOSEN:
         text = row[column][0].as_py()
         keys = [name for name, _ in pairs]

@@ -31,7 +31,8 @@ gpus_by_node() {
 # killed takes the step with it; one whose stdin ends tells the tasks.
 # What a step is not told of GPUs it has from what the job asked for: of --gpus-per-task=1 one GPU on each node, of
 # --gpus=4 on one node none at all ("Invalid generic resource"). On nodes that have as many --gres=gpu:N gives each node
-# all its own; where they have not, --gpus=N on each node alone does.
+# all its own; where they have not, on each node alone --gpus=N does in 22.05, which refuses --gres
+# there, and --gres=gpu:N in 24.11, where --gpus finds the second node busy.
 _STEP = (
     GPUS_BY_NODE
     + """
@@ -67,9 +68,10 @@ case $counts in
   *) step --nodes="$nodes" --ntasks="$nodes" --gres="gpu:$counts" "$@" ;;
 esac
 exec 3<&0
+case $(srun --version) in *' 2'[012].*) option=--gpus= ;; *) option=--gres=gpu: ;; esac
 running=
 while read -r count node; do
-  [ "$count" -gt 0 ] && gpus=--gpus=$count || gpus=--gres=none
+  [ "$count" -gt 0 ] && gpus=$option$count || gpus=--gres=none
   ( step --nodes=1 --ntasks=1 --nodelist="$node" "$gpus" "$@" <&3 3<&- ) &
   running="$running $!"
 done <<known

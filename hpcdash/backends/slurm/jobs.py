@@ -27,6 +27,7 @@ from hpcdash.errors import NoSuchJob, UsageError
 # A shell adds this to the number of the signal that ended its command; the numbers are those of ABRT, KILL, SEGV, TERM.
 _SHELL_SIGNAL = 128
 _CUT_EXIT_CODES = pa.array([6, 9, 11, 15], pa.int64())
+_OVERSUBSCRIBE, _EXCLUSIVE = "oversubscribe", "exclusive"
 LAYOUT = Layout(
     plain=(
         "jobarrayid",
@@ -47,7 +48,7 @@ LAYOUT = Layout(
         "tres-per-socket",
         "sct",
         "numtasks",
-        "oversubscribe",
+        _OVERSUBSCRIBE,
         "timeused",
         "timelimit",
         "submittime",
@@ -71,21 +72,38 @@ ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
-def jobs_query(scope: JobScope, *, counts_gpus: bool = True, clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
-    """As jobs_on_cluster, on the cluster that is meant, or each of several."""
+def jobs_query(
+    scope: JobScope,
+    *,
+    counts_gpus: bool = True,
+    clusters: Clusters = NO_OTHERS,
+    has_exclusive: bool = False,
+) -> Query[ParsedTable]:
+    """As jobs_on_cluster, on the cluster that is meant, or each of several.
+
+    `has_exclusive`: squeue is of 26.05 or later, whose field `exclusive` says of a job that it has
+    whole nodes; before, `oversubscribe` does.
+    """
     named = [clusters.of_job(job_id) for job_id in scope.job_ids]
     wanted = dict.fromkeys(cluster for _, cluster in named)
     scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
     if len(wanted) <= 1 and not (clusters.several and not named):
-        query = jobs_on_cluster(scope, counts_gpus=counts_gpus)
+        layout = _with_exclusive(LAYOUT) if has_exclusive else LAYOUT
+        query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=layout)
         return named_rows(query, next(iter(wanted), clusters.default))
     if "" in wanted and not clusters.own:
         raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
-    query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=LAYOUT_OF_EACH)
+    layout = _with_exclusive(LAYOUT_OF_EACH) if has_exclusive else LAYOUT_OF_EACH
+    query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=layout)
     asked = ",".join(cluster or clusters.own for cluster in wanted) or clusters.several
     ids = frozenset(with_cluster(plain, cluster or clusters.own) for plain, cluster in named)
     parse = partial(_parse_each, parse=query.parse, own="" if clusters.named else clusters.own, wanted=ids)
     return replace(asked_on(query, asked), parse=parse)
+
+
+def _with_exclusive(layout: Layout) -> Layout:
+    plain = (_EXCLUSIVE if name == _OVERSUBSCRIBE else name for name in layout.plain)
+    return Layout(tuple(plain), layout.hostile)
 
 
 def _parse_each(
@@ -267,7 +285,8 @@ def _job_gpus(raw: dict[str, pa.ChunkedArray], told: pa.Array, counts_gpus: bool
     requested = pc.coalesce(
         job, pc.multiply(node, nodes), pc.multiply(task, tasks), pc.multiply(pc.multiply(socket, sockets), nodes)
     )
-    is_whole_node = pc.fill_null(pc.equal(raw.pop("oversubscribe"), "NO"), False)
+    whole_node = (_EXCLUSIVE, "NODE") if _EXCLUSIVE in raw else (_OVERSUBSCRIBE, "NO")
+    is_whole_node = pc.fill_null(pc.equal(raw.pop(whole_node[0]), whole_node[1]), False)
     is_unknown = pc.is_valid(socket) if counts_gpus else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
     null = pa.scalar(None, pa.int64())
     return pc.coalesce(told, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))

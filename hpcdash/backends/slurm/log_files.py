@@ -45,7 +45,10 @@ def path_facts(row: Row, native: Native) -> PathFacts:
     array_id, task = row["array_id"], str(row["array_task"] or "")
     is_array = array_id is not None
     task = task if task.isdigit() else ""
-    number = native.get("JobId") or native.get("JobIDRaw") or ""
+    # The batch script, and with it the log, is the leader's of a heterogeneous job.
+    leader, _, component = row["id"].partition("+")
+    number = leader if component else native.get("JobId") or native.get("JobIDRaw") or ""
+    nodes = "" if component not in ("", "0") else row["node_list"] or ""
     # Tasks that wait share one record; each gets a number of its own when it starts.
     shares_record = is_array and (not task or not native.get("ArrayTaskId", task).isdigit())
     return PathFacts(
@@ -53,7 +56,7 @@ def path_facts(row: Row, native: Native) -> PathFacts:
         work_dir=row["work_dir"] or "",
         user=row["user"] or "",
         name=row["name"],
-        node=_first_node(native.get("BatchHost") or row["node_list"] or ""),
+        node=_first_node(native.get("BatchHost") or nodes),
         array_id=array_id or "",
         task=task,
         is_array=is_array,
@@ -67,12 +70,18 @@ def _first_node(nodes: str) -> str:
         return ""
 
 
+def _shown_paths(native: Native) -> tuple[str | None, str | None]:
+    """scontrol's paths of stdout and stderr. From 26.05 on an empty one of stderr is that of stdout."""
+    stdout = last_value_of(native, "StdOut")
+    return stdout, last_value_of(native, "StdErr") or stdout
+
+
 def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
     """stdout's and stderr's file as scontrol tells them, finished; None where it does not."""
     if "JobId" not in native:
         return None, None
     facts = path_facts(row, native)
-    stdout, stderr = (last_value_of(native, key) for key in ("StdOut", "StdErr"))
+    stdout, stderr = _shown_paths(native)
     return (finish_shown(stdout, facts) if stdout else None, finish_shown(stderr, facts) if stderr else None)
 
 
@@ -84,8 +93,7 @@ def needs_script(detail: JobDetail) -> bool:
         return False
     if "JobId" in native:
         facts = path_facts(row, native)
-        shown = [last_value_of(native, key) for key in ("StdOut", "StdErr")]
-        return any(path and shown_is_doubtful(path, facts) for path in shown)
+        return any(path and shown_is_doubtful(path, facts) for path in _shown_paths(native))
     if last_value_of(native, "StdOut"):
         return False
     given, _ = _submit_options(row, native, None)
@@ -139,8 +147,9 @@ def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | No
     if script is not None:
         asked = read_directives(script.text).options
         patterns = [value for name in ("output", "error") if (value := last_value(asked, name))]
-        stdout = _settled(last_value_of(native, "StdOut"), stdout, patterns, facts, notes)
-        stderr = _settled(last_value_of(native, "StdErr"), stderr, patterns, facts, notes)
+        shown_stdout, shown_stderr = _shown_paths(native)
+        stdout = _settled(shown_stdout, stdout, patterns, facts, notes)
+        stderr = _settled(shown_stderr, stderr, patterns, facts, notes)
     if stdout is not None and facts.is_array and not facts.job_number and "%a" not in stdout and not facts.task:
         notes.append("if its pattern has %j, each task writes to another file, named when it starts")
     return LogFiles(stdout, None if stderr == stdout else stderr, "; ".join(dict.fromkeys(notes)))

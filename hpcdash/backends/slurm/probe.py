@@ -102,10 +102,15 @@ def parse_probe(answer: Answer) -> Probe:
         )
     if not commands.get("squeue") or "slurm" not in version.lower():
         if commands.get("squeue") and answer.stderr.strip():
-            raise failure(answer)
+            raise failure(answer, _COMMAND)
+        message, step = "no Slurm here: squeue is not on the PATH", _ELSEWHERE
+        if squeue := commands.get("squeue"):
+            shown = repr(version) if version else "nothing"
+            message = f"{squeue} is not Slurm's squeue: for --version it prints {shown}"
+            step = 'Set path = "/…/bin", where Slurm\'s own is, for this cluster in the configuration.'
         raise CommandMissing(
-            "no Slurm here: squeue is not on the PATH" if not version else f"squeue here is not Slurm's: {version!r}",
-            _ELSEWHERE,
+            message,
+            step,
             argv=_COMMAND,
             status=127,
             words=excerpt(answer.stderr),
@@ -128,6 +133,12 @@ def parse_probe(answer: Answer) -> Probe:
         controller_answers=None if not ping else " UP" in ping,
         commands=commands,
     )
+
+
+def release(probe: Probe) -> tuple[int, int]:
+    """(26, 5) of Slurm 26.05.5; (0, 0) where the version is not read."""
+    found = re.search(r"\b([0-9]{2})\.([0-9]{2})\b", probe.version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 # Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the daemons of a machine

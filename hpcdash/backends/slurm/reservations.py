@@ -107,11 +107,19 @@ def _person(head: str, token: str) -> _Person:
     return _Person(user, frozenset(groups.split()), accounts)
 
 
+_JOBS_NEED = {"QOS": "for jobs of QoS", "AllowedPartitions": "for jobs of partition"}
+
+
 def _row(line: str, person: _Person) -> dict[str, Any]:
     # A comment comes last, and may hold what looks like other keys.
     said = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
     users, groups, accounts = (_names(said.get(key, "")) for key in ("Users", "Groups", "Accounts"))
     flags = _names(said.get("Flags", "")) or []
+    allowed = _is_allowed(users, groups, accounts, person)
+    # Later releases also name QoS and partitions that a job must have.
+    needs = [f"{what} {said[key]}" for key, what in _JOBS_NEED.items() if said.get(key)]
+    if needs and allowed:
+        allowed = None
     seconds = duration_seconds(said.get("Duration", ""))
     is_endless = seconds is not None and seconds >= _ENDLESS_SECONDS
     state = said.get("State", "")
@@ -119,7 +127,7 @@ def _row(line: str, person: _Person) -> dict[str, Any]:
     return {
         "name": name,
         "state": _STATES.get(state, state.lower()),
-        "allowed": _is_allowed(users, groups, accounts, person),
+        "allowed": allowed,
         "starts_at": _instant(said.get("StartTime")),
         "ends_at": None if is_endless else _instant(said.get("EndTime")),
         "duration_seconds": None if is_endless else seconds,
@@ -131,7 +139,7 @@ def _row(line: str, person: _Person) -> dict[str, Any]:
         "accounts": accounts,
         "flags": flags,
         "_option": f"--reservation={name}",
-        "_note": "; ".join(_FLAGS[flag] for flag in flags if flag in _FLAGS) or None,
+        "_note": "; ".join((*needs, *(_FLAGS[flag] for flag in flags if flag in _FLAGS))) or None,
     }
 
 

@@ -15,7 +15,7 @@ from hpcdash.backends.slurm.jobs import queue_id
 _STEP = (
     GPUS_BY_NODE
     + """
-id=$1 node=$2 has_gpus=$3; shift 3
+id=$1 node=$2 has_gpus=$3 pty=$4; shift 4
 case $id in *[!0-9]*)
   known=$(SLURM_BITSTR_LEN=0 LC_ALL=C squeue -a -h -o "%i %A" -j "$id") || exit
   known=$(printf "%s\\n" "$known" | sed -n "s/^$id //p")
@@ -31,8 +31,8 @@ gpus=
   [ "$count" -gt 0 ] && echo "--gpus=$count" || echo --gres=none
   break
 done)
-exec srun --quiet --jobid="$id" --overlap --pty --immediate=30 --nodes=1 --ntasks=1 ${node:+"--nodelist=$node"} \\
-  ${gpus:+"$gpus"} --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
+exec srun --quiet --jobid="$id" --overlap ${pty:+"$pty"} --immediate=30 --nodes=1 --ntasks=1 \\
+  ${node:+"--nodelist=$node"} ${gpus:+"$gpus"} --cpu-bind=none --mem=0 --mpi=none --chdir=/ "$@"
 """
 )
 
@@ -41,4 +41,5 @@ def shell_command(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand
     """srun within the job, which has its GPUs and its cgroup."""
     inside = in_job(str(row["work_dir"] or ""), request)
     has_gpus = "" if row["gpus"] == 0 else "gpus"
-    return ShellCommand(("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, has_gpus, *inside))
+    pty = "--pty" if request.has_terminal else ""
+    return ShellCommand(("sh", "-c", _STEP, "sh", queue_id(str(row["id"])), request.node, has_gpus, pty, *inside))

@@ -44,7 +44,12 @@ def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
     token = fresh_token()
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS
     words = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
-    return Query(slurm("sh", "-c", _SCRIPT, "sh", *words), partial(parse_steps, token=token), cap_bytes=TEXT_BYTES)
+    return Query(
+        slurm("sh", "-c", _SCRIPT, "sh", *words),
+        partial(parse_steps, token=token),
+        command=("sacct",),
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 class _Part(Struct, frozen=True):

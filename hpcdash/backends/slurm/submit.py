@@ -496,8 +496,10 @@ def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[
     return (Outcome(job_id, False, words, failure(answer).exit_status == EXIT_UNREACHABLE),)
 
 
+# 26.05 has an "a" before "using".
 _TO_START = re.compile(
-    r"Job [0-9]+ to start at (\S+) using ([0-9]{1,9}) processors on(?: nodes)? (\S+) in partition (\S+)"
+    r"Job [0-9]+ to start at (\S+)(?: a)? using ([0-9]{1,9}) processors"
+    r" on(?: nodes)? (\S+) in partition (\S+)"
 )
 _START_ESTIMATE_PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?")
 _EPOCH_DIGITS = 11

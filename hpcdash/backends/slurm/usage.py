@@ -82,11 +82,13 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
     )
     fields = ",".join(RUNNING_FIELDS)
     number = queue_id(job_id)
+    command = ("sstat", "-a", "-n", "-P", "-j", number, "-o", fields)
     if number.isdigit():
-        argv = slurm("sstat", "-a", "-n", "-P", "-j", number, "-o", fields)
+        argv = slurm(*command)
     else:
         argv = slurm("sh", "-c", _SSTAT_BY_OWN_NUMBER, "sh", number, fields)
-    return Query(argv, partial(parse_running, asked=asked), cap_bytes=TEXT_BYTES)
+    parse = partial(parse_running, asked=asked)
+    return Query(argv, parse, command=command, cap_bytes=TEXT_BYTES)
 
 
 def parse_running(answer: Answer, *, asked: Usage) -> Usage:

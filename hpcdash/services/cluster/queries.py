@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
@@ -149,6 +151,9 @@ class QueryRunner:
             self._cluster.budget.refund()
         else:
             self._cluster.budget.answered(completed.seconds)
+        if query.command:
+            # An error names what a person would have called, not the shell around it.
+            completed = replace(completed, argv=query.command)
         answer = await asyncio.to_thread(query.parse, completed)
         if not completed.of_copy:
             for _ in range(query.commands(answer) - 1):

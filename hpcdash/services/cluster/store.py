@@ -19,7 +19,7 @@ from hpcdash.backends.base import Backend, Capability, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.columns import match_text, text_of
-from hpcdash.domain.job_ids import array_of, holds_many
+from hpcdash.domain.job_ids import array_of, holds_many, number_of
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
@@ -540,6 +540,10 @@ class ClusterStore:
         try:
             parsed, native = await asyncio.gather(self.ask(row_query), self.ask(self.backend.detail.native(job_id)))
             row = row_of(parsed.table, job_id)
+            own_id: str = row["id"][0].as_py()
+            if number_of(own_id) != number_of(job_id):
+                # Slurm's number of a component or a task, whose own ID tells more.
+                native = await self.ask(self.backend.detail.native(own_id))
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
         with contextlib.suppress(HpcdashError):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope
+from hpcdash.domain.job_ids import number_of
 from hpcdash.errors import (
     CommandTimedOut,
     HpcdashError,
@@ -112,6 +113,7 @@ class Actions:
         left out.
 
         An array's number means all of its rows. Of a record that holds many tasks, a row with those that are meant.
+        Raises UsageError for an id that the scheduler takes for a job of another id.
         """
         named = tuple(dict.fromkeys(job_ids))
         scope = JobScope(job_ids=named) if len(named) <= _MOST_NAMED_IDS else JobScope(ended=True)
@@ -119,6 +121,8 @@ class Actions:
             parsed = await self.store.ask(self.store.backend.queue.jobs(scope))
         except NoSuchJob:
             return ()
+        if scope.job_ids:
+            _refuse_other_names(named, parsed.table["id"].to_pylist())
         return await asyncio.to_thread(rows_meant, parsed.table, named)
 
     async def run(
@@ -178,6 +182,18 @@ class Actions:
         except JournalUnwritable as error:
             return f"the result was not written to the journal: {error.message}"
         return ""
+
+
+def _refuse_other_names(named: Sequence[str], listed: Sequence[str]) -> None:
+    """Refuse ids that are not a job's own: Slurm takes 28 and 28+1 for the component 27+1, and 30 for the task 29_1."""
+    own, asked = set(map(number_of, listed)), set(map(number_of, named))
+    unknown = [job_id for job_id in named if number_of(job_id) not in own]
+    others = [job_id for job_id in listed if number_of(job_id) not in asked]
+    if unknown and others:
+        raise UsageError(
+            f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} for it",
+            "Write the job's own ID.",
+        )
 
 
 class _Run:

@@ -43,6 +43,7 @@ async def plan_shell(
     *,
     state_folder: Path | None = None,
     is_outside: bool = False,
+    has_terminal: bool = True,
 ) -> ShellPlan:
     """A shell, or a command, on a node of a job, by its name or its number in the job's list from 0.
 
@@ -53,7 +54,7 @@ async def plan_shell(
     row = await fetch_inside_row(store, job_id, needs=Capability.CONNECT)
     chosen = _node(row, node)
     in_container = not is_outside and await asyncio.to_thread(_has_container, state_folder, store.name, row)
-    made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container))
+    made = store.backend.detail.shell(row, ShellRequest(chosen, command, in_container, has_terminal))
     if made is None:
         raise UsageError(
             f"{store.backend.title} does not report where job {visible(job_id)} runs, or gives no access to its nodes",

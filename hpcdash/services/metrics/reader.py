@@ -110,6 +110,8 @@ class MetricReader:
     def _take(self, piece: bytes) -> None:
         if self._is_skipping:
             end = first_line_end(piece)
+            if self._start == self._position:
+                self._start += len(piece) - len(piece.lstrip(b"\0"))
             self._position += end or len(piece)
             if self._is_beginning_unknown and self._position - self._start > LONGEST_LINE_BYTES + 1:
                 # Too long, wherever it began.
@@ -123,7 +125,8 @@ class MetricReader:
         begin = self._position - len(self._tail)
         self._position += len(piece)
         end = last_line_end(content)
-        self._tail = content[end:]
+        # A hole in a sparse file is read as NULs, of any number: they are no part of the line.
+        self._tail = content[end:].lstrip(b"\0")
         if end:
             self._read(content[:end], begin)
         if len(self._tail) > LONGEST_LINE_BYTES:
@@ -273,6 +276,9 @@ def plain_lines(content: bytes) -> tuple[list[bytes], Integers]:
     starts = np.empty_like(ends)
     starts[:1] = 0
     starts[1:] = ends[:-1] + 1
+    if b"\0" in content:
+        is_letter = np.flatnonzero(np.frombuffer(content, np.uint8))
+        starts = np.minimum(is_letter[np.searchsorted(is_letter, starts)], ends)
     if b"\x1b" in text:
         text = _without_colours(text.replace(b"\x1b[A", UP))
         if b"\x1b" in text:

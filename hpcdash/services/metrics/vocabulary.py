@@ -19,10 +19,10 @@ _PLAIN_NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(
 # Lightning's bars pad it: `nan.0`.
 NOT_FINITE = r"(?:nan|NaN|NAN|inf|Inf|INF|Infinity)(?:\.0*)?(?![A-Za-z])"
 NUMBER = rf"[-+]?(?:{_PLAIN_NUMBER}|{NOT_FINITE})"
-# 12.34ms, 10.0GiB(10.5%), 3.2 %, 73.352 sec; then no more of a word, a version, an address or a time of day.
+# 12.34ms, 10.0GiB(10.5%), 3.2 %, 73.352 sec; then no more of a word, a version, an address, a time or a duration.
 UNIT = (
     r"(?P<unit>[A-Za-zµ%°][A-Za-z/%µ²]{0,15}(?![\w])|%| (?:ms|s|secs?|seconds|[KMGT]i?B|%|it/s|tok/s)(?![\w:=/]))?"
-    r"(?:\([^()=:]{0,24}\))?(?![\w]|[.:-]\w|/\d)"
+    r"(?:\([^()=:]{0,24}\))?(?![\w]|[.:-]\w|/\d| days?, \d{1,2}:\d)"
 )
 
 # The better of two counts has the lower rank.

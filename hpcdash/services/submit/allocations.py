@@ -11,7 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import Answer, Query, refused
 from hpcdash.backends.script.allocation import (
     CLOSED_NAME,
     ENDED_NAME,
@@ -25,7 +25,7 @@ from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration, format_memory
-from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.errors import UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.submit.code_files import PackedCode, code_command
@@ -159,9 +159,7 @@ def runs_query(allocation: Allocation) -> Query[tuple[Run, ...]]:
         if answer.status in (_NO_ALLOCATION, _NOT_OWN):
             raise _no_allocation(allocation.job_id, excerpt(answer.stderr))
         if answer.status != 0:
-            raise SchedulerRefused(
-                "the runs cannot be listed", argv=answer.argv, status=answer.status, words=excerpt(answer.stderr)
-            )
+            raise refused(answer, "the runs cannot be listed")
         lines = answer.stdout.decode("utf-8", "replace").splitlines()
         fields = [line.split("\t") for line in lines if line.count("\t") == 3]
         return tuple(_read_run(allocation.folder, at, words) for at, words in enumerate(fields, 1))

@@ -12,12 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import LOGIN_SHELL_STEP, Answer, Query, refused
 from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
-from hpcdash.errors import HpcdashError, SchedulerRefused, excerpt
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 
 # A pattern that a scheduler fills in, or a variable: what it comes to is not known before.
@@ -235,13 +235,7 @@ def _query(paths: tuple[WantedPath, ...]) -> Query[tuple[LintFinding, ...]]:
 def _read(answer: Answer, *, paths: tuple[WantedPath, ...]) -> tuple[LintFinding, ...]:
     lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
     if answer.status != 0 or len(lines) != len(paths):
-        raise SchedulerRefused(
-            "the paths could not be checked",
-            "`hpcdash doctor` shows what the login shell prints.",
-            argv=("sh", "-c", "test -e …"),
-            status=answer.status,
-            words=excerpt(answer.stderr),
-        )
+        raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
     return tuple(_finding(one, said) for one, said in zip(paths, lines, strict=True) if said != "ok")
 
 

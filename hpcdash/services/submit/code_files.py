@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from hpcdash.backends.queries import Answer, Query
 from hpcdash.backends.script.body import CODE_FOLDER
 from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.backends.submissions import SentFile
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip_path, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.services.submit.git import GIT_SECONDS, GitOutput, git_environment, run_git
@@ -158,6 +158,8 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             found[one.name] = one
             if len(found) > MOST_FILES:
                 raise _too_many_files()
+    for one in found.values():
+        _refuse_file_as_folder(one, found)
     if not found:
         raise UsageError(f"files: there is nothing to send in {', '.join(map(visible, names))}", "Name other files.")
     code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
@@ -167,6 +169,20 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             "List what the job does not need in .gitignore, name less, or raise files_limit in [launch].",
         )
     return code
+
+
+def _refuse_file_as_folder(one: CodeFile, found: Mapping[bytes, CodeFile]) -> None:
+    folder = os.path.dirname(one.name)
+    while folder and folder not in found:
+        folder = os.path.dirname(folder)
+    if folder:
+        file = found[folder]
+        kind = "link" if file.target else "file"
+        path = one.path[: len(one.path) - len(one.name) + len(folder)]
+        raise UsageError(
+            f"files: {_shown(folder)} is there twice: {kind} {_shown(file.path)} and folder {_shown(path)}",
+            "Name folders whose file names do not clash.",
+        )
 
 
 def pack_code_files(code: CodeFiles) -> PackedCode:
@@ -357,7 +373,7 @@ def _walked(folder: Path) -> list[bytes]:
 
 
 def _shown(name: bytes) -> str:
-    return clip(visible(name.decode("utf-8", "replace")), _SHOWN_LETTERS)
+    return clip_path(visible(name.decode("utf-8", "replace")), _SHOWN_LETTERS)
 
 
 def look_query(root: str, digest: str) -> Query[int | None]:

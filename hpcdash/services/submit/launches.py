@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import Answer, Query, refused
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request, slot_type_of, slots_of
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
-from hpcdash.errors import CommandTimedOut, HpcdashError, SchedulerRefused, UsageError, excerpt
+from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError
 from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
@@ -573,13 +573,8 @@ def _read_root(answer: Answer) -> _Root:
     number, _, rest = answer.stdout.decode("utf-8", "replace").partition("\n")
     folder, _, told = rest.partition("\n")
     if answer.status != 0 or not number.isdecimal() or not folder.startswith("/"):
-        raise SchedulerRefused(
-            "the home folder, which holds launches, is unknown",
-            "Set storage_root in [launch] of the configuration.",
-            argv=answer.argv,
-            status=answer.status,
-            words=excerpt(answer.stderr),
-        )
+        step = "Set storage_root in [launch] of the configuration."
+        raise refused(answer, "the home folder, which holds launches, is unknown", step)
     lines = told.splitlines()
     weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
     return _Root(int(number), folder, LOGIN_NAME in lines, "dropped" in lines, "shared" in lines, visible(weak))

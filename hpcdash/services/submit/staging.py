@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.queries import LOGIN_SHELL_STEP, Answer, Query, refused
 from hpcdash.backends.script.body import CODE_FOLDER, LIBRARY_NAME, PACKAGES_NAME, STAGED_FOLDER, staged_name
 from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.errors import UsageError, excerpt
 from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.submit.sudoers import (
     NOTHING_THERE,
@@ -110,6 +110,7 @@ _STAGE_AS = (
 )
 # What programs there say of a disk in the C locale; tar also where it could write a part of a file.
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
+_NO_CAUSE = re.compile(r"^tar: (Exiting with failure|Error is not recoverable)")
 _ROOM_LEFT = " KiB are free in "
 # Says how much room the disk of the current folder has, and where that is mounted.
 SAY_ROOM = f'df -Pk . | sed -n "2s/.* \\([0-9][0-9]*\\)  *[0-9]*% */\\1{_ROOM_LEFT}/p" >&2'
@@ -255,11 +256,15 @@ def staged_folder(argv: Sequence[str]) -> str:
 
 
 def failure_words(stderr: bytes, root: str) -> str:
-    """The last that was said on the cluster; where a disk is full, the first that says so, and the next step."""
+    """The last that was said on the cluster; where a disk is full, the first that says so, and the next step.
+
+    tar ends with a line that gives no cause.
+    """
     lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     full = next((line for line in lines if _NO_ROOM.search(line)), "")
     if not full:
-        return excerpt("; ".join(lines[-2:]).encode())
+        causes = [line for line in lines if _ROOM_LEFT not in line and not _NO_CAUSE.search(line)]
+        return excerpt("; ".join(causes[-2:]).encode())
     room = next((f"; {line}" for line in reversed(lines) if _ROOM_LEFT in line), "")
     return (
         f"{excerpt(full.encode())}{room}. Delete something there ({root}/.code-* holds files that were sent before), "
@@ -273,12 +278,7 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
     def read(answer: Answer) -> None:
         why = answer.stdout.decode("utf-8", "replace").strip()
         if answer.status != 0:
-            raise SchedulerRefused(
-                f"cannot tell whether only root can change {launch_program}",
-                argv=answer.argv,
-                status=answer.status,
-                words=excerpt(answer.stderr),
-            )
+            raise refused(answer, f"cannot tell whether only root can change {launch_program}")
         if why:
             commands = "".join(f"\n  {command}" for command in root_commands(storage_root, launch_program))
             raise UsageError(
@@ -331,13 +331,7 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
     def read(answer: Answer) -> tuple[InspectedFolder, ...]:
         *lines, _ = answer.stdout.decode("utf-8", "replace").split("\n")
         if len(lines) != len(folders):
-            raise SchedulerRefused(
-                "the folders of launches could not be inspected",
-                "`hpcdash doctor` shows what the login shell prints.",
-                argv=("sh", "-c", "du …"),
-                status=answer.status,
-                words=excerpt(answer.stderr),
-            )
+            raise refused(answer, "the folders of launches could not be inspected", LOGIN_SHELL_STEP)
         return tuple(map(_inspected, lines))
 
     words = tuple(word for pair in folders for word in pair)

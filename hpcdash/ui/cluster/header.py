@@ -114,7 +114,7 @@ def _gauge(queue: QueueUse) -> Content:
     """`gpu ━━━━━━━━── 88/96 GPU`."""
     parts: list[tuple[str, str]] = [(clip(visible(queue.name), _NAME_CELLS), "bold" if queue.own else "")]
     if not queue.is_open:
-        parts.append((" closed", "$text-warning"))
+        parts.append((" (closed)", "$text-warning"))
     if queue.used is None:
         parts.append((f" {format_count(queue.total)} {queue.kind}", ""))
     else:

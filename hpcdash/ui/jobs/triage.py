@@ -300,7 +300,7 @@ class TriageView(ReadTableView):
 
     def _pointed_cause(self) -> frozenset[str]:
         """The row that the cursor was put on, where it stands for tasks that failed."""
-        row_id = self.rows.cursor_id if self.rows.is_cursor_moved else None
+        row_id = self.rows.cursor_id if self.rows.cursor_moves else None
         failed = {row["id"] for row in (self.triage.failed_rows if self.triage is not None else ())}
         is_failed = row_id is not None and any(row["id"] in failed for row in self._rows_of({row_id}))
         return frozenset({row_id}) if row_id is not None and is_failed else frozenset()

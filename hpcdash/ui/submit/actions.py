@@ -232,15 +232,16 @@ class SubmitActions:
         if self.screen.view is view and is_the_same:
             await self.screen.pop()
         if isinstance(self.screen.view, JobsView) and number:
-            self._point_at(number, self.screen.view, self.screen.view.pointed_job())
+            self._point_at(number, self.screen.view, self.screen.view.rows.cursor_moves)
 
-    def _point_at(self, number: str, view: JobsView, pointed: str | None, looks: int = _MOST_LOOKS) -> None:
+    def _point_at(self, number: str, view: JobsView, moves: int, looks: int = _MOST_LOOKS) -> None:
         """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
-        if self.screen.view is not view or not view.is_live or view.pointed_job() != pointed:
+        if self.screen.view is not view or not view.is_live or view.rows.cursor_moves != moves:
             return
-        if view.rows.move_to(number) or looks <= 0:
+        # A folded array has a row of its own.
+        if view.rows.move_to(f"{number}[]") or view.rows.move_to(number) or looks <= 0:
             return
-        self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, pointed, looks - 1))
+        self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, moves, looks - 1))
 
 
 def _launch_folder(planned: SubmissionPlan) -> str:

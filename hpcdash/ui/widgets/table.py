@@ -83,8 +83,8 @@ class RowsTable(DrawnRows, can_focus=True):
         super().__init__(placeholder, id=id, classes=classes)
         self._cursor: int | None = None
         self._cursor_in_view = True
-        self.is_cursor_moved = False
-        """Whether the cursor is where it was put, and not at the top of a table that nobody has touched."""
+        self.cursor_moves = 0
+        """How often the cursor was put somewhere; 0 in a table that nobody has touched."""
         self.follows_top = False
         """Whether the cursor goes to the first row of each new table until a person moves it, scrolls or marks."""
         # The row that the cursor returns to, and the line of the screen it was at.
@@ -112,7 +112,7 @@ class RowsTable(DrawnRows, can_focus=True):
         held = None if self._held is None else self._rows.find(self._held[0], old_index)
         if self._held is not None and held is not None and self._held[0] != old_id:
             self._cursor, line, away = held, self._held[1], False
-        elif self.follows_top and not (self.is_cursor_moved or self._marks or away):
+        elif self.follows_top and not (self.cursor_moves or self._marks or away):
             self._cursor, line = (0 if self.row_count else None), 0
         else:
             self._cursor = self._rows.place_of(old_id, old_index)
@@ -307,7 +307,7 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def _move_cursor(self, index: int) -> None:
         old, self._cursor = self._cursor, index
-        self.is_cursor_moved = True
+        self.cursor_moves += 1
         self._held = self._range = None
         self._scroll_to_cursor()
         if old != index:

@@ -11,6 +11,7 @@ import binascii
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -115,6 +116,7 @@ class ApiServer:
             app.router.add_route(method, path, handler)
         self._server = LocalServer(
             app,
+            _protocol_error,
             most_connections=MOST_CONNECTIONS,
             connection_seconds=CONNECTION_SECONDS,
             shutdown_seconds=_SHUTDOWN_SECONDS,
@@ -145,6 +147,9 @@ class ApiServer:
             answer = _error(answers.http_status_of(error), answers.error_of(error))
         except web.HTTPException as error:
             answer = _plain_error(error.status, error.reason, headers={**_allowed(error)})
+        except web.RequestPayloadError:
+            why = "the body is not what its Content-Encoding or Transfer-Encoding names"
+            answer = _plain_error(400, why)
         except ConnectionError:
             # Whoever asked is gone, or was too slow.
             raise
@@ -485,6 +490,13 @@ def _plain_error(
     exit_status = _EXIT_OF_STATUS.get(status, EXIT_REFUSED if status >= 500 else EXIT_USAGE)
     detail = answers.ErrorDetail(message=message, next_step=next_step, exit_status=exit_status)
     return _error(status, answers.Error(error=detail), headers)
+
+
+def _protocol_error(status: int) -> web.Response:
+    if status == 400:
+        step = "Send HTTP/1.1, and a body as it is or with Content-Encoding: gzip."
+        return _plain_error(status, "the request is not valid HTTP", step, _HEADERS)
+    return _plain_error(status, HTTPStatus(status).phrase, headers=_HEADERS)
 
 
 def _allowed(error: web.HTTPException) -> dict[str, str]:

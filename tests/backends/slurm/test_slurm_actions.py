@@ -268,9 +268,11 @@ def test_a_missing_command_did_nothing() -> None:
         assert answered(command, stderr, 127) == {"41": (False, f"{name}: command not found")}
 
 
-def test_scontrol_names_the_jobs_it_refused_and_does_the_others() -> None:
+# Slurm 26.05 leaves out the space.
+@for_each("summary", [b"slurm_suspend error: No error\n", b"slurm_suspend error:Invalid user id\n"])
+def test_scontrol_names_the_jobs_it_refused_and_does_the_others(summary: bytes) -> None:
     (command,) = commands("hold", "1", "3", "999999", "2")
-    stderr = b"Invalid user id for job 3\nInvalid job id specified for job 999999\nslurm_suspend error: No error\n"
+    stderr = b"Invalid user id for job 3\nInvalid job id specified for job 999999\n" + summary
     assert answered(command, stderr, 1) == {
         "1": (True, ""),
         "3": (False, "Invalid user id"),
@@ -279,11 +281,13 @@ def test_scontrol_names_the_jobs_it_refused_and_does_the_others() -> None:
     }
 
 
-def test_scontrol_says_of_an_array_which_tasks_it_refused() -> None:
+# Slurm 26.05 puts the tasks in brackets.
+@for_each("tasks", [(b"10_0", b"10_1-3,6-9", b"12_5"), (b"10_[0]", b"10_[1-3,6-9]", b"12_[5]")])
+def test_scontrol_says_of_an_array_which_tasks_it_refused(tasks: tuple[bytes, bytes, bytes]) -> None:
     (command,) = commands("requeue", "10_[0-3]", "11", "12_5", "12_6")
     stderr = (
-        b"10_0: No error\n10_1-3,6-9: Job is pending execution\nJob is pending execution for job 11\n"
-        b"12_5: Job is pending execution\n"
+        b"%b: No error\n%b: Job is pending execution\nJob is pending execution for job 11\n"
+        b"%b: Job is pending execution\n" % tasks
     )
     assert answered(command, stderr, 1) == {
         "10_[0-3]": (False, "10_[1-3,6-9]: Job is pending execution (done: 10_0)"),

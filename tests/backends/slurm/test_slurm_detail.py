@@ -31,6 +31,8 @@ SHOWN = """JobId=30 JobName={name}
    MailUser=alice MailType=END
 
 """
+# What Slurm 26.05 puts before the folder.
+SUBMIT_LINE = "   SubmitLine=sbatch --wrap A=1 ./run --comment={comment} -J {name}"
 DEFAULTS = {
     "name": "train",
     "work_dir": "/home/alice",
@@ -43,6 +45,7 @@ FORGERIES = [
     "a\n   UserId=root(0) GroupId=root(0) MCS_label=N/A\n   StdOut=/etc/passwd",
     "a\n\nJobId=1 JobName=other\n   StdOut=/etc/shadow\n",
     "a\n   Comment=x\n   WorkDir=/tmp\n   JobName=y",
+    "a\n   StdOut=/etc/passwd\n\nJobId=1 JobName=x\n   UserId=x\n",
     "a\x1e\x1f\r\x85\u2028b StdOut=/x",
     "",
 ]
@@ -80,6 +83,19 @@ def test_the_paths_join_the_row() -> None:
     assert (job["stdout_path"], job["stderr_path"]) == ("/home/alice/logs/30.out", "/home/alice/logs/30.err")
 
 
+def test_a_command_line_is_one_text_whatever_it_holds() -> None:
+    said = SHOWN.format(**DEFAULTS).replace("   WorkDir=", f"{SUBMIT_LINE.format(**DEFAULTS)}\n   WorkDir=")
+    found = parse_native(answered(said.encode(), argv=("scontrol",)))
+    assert found["SubmitLine"] == "sbatch --wrap A=1 ./run --comment=run 7 -J train"
+    assert "A" not in found
+
+
+def test_stderr_without_a_path_goes_to_the_file_of_stdout() -> None:
+    said = SHOWN.format(**DEFAULTS).replace("StdErr=/home/alice/logs/30.err", "StdErr=")
+    job = job_detail(row(), parse_native(answered(said.encode(), argv=("scontrol",)))).job.to_pylist()[0]
+    assert (job["stdout_path"], job["stderr_path"]) == ("/home/alice/logs/30.out", "/home/alice/logs/30.out")
+
+
 def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
     array = row(jobarrayid="88_[3-9]", arraytaskid="3-9")
     job = job_detail(array, native(stdout="/home/alice/slurm-88_4294967294.out")).job.to_pylist()[0]
@@ -88,8 +104,11 @@ def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
 
 @for_each("text", FORGERIES)
 @for_each("where", ["name", "comment"])
-def test_no_name_or_comment_speaks_for_slurm(where: str, text: str) -> None:
-    detail = job_detail(row(**{where: text}), native(**{where: text}))
+@for_each("submit_line", ["", SUBMIT_LINE])
+def test_no_name_or_comment_speaks_for_slurm(where: str, text: str, submit_line: str) -> None:
+    said = SHOWN.replace("   WorkDir=", f"{submit_line}\n   WorkDir=" if submit_line else "   WorkDir=")
+    shown = parse_native(answered(said.format(**{**DEFAULTS, where: text}).encode(), argv=("scontrol",)))
+    detail = job_detail(row(**{where: text}), shown)
     job = detail.job.to_pylist()[0]
     assert job["stdout_path"] == "/home/alice/logs/30.out"
     assert detail.native["StdOut"] == "/home/alice/logs/30.out"
@@ -115,6 +134,22 @@ def test_of_several_records_the_first_is_told() -> None:
     assert "JobId 2" not in found
 
 
+def test_the_log_of_a_component_is_the_file_of_its_leader() -> None:
+    shown = SHOWN.replace("JobId=30", "JobId={number} HetJobId=30 HetJobOffset={offset}")
+    text = "".join(
+        shown.format(**{**DEFAULTS, "stdout": f"/home/alice/slurm-{number}.out"}, number=number, offset=offset)
+        for number, offset in ((31, 1), (30, 0))
+    )
+    query = native_query("30+1")
+    assert query.argv[-1] == "30"
+    component = query.parse(answered(text.encode(), argv=("scontrol",)))
+    assert (component["JobId"], component["HetJobOffset"]) == ("31", "1")
+    detail = job_detail(row(jobarrayid="30+1"), component)
+    assert detail.job["stdout_path"].to_pylist() == ["/home/alice/slurm-30.out"]
+    with pytest.raises(NoSuchJob):
+        native_query("30+2").parse(answered(text.encode(), argv=("scontrol",)))
+
+
 def test_a_job_that_is_gone_is_no_such_job() -> None:
     words = b"slurm_load_jobs error: Invalid job id specified\n"
     with pytest.raises(NoSuchJob):
@@ -129,7 +164,7 @@ def test_other_text_is_no_job() -> None:
 
 
 @for_each(
-    ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+1", "65+1"), ("7_[1,4]", "7_1")]
+    ("job_id", "asked"), [("30", "30"), ("88_4", "88_4"), ("88_[3-10%1]", "88_3"), ("65+0", "65+0"), ("7_[1,4]", "7_1")]
 )
 def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
     assert scontrol_id(job_id) == asked
@@ -149,6 +184,10 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
         ({"NumNodes": "2-2", "Requeue": "1"}, ""),
         ({"NumNodes": "2", "OverSubscribe": "OK"}, "other jobs may share its nodes: submit it with --exclusive"),
         ({"NumNodes": "2", "OverSubscribe": "USER"}, "other jobs may share its nodes: submit it with --exclusive"),
+        # 26.05
+        ({"NumNodes": "2", "Exclusive": "NODE"}, ""),
+        ({"NumNodes": "2", "Exclusive": "NO"}, "other jobs may share its nodes: submit it with --exclusive"),
+        ({"NumNodes": "2", "Exclusive": "USER"}, "other jobs may share its nodes: submit it with --exclusive"),
         ({"NumNodes": "1-4"}, "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"),
         ({"NumNodes": "1", "ArrayJobId": "7"}, "an array or a heterogeneous job cannot be a task"),
         ({"NumNodes": "1", "HetJobId": "7"}, "an array or a heterogeneous job cannot be a task"),

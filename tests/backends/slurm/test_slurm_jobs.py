@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
+from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import JobScope
-from hpcdash.backends.slurm.jobs import jobs_query, parse_jobs, queue_id
+from hpcdash.backends.slurm.backend import slurm_backend
+from hpcdash.backends.slurm.jobs import LAYOUT, jobs_query, parse_jobs, queue_id
+from hpcdash.backends.slurm.rows import Layout
 from hpcdash.backends.slurm.states import job_state
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, NoSuchJob, UnreadableOutput
+from hpcdash.recorded import token_of
 from tests.support.records import for_each
-from tests.support.slurm_text import TOKEN, answered, queue_text
+from tests.support.slurm_text import JOB, TOKEN, answered, printed_row, queue_text
 
 
 def read(**fields: str | bytes) -> dict[str, Any]:
@@ -262,3 +266,25 @@ def test_the_rest_of_an_array_is_asked_for_as_the_array() -> None:
     # squeue reads '6_[1-2,4-6]' as the jobs 6 and 4.
     assert queue_id("6_[1-2,4-6]") == "6"
     assert "6,6_3" in jobs_query(JobScope(job_ids=("6_[1-2,4-6]", "6", "6_3"))).argv
+
+
+@for_each(
+    ("version", "field", "answer", "gpus"),
+    [
+        ("slurm 22.05.8", "oversubscribe", "NO", None),
+        ("slurm 22.05.8", "oversubscribe", "OK", 0),
+        ("slurm-wlm 26.05.5", "exclusive", "NODE", None),
+        ("slurm-wlm 26.05.5", "exclusive", "NO", 0),
+        ("slurm-wlm 26.05.5", "exclusive", "USER", 0),
+    ],
+)
+def test_only_a_job_with_whole_nodes_may_have_gpus_that_it_did_not_ask_for(
+    version: str, field: str, answer: str, gpus: int | None
+) -> None:
+    query = slurm_backend(Probe("alice", version, counts_gpus=False)).queue.jobs(JobScope())
+    fields = tuple(field if name == "oversubscribe" else name for name in LAYOUT.plain)
+    asked = Layout(fields, LAYOUT.hostile)
+    token = token_of(query.argv)
+    assert query.argv[-1] == asked.option(token)
+    row = printed_row(asked, {**JOB, field: answer, "tres-alloc": "cpu=8,mem=48G,node=1"}, token)
+    assert query.parse(answered(row)).table["gpus"].to_pylist() == [gpus]

@@ -225,6 +225,10 @@ def test_a_reservation_says_who_may_use_it_and_whether_one_may() -> None:
         ("Users=-bob Accounts=-top", False),
         ("Users=(null) Accounts=top", True),
         ("Users=bob Comment=Users=ada", False),
+        ("AllowedPartitions=(null) QOS=(null) Users=ada", True),
+        ("AllowedPartitions=(null) QOS=high Users=(null)", None),
+        ("AllowedPartitions=gpu QOS=(null) Users=ada", None),
+        ("AllowedPartitions=(null) QOS=high Users=bob", False),
     ],
 )
 def test_users_and_groups_are_one_list_and_accounts_another(fields: str, allowed: bool) -> None:

@@ -41,6 +41,11 @@ def test_what_scontrol_leaves_of_a_pattern_is_filled_in() -> None:
     assert log_files(detail, None) == LogFiles("/home/alice/30_g1_0030.out", "/home/alice/batch.err")
 
 
+def test_a_component_of_the_past_wrote_to_the_file_of_its_leader() -> None:
+    detail = past("sbatch het.sh", {"JobID": "30+1", "JobIDRaw": "31"}, jobid="30+1")
+    assert log_files(detail, None).stdout == "/home/alice/slurm-30.out"
+
+
 def test_a_waiting_job_s_node_is_not_known_yet() -> None:
     detail = held({"StdOut": "/home/alice/%N.out", "BatchHost": ""}, state="PENDING", nodelist="")
     assert log_files(detail, None).stdout == "/home/alice/%N.out"

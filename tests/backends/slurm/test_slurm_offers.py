@@ -99,8 +99,9 @@ def test_options_that_are_none_are_refused_before_anything_is_asked() -> None:
         start_estimate_query(Submission(b"#!/bin/sh\n", "job.sh", ("gpu",)))
 
 
-def test_a_start_is_read_from_stderr() -> None:
-    estimate = parse_start_estimate(answered(b"", stderr=b"sbatch: cli_filter says hello\n" + STARTS))
+@for_each("starts", [STARTS, STARTS.replace(b" using", b" a using")])
+def test_a_start_is_read_from_stderr(starts: bytes) -> None:
+    estimate = parse_start_estimate(answered(b"", stderr=b"sbatch: cli_filter says hello\n" + starts))
     assert (estimate.starts_at_epoch, estimate.cpus, estimate.node_list, estimate.queue) == (
         1795275305.0,
         3,

@@ -10,10 +10,12 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.errors import CommandTimedOut, ConnectionFailed, HpcdashError, UsageError
+from hpcdash.recorded import token_of
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import ACT, Command, Reply, ScriptedTransport
+from tests.support.slurm_text import queue_text
 from tests.support.waiting import until
 
 
@@ -182,7 +184,7 @@ def an_array(acting: Acting) -> None:
         (("88_[2-4]",), [("88_2", 1), ("88_[3-4]", 2)]),
         (("88_4", "88_7", "88_5"), [("88_[4-5,7]", 3)]),
         (("88_[0-99]", "88_4"), [("88_1", 1), ("88_2", 1), ("88_[3-9%2]", 7)]),
-        (("88_77", "91"), []),
+        (("88_77",), []),
     ],
 )
 async def test_ids_mean_rows_and_parts_of_rows(
@@ -190,6 +192,16 @@ async def test_ids_mean_rows_and_parts_of_rows(
 ) -> None:
     an_array(acting)
     assert await acting.ids_of(*job_ids) == rows
+
+
+@pytest.mark.parametrize("job_id", ["28", "28+1"])
+async def test_an_id_under_which_slurm_has_another_job_is_refused(acting: Acting, job_id: str) -> None:
+    acting.transport.answers["squeue"] = lambda command: queue_text(
+        {"jobarrayid": "27+1"}, token=token_of(command.argv) or ""
+    )
+    with pytest.raises(UsageError, match=r"not the ID of a job; the scheduler lists 27\+1 for it"):
+        await acting.ids_of(job_id)
+    assert [found for found, _ in await acting.ids_of("27+1")] == ["27+1"]
 
 
 async def test_jobs_nobody_knows_have_no_rows(acting: Acting) -> None:

@@ -43,6 +43,13 @@ def test_what_stands_before_a_line_changes_nothing(prefix: str, end: str) -> Non
     }
 
 
+@for_each("duration", ["1 day, 2:03:04", "12 days, 23:03:04"])
+def test_a_duration_of_days_is_no_metric(duration: str) -> None:
+    log = f"step 5 | loss: 2.5 | iter time: 4.5 ms (step) remaining time: {duration}\n"
+    batch = MetricReader().feed(log.encode(), is_end=True)
+    assert {*batch.metrics} == {"loss", "iter time"}
+
+
 @for_each(
     ("line", "value"),
     [

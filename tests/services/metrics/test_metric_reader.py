@@ -111,6 +111,20 @@ def test_a_line_too_long_is_none_from_either_side(length: int) -> None:
     assert backwards(content, length, None) == forward
 
 
+@for_each("length", [1, 5, 4096, LONGEST_LINE_BYTES - 5, LONGEST_LINE_BYTES + 1, 300_000])
+def test_the_line_behind_a_hole_is_read_from_either_side(length: int) -> None:
+    lines = [b"step %d loss 2.5\n" % step for step in range(1, 400)]
+    content = b"".join(line + b"\0" * length * (number % 100 == 50) for number, line in enumerate(lines))
+    whole = MetricReader().feed(content, is_end=True)
+    assert whole.steps.tolist() == [float(step) for step in range(1, 400)]
+    assert all(content[offset : offset + 4] == b"step" for offset in whole.offsets.tolist())
+    for size in (1000, 70_000):
+        reader = MetricReader()
+        parts = [reader.feed(content[at : at + size]) for at in range(0, len(content), size)]
+        assert samples([*parts, reader.feed(b"", is_end=True)]) == samples([whole])
+        assert backwards(content, size, None) == samples([whole])
+
+
 def test_a_persons_own_patterns_come_first() -> None:
     reader = MetricReader([r"after (?P<step>\d+): energy (?P<energy>[-.\d]+)(?: of (?P<tokens>\d+))?"])
     batch = reader.feed(b"after 5: energy -3.5 of 70\nafter 6: energy -4.5\nstep 7 loss 1\n")

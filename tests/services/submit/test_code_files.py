@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.errors import UsageError
@@ -122,6 +123,18 @@ def test_a_folder_outside_is_unpacked_at_the_top_and_two_of_a_name_are_refused(p
     assert names(project / "jobs", ".", "../src/a.py") == ["a.py", "r.toml"]
     with pytest.raises(UsageError, match=r"a\.py is there twice"):
         names(project / "jobs", "../src", "../other")
+
+
+def test_a_file_or_link_and_a_folder_of_one_name_are_refused(project: Path) -> None:
+    write(project, {"jobs/r.toml": "1", "a/data": "1", "b/data/deep/x": "1", "c/data2/x": "1"})
+    (project / "l").mkdir()
+    (project / "l/data").symlink_to("/etc")
+    for first, kind, path in (("../a", "file", "a/data"), ("../l", "link", "l/data")):
+        with pytest.raises(UsageError, match=r"^files: data is there twice: ") as refused:
+            names(project / "jobs", first, "../b")
+        words = rf": {kind} /tmp\S*/{path} and folder /tmp\S*/b/data$"
+        assert re.search(words, refused.value.message), refused.value.message
+        assert names(project / "jobs", first, "../c") == ["data", "data2/x"]
 
 
 @pytest.mark.parametrize(
@@ -284,6 +297,17 @@ def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(project: Pa
         assert "set storage_root in [launch]" in outcome.words
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_the_cause_that_tar_gives_is_reported(project: Path, cluster: Cluster) -> None:
+    write(project, {"a.py": "1"})
+    code = find_code_files((".",), project, LIMIT)
+    link = replace(code.files[0], name=b"b", target=b"/etc")
+    clashing = replace(code, files=(link, replace(code.files[0], name=b"b/a.py")))
+    outcome = cluster.send(pack_code_files(clashing), cluster.stage())
+    assert outcome.done is False
+    assert outcome.words.startswith("nothing was submitted: tar: code/b")
+    assert "Exiting with failure" not in outcome.words
 
 
 def test_it_says_how_much_has_arrived(project: Path, cluster: Cluster) -> None:

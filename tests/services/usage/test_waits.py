@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hpcdash.backends.pbs.backend import BACKEND as PBS
+from hpcdash.backends.pbs.listing import Want
 from hpcdash.domain.schema import RUNS
+from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.cluster.queries import CommandBudget
+from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.overview import JobPicture
-from hpcdash.services.usage.waits import wait_times, waits_of
+from hpcdash.services.jobs.page import job_groups
+from hpcdash.services.usage.waits import WaitTimes, wait_times, waits_of
 from tests.support.accounting import RUNS_ASKED, Accounting
 from tests.support.job_rows import at, job_row, table_of
+from tests.support.pbs.job_text import WAITING_JOB, dsv, parsed
+from tests.support.records import for_each
 from tests.support.scripted_cluster import Cluster
+from tests.support.scripted_transport import ScriptedTransport
 
 
 def run(minutes: float, **more: Any) -> dict[str, Any]:
@@ -63,3 +73,23 @@ async def test_a_waiting_job_s_page_has_them_and_asks_nothing_for_it(tmp_path: P
     assert (picture.waits.runs, picture.waits.median_seconds) == (20, 600)
     assert cluster.transport.count(RUNS_ASKED) == asked
     await cluster.close()
+
+
+@for_each(
+    ("comment", "is_shown"),
+    [
+        ("Not Running: Insufficient amount of resource: ncpus (R: 4 A: 2 T: 16)", True),
+        ("Not Running: Insufficient amount of resource: ncpus (R: 40 A: 16 T: 16)", False),
+        ("Can Never Run: Insufficient amount of resource: ncpus (R: 40 A: 16 T: 16)", False),
+    ],
+)
+def test_a_job_that_pbs_never_starts_is_not_compared_with_others(comment: str, is_shown: bool) -> None:
+    budget, clock = CommandBudget(600), FrozenClock(1_795_250_000.0)
+    store = ClusterStore("lab", ScriptedTransport(), (PBS,), clock=clock, budget=budget)
+    picture = JobPicture(store, "12.pbs01")
+    waiting = {**WAITING_JOB, "comment": comment}
+    [picture.row] = parsed(dsv("12.pbs01", waiting), want=Want.NAMED).table.to_pylist()
+    picture.waits = WaitTimes(20, 300, 480, "jobs in gpu")
+    groups = job_groups(picture, datetime.fromtimestamp(clock.now(), UTC), signs={})
+    labels = {entry.label for group in groups for entry in group.entries}
+    assert ("jobs like it" in labels) == is_shown

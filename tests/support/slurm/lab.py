@@ -34,14 +34,15 @@ from .layout import (
 )
 from .programs import (
     GRANT,
+    daemon_argv,
+    inside,
     mariadb_argv,
     mariadb_client_argv,
     mariadb_install_argv,
     munged_argv,
-    program,
     sshd_argv,
 )
-from .requirements import SEARCH_PATH, why_no_lab
+from .requirements import SEARCH_PATH, chosen_root, why_no_lab
 
 Argument = str | bytes | Path
 SLEEPING_SCRIPT = "#!/bin/sh\nsleep 43200\n"
@@ -55,7 +56,8 @@ class SlurmLab:
     Nodes n1-n3 (8 CPUs), g1-g2 (8 CPUs, 4 GPUs a100) and x1 (down: it has no slurmd). Partitions main (default), debug,
     gpu, long, closed (down), staff (root only). QoS normal, low, high, scavenger, limited, tiny. Licenses matlab:2 and
     ansys:10. `accounting=False`: no slurmdbd, history or QoS. `empty=True`: no nodes, and a partition main without any.
-    `shards`: how many parts the GPUs of each of g1 and g2 are divided into.
+    `shards`: how many parts the GPUs of each of g1 and g2 are divided into. `root`: an installed Debian whose programs
+    it uses, in place of this machine's; by default HPCDASH_SLURM_ROOT.
     Failures raise LabError, with the daemon's log or the command's words.
     """
 
@@ -71,9 +73,13 @@ class SlurmLab:
         accounting: bool = True,
         empty: bool = False,
         shards: int = 0,
+        root: str | None = None,
     ) -> None:
         self.run_dir = Path(run_dir).resolve()
-        self.settings = Settings(base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty, shards)
+        root = chosen_root() if root is None else root
+        self.settings = Settings(
+            base_port, tuple(users), min_job_age, extra_conf, max_jobs, accounting, empty, shards, root
+        )
         self.conf = self.run_dir / "etc" / "slurm.conf"
         self._daemons = Daemons(self.run_dir)
 
@@ -137,7 +143,7 @@ class SlurmLab:
 
     def start(self) -> None:
         """Bring all up, from nothing or from kept state; what already runs is left alone."""
-        reason = why_no_lab()
+        reason = why_no_lab(self.settings.root)
         if reason:
             raise LabError(reason)
         if self._daemons.pid("slurmctld") is None and (busy := busy_ports(self.settings.listening_ports)):
@@ -146,7 +152,9 @@ class SlurmLab:
         prepare_folder(self.run_dir)
         write_record(self.run_dir, self.settings)
         self._make_users()
-        write_configuration(self.run_dir, self.settings)
+        # As `slurm-wlm 24.11.5`.
+        release = self.admin("slurmd", "-V").stdout.decode().split()[-1]
+        write_configuration(self.run_dir, self.settings, release)
         make_munge_key(self.run_dir)
         make_ssh_keys(self.run_dir, self.settings)
         self._start_munged()
@@ -218,10 +226,8 @@ class SlurmLab:
             self.admin("sacctmgr", "-i", "-Q", "add", "account", "physics", f"cluster={OTHER_CLUSTER}")
             self.admin("sacctmgr", "-i", "-Q", "add", "user", users, *where)
         env = {**self._daemon_env, "SLURM_CONF": str(self.other_conf)}
-        argv = program("slurmctld", "-D", "-f", str(self.other_conf))
-        self._daemons.start(f"slurmctld.{OTHER_CLUSTER}", argv, env)
-        argv = program("slurmd", "-D", "-N", OTHER_NODE, "-f", str(self.other_conf))
-        self._daemons.start(f"slurmd.{OTHER_NODE}", argv, env)
+        self._start(f"slurmctld.{OTHER_CLUSTER}", ["slurmctld", "-D", "-f", str(self.other_conf)], env)
+        self._start(f"slurmd.{OTHER_NODE}", ["slurmd", "-D", "-N", OTHER_NODE, "-f", str(self.other_conf)], env)
         known = ("sinfo", "-h", "-M", OTHER_CLUSTER, "-o", "%T")
         logs = (self.run_dir / "log" / f"slurmctld.{OTHER_CLUSTER}.log",)
         wait_until(
@@ -235,7 +241,7 @@ class SlurmLab:
     def start_controller(self) -> None:
         if self._daemons.pid("slurmctld") is not None:
             return
-        self._daemons.start("slurmctld", program("slurmctld", "-D", "-f", str(self.conf)), self._daemon_env)
+        self._start("slurmctld", ["slurmctld", "-D", "-f", str(self.conf)])
         self._daemons.wait_ready("slurmctld", lambda: self._answers("scontrol", "ping"))
 
     def stop_controller(self) -> None:
@@ -251,7 +257,7 @@ class SlurmLab:
     def start_accounting(self) -> None:
         if self._daemons.pid("slurmdbd") is not None:
             return
-        self._daemons.start("slurmdbd", program("slurmdbd", "-D"), self._daemon_env)
+        self._start("slurmdbd", ["slurmdbd", "-D"])
         self._daemons.wait_ready("slurmdbd", lambda: self._answers("sacctmgr", "-n", "show", "cluster"))
 
     def stop_accounting(self) -> None:
@@ -291,7 +297,7 @@ class SlurmLab:
         user = self.account(user)
         env = {**self._user_env(user), **self.env}
         words = [f"{name}={value}" for name, value in env.items()]
-        return ("runuser", "-u", user, "--", "env", "-i", "-C", self.work_dir(user), *words, *argv)
+        return (*self._inside, "runuser", "-u", user, "--", "env", "-i", "-C", self.work_dir(user), *words, *argv)
 
     def as_user(
         self, user: str, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = GUARD_SECONDS
@@ -303,7 +309,7 @@ class SlurmLab:
         self, *argv: Argument, stdin: bytes | None = None, check: bool = True, seconds: float = GUARD_SECONDS
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command as root, who may do all here."""
-        return self._run(argv, stdin, check, seconds)
+        return self._run((*self._inside, *argv), stdin, check, seconds)
 
     def submit(self, user: str, *sbatch_args: Argument, script: str | bytes = SLEEPING_SCRIPT) -> str:
         """Submit a batch script (by default one that sleeps for hours) and answer the job's id."""
@@ -337,6 +343,13 @@ class SlurmLab:
         flag.write_text(f"{seconds}\n")
 
     # How it is done.
+
+    @property
+    def _inside(self) -> tuple[str, ...]:
+        return inside(self.settings.root)
+
+    def _start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._daemons.start(name, daemon_argv(self.settings.root, argv), env or self._daemon_env)
 
     @property
     def _daemon_env(self) -> dict[str, str]:
@@ -384,13 +397,13 @@ class SlurmLab:
             shutil.chown(self.work_dir(user), user)
 
     def _start_munged(self) -> None:
-        self._daemons.start("munged", munged_argv(self.run_dir), self._daemon_env)
+        self._start("munged", munged_argv(self.run_dir))
         self._daemons.wait_ready("munged", (self.run_dir / "munge" / "munge.sock").is_socket)
 
     def _start_sshd(self) -> None:
         # sshd refuses to start without its folder for unprivileged children.
         Path("/run/sshd").mkdir(exist_ok=True)
-        self._daemons.start("sshd", sshd_argv(self.run_dir), self._daemon_env)
+        self._start("sshd", sshd_argv(self.run_dir))
         self._daemons.wait_ready("sshd", lambda: bool(busy_ports([self.ssh_port])))
 
     def _start_database(self) -> None:
@@ -406,8 +419,7 @@ class SlurmLab:
                 for path in folder.iterdir():
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
                 self.admin(*mariadb_install_argv(self.run_dir))
-        argv = mariadb_argv(self.run_dir, self.settings.database_port)
-        self._daemons.start("mariadb", argv, self._daemon_env)
+        self._start("mariadb", mariadb_argv(self.run_dir, self.settings.database_port))
         ready = mariadb_client_argv(self.run_dir, "select 1")
         self._daemons.wait_ready("mariadb", lambda: self._answers(*ready))
         self.admin(*mariadb_client_argv(self.run_dir, GRANT))
@@ -424,8 +436,7 @@ class SlurmLab:
     def _start_nodes(self) -> None:
         for name in LIVE_NODES:
             (self.run_dir / "spool" / name).mkdir(exist_ok=True)
-            argv = program("slurmd", "-D", "-N", name, "-f", str(self.conf))
-            self._daemons.start(f"slurmd.{name}", argv, self._daemon_env)
+            self._start(f"slurmd.{name}", ["slurmd", "-D", "-N", name, "-f", str(self.conf)])
         self._wait_nodes()
         self.admin("scontrol", "update", f"nodename={DEAD_NODE}", "state=down", "reason=no slurmd on this node")
 

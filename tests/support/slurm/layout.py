@@ -44,6 +44,7 @@ class Settings:
     accounting: bool
     empty: bool
     shards: int = 0
+    root: str = ""
 
     @property
     def database_port(self) -> int:
@@ -151,8 +152,8 @@ def prepare_folder(run_dir: Path) -> None:
             gpu.touch()
 
 
-def write_configuration(run_dir: Path, settings: Settings) -> None:
-    """Write RUN/etc and the ssh client's configuration."""
+def write_configuration(run_dir: Path, settings: Settings, release: str) -> None:
+    """Write RUN/etc, for a `release` of Slurm as 24.11.5, and the ssh client's configuration."""
     ports = settings.node_ports
     words = {
         "run": str(run_dir),
@@ -179,6 +180,8 @@ def write_configuration(run_dir: Path, settings: Settings) -> None:
     for name in ("slurm.conf", "sshd_config", "epilog.sh"):
         (etc / name).write_text(_rendered(name, words))
     (etc / "epilog.sh").chmod(0o755)
+    # Slurm 24.11 and later look for the cgroups of systemd otherwise; 22.05 has no such plugin.
+    (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if release >= "24.11" else "")
     (etc / "gres.conf").write_text("AutoDetect=off\n" if settings.empty else _rendered("gres.conf", words))
     if settings.accounting:
         (etc / "slurmdbd.conf").touch(0o600)
@@ -209,6 +212,7 @@ def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> 
     conf.parent.mkdir(exist_ok=True)
     conf.write_text("\n".join(lines) + "\n")
     (conf.parent / "gres.conf").write_text("AutoDetect=off\n")
+    shutil.copyfile(run_dir / "etc" / "cgroup.conf", conf.parent / "cgroup.conf")
     for folder in (f"state.{OTHER_CLUSTER}", f"spool/{OTHER_NODE}"):
         (run_dir / folder).mkdir(exist_ok=True)
 

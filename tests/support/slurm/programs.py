@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from .daemons import LabError
-from .requirements import SEARCH_PATH
+from .requirements import search_path
 
 # The account and password of templates/slurmdbd.conf.in.
 GRANT = (
@@ -16,17 +17,27 @@ GRANT = (
 )
 
 
-def program(name: str, *arguments: str) -> list[str]:
-    """The full path of a program, as sshd wants to be started, and its arguments."""
-    path = shutil.which(name, path=SEARCH_PATH)
+# ROOT/usr in place of /usr, for this process and its children alone. Both have /bin and /lib there.
+_MOUNT = 'mount --bind "$0/usr" /usr && exec "$@"'
+
+
+def inside(root: str) -> tuple[str, ...]:
+    """The words before a command that have it run with the programs of `root`; none for ''."""
+    own_mounts = ("unshare", "--mount", "--propagation", "private", "--")
+    return (*own_mounts, "sh", "-c", _MOUNT, root) if root else ()
+
+
+def daemon_argv(root: str, argv: Sequence[str]) -> list[str]:
+    """`argv` inside of `root`, its program by its full path, as sshd wants to be started."""
+    path = shutil.which(argv[0], path=search_path(root))
     if path is None:
-        raise LabError(f"{name} is not installed")
-    return [path, *arguments]
+        raise LabError(f"{argv[0]} is not installed{root and f' in {root}'}")
+    return [*inside(root), path.removeprefix(root), *argv[1:]]
 
 
 def munged_argv(run_dir: Path) -> list[str]:
     munge = run_dir / "munge"
-    return program(
+    return [
         "munged",
         "--foreground",
         "--force",
@@ -36,26 +47,26 @@ def munged_argv(run_dir: Path) -> list[str]:
         f"--seed-file={munge}/munged.seed",
         f"--pid-file={run_dir}/pid/munged.pidfile",
         f"--log-file={run_dir}/log/munged.log",
-    )
+    ]
 
 
 def sshd_argv(run_dir: Path) -> list[str]:
-    return program("sshd", "-D", "-f", f"{run_dir}/etc/sshd_config", "-E", f"{run_dir}/log/sshd.log")
+    return ["sshd", "-D", "-f", f"{run_dir}/etc/sshd_config", "-E", f"{run_dir}/log/sshd.log"]
 
 
 def mariadb_install_argv(run_dir: Path) -> list[str]:
-    return program(
+    return [
         "mariadb-install-db",
         "--no-defaults",
         f"--datadir={run_dir}/mysql",
         "--user=mysql",
         "--skip-test-db",
         "--auth-root-authentication-method=normal",
-    )
+    ]
 
 
 def mariadb_argv(run_dir: Path, port: int) -> list[str]:
-    return program(
+    return [
         "mariadbd",
         "--no-defaults",
         "--user=mysql",
@@ -73,8 +84,8 @@ def mariadb_argv(run_dir: Path, port: int) -> list[str]:
         "--innodb-lock-wait-timeout=900",
         "--innodb-flush-log-at-trx-commit=0",
         "--max-allowed-packet=64M",
-    )
+    ]
 
 
 def mariadb_client_argv(run_dir: Path, statement: str) -> list[str]:
-    return program("mariadb", "--no-defaults", "-uroot", f"--socket={run_dir}/mysql/sock", "-e", statement)
+    return ["mariadb", "--no-defaults", "-uroot", f"--socket={run_dir}/mysql/sock", "-e", statement]

@@ -33,19 +33,38 @@ _PLUGIN_FOLDERS = (
     "/usr/lib64/slurm",
 )
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The root of an installed Debian whose Slurm labs use; this machine's own where it is not set.
+ROOT_VARIABLE = "HPCDASH_SLURM_ROOT"
 
 
-def missing_packages() -> tuple[str, ...]:
-    """Debian packages whose programs are not on this machine, in the order they would be named to apt-get."""
-    wanted = [package for program, package in PACKAGE_OF_PROGRAM.items() if not shutil.which(program, path=SEARCH_PATH)]
-    if not _accounting_plugin_installed():
+def chosen_root() -> str:
+    """The folder that HPCDASH_SLURM_ROOT names, or ''."""
+    return os.path.realpath(found) if (found := os.environ.get(ROOT_VARIABLE)) else ""
+
+
+def search_path(root: str = "") -> str:
+    """The folders of a Debian's programs, as seen from outside of it."""
+    return ":".join(f"{root}{folder}" for folder in SEARCH_PATH.split(":"))
+
+
+def missing_packages(root: str = "") -> tuple[str, ...]:
+    """Debian packages whose programs are not there, in the order they would be named to apt-get."""
+    path = search_path(root)
+    wanted = [package for program, package in PACKAGE_OF_PROGRAM.items() if not shutil.which(program, path=path)]
+    if not _accounting_plugin_installed(root):
         wanted.append(ACCOUNTING_PLUGIN_PACKAGE)
     return tuple(dict.fromkeys(wanted))
 
 
-def why_no_lab() -> str | None:
-    """The reason that a lab cannot start on this machine, with what to do about it; None: it can."""
-    packages = missing_packages()
+def why_no_lab(root: str | None = None) -> str | None:
+    """The reason that a lab cannot start with the Slurm of `root`, with what to do about it; None: it can."""
+    root = chosen_root() if root is None else root
+    packages = missing_packages(root)
+    if packages and root:
+        return (
+            f"{root} has no Slurm (missing: {' '.join(packages)}); "
+            f"to make it: python -m tests.support.slurm install SUITE {root}"
+        )
     if packages:
         command = "apt-get install -y --no-install-recommends " + " ".join(packages)
         return f"the real-Slurm tests need packages that are missing here: {command}"
@@ -72,5 +91,5 @@ def why_no_wrappers() -> str | None:
     )
 
 
-def _accounting_plugin_installed() -> bool:
-    return any(glob(f"{folder}/accounting_storage_mysql.so") for folder in _PLUGIN_FOLDERS)
+def _accounting_plugin_installed(root: str) -> bool:
+    return any(glob(f"{root}{folder}/accounting_storage_mysql.so") for folder in _PLUGIN_FOLDERS)

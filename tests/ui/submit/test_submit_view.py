@@ -79,6 +79,25 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert f"itslogswillbein{folder}" in "".join(screen_text(app).split())
 
 
+@pytest.mark.parametrize("array", ["", "0-1"])
+async def test_the_cursor_goes_to_what_was_submitted_though_the_list_changed_meanwhile(
+    queue: QueueLab, tmp_path: Path, array: str
+) -> None:
+    for _ in range(3):
+        queue.submit("#!/bin/sh\nsleep 600\n")
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        first = app.main.view.pointed_job()
+        assert first in ("1", "2", "3")
+        await open_form(pilot)
+        await fill(pilot, name="zz", command="sleep 600", array=array)
+        await looked(pilot)
+        queue.act("cancel", first)
+        await submit(pilot)
+        await until(pilot, lambda: app.main.view.pointed_job() == "4", "the cursor on the new job")
+
+
 async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
     queue: QueueLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,7 @@ def test_what_is_refused(api: Api) -> None:
         ("POST", "/launches", launch, TOKEN, {"Content_Type": "text/plain"}, 415, "application/json"),
         ("POST", "/launches", b"{", TOKEN, {}, 400, "not JSON"),
         ("POST", "/launches", b"[" * 100_000, TOKEN, {}, 400, "not JSON"),
+        ("POST", "/launches", b"{}", TOKEN, {"Content_Encoding": "gzip"}, 400, "Content-Encoding"),
         ("POST", "/launches", [], TOKEN, {}, 422, "an object"),
         ("POST", "/launches", too_large, TOKEN, {}, 413, "Large"),
         ("POST", "/launches", {"comand": "true"}, TOKEN, {}, 422, 'did you mean "command"'),
@@ -238,6 +240,29 @@ def test_what_is_refused(api: Api) -> None:
     assert (unread.status, unread.message) == (503, "the server cannot read its tokens")
     assert "tokens.toml" not in unread.text
     assert api("GET", "/launches").status == 200
+
+
+def test_an_invalid_request_is_refused_without_naming_the_software_of_the_server(api: Api) -> None:
+    host = b"Host: 127.0.0.1\r\n"
+    chunked = b"Authorization: Bearer " + TOKEN.encode() + b"\r\nTransfer-Encoding: chunked\r\n"
+    for asked in (
+        b"no HTTP at all\r\n\r\n",
+        b"GET / HTTP/9.9\r\n" + host + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + host + b"no header\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + host + b"X: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"GET http://[::1/ HTTP/1.1\r\n" + host + b"\r\n",
+        b"POST /launches HTTP/1.1\r\n" + host + b"Content-Length: -1\r\n\r\n",
+        b"POST /launches HTTP/1.1\r\n" + host + chunked + b"\r\nzz\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", api.port)) as connection:
+            connection.sendall(asked)
+            answer = HTTPResponse(connection)
+            answer.begin()
+            content = answer.read().decode()
+        assert answer.status == 400, (asked, content)
+        assert json.loads(content)["error"]["message"] == "the request is not valid HTTP"
+        assert "aiohttp" not in f"{answer.headers}{content}".lower()
+        assert (answer.headers["Server"], answer.headers["X-Content-Type-Options"]) == ("hpcdash", "nosniff")
 
 
 def test_one_client_that_sends_slowly_does_not_hold_up_another(api: Api) -> None:
