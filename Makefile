@@ -10,7 +10,7 @@ DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
 BUSY := $(BIN)/python -m tests.support.busy 8
 
-.PHONY: venv demo unit test check long slurm-trixie slurm-sid fuzz fmt lint bench docs dist single-file clean
+.PHONY: venv demo unit test check long slurm-trixie slurm-sid fuzz fmt lint house bench docs dist single-file clean
 
 venv: $(DEV)
 
@@ -89,6 +89,11 @@ lint: $(DEV) $(RELEASE)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory house
+
+# Size and English of hpcdash/, against the ceilings in tests/house.toml.
+house: $(DEV)
+	$(BIN)/python -m tests.support.house
 
 bench: $(DEV)
 	$(BIN)/python -m benchmarks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
@@ -13,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
 from hpcdash.backends.base import RequestField
-from hpcdash.backends.script.body import NOT_KEPT, SOURCES, accounted_to, is_secret, without_secret_values
+from hpcdash.backends.script.body import SOURCES, accounted_to
 from hpcdash.backends.script.call import array_problem
 from hpcdash.backends.script.launchers import SIGNALS
 from hpcdash.backends.script.node_checks import CHECKS, parse_names
@@ -665,33 +664,6 @@ def request_text(request: Request, *, site: Site | None = None) -> str:
         "site": dict(_written_site(request, site or Site())),
     }
     return format_toml(dict(_written_keys(request)) | {key: table for key, table in tables.items() if table})
-
-
-def without_secrets(text: str) -> str:
-    """The text of a request to remember: NOT_KEPT stands for the secrets of its environments. As it is
-    where it has none, or is no TOML."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return text
-    hidden = dict(document)
-    if isinstance(environment := document.get("environment"), dict):
-        secrets = {name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))}
-        hidden["environment"] = environment | secrets
-    if "runtime_env" in document:
-        hidden["runtime_env"] = without_secret_values(document["runtime_env"])
-    return format_toml(hidden) if hidden != document else text
-
-
-def without_secret_lines(text: str) -> str:
-    """As without_secrets(), of an environment as lines NAME=value."""
-    return "\n".join(map(_without_secret, text.split("\n")))
-
-
-def _without_secret(line: str) -> str:
-    name, equals, value = line.partition("=")
-    is_hidden = is_secret(name.strip().removeprefix("export ").strip(), value.strip())
-    return f"{name}{equals}{NOT_KEPT}" if is_hidden else line
 
 
 def _written_keys(request: Request) -> Iterator[tuple[str, Any]]:

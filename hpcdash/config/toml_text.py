@@ -1,11 +1,13 @@
-"""Writes TOML through tomlkit, which is imported when something is written."""
+"""Writes TOML with tomlkit, and hides secrets in it. Imports tomlkit when it writes."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcdash.config.problems import key_text, quoted
+from hpcdash.domain.request import NOT_KEPT, is_secret, without_secret_values
 
 if TYPE_CHECKING:
     from tomlkit.items import Item, Key, Table
@@ -23,6 +25,21 @@ def format_toml(document: Mapping[str, Any]) -> str:
     for key, value in sorted(document.items(), key=lambda pair: isinstance(pair[1], Mapping)):
         root.append(_key(key), _table(value) if isinstance(value, Mapping) else _item(value, in_lines=True))
     return tomlkit.dumps(root)
+
+
+def without_secrets(text: str) -> str:
+    """Return the text of a request, if it is TOML, with NOT_KEPT in place of its secrets."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return text
+    hidden = dict(document)
+    if isinstance(environment := document.get("environment"), dict):
+        secrets = {name: NOT_KEPT for name, value in environment.items() if is_secret(name, str(value))}
+        hidden["environment"] = environment | secrets
+    if "runtime_env" in document:
+        hidden["runtime_env"] = without_secret_values(document["runtime_env"])
+    return format_toml(hidden) if hidden != document else text
 
 
 def add_inline(table: Any, values: Mapping[str, Any]) -> None:

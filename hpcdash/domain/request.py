@@ -24,6 +24,21 @@ NOT_IN_SCRIPTS = (
 INTERACTIVE_KINDS = frozenset({"command", "shell", "notebook"})
 # The kind of a function's launches from Python: each function has a folder, and each launch one in there.
 TASK_KIND = "task"
+# Replaces the value of a secret in a stored request.
+NOT_KEPT = "(not kept)"
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION)_?KEY|TOKEN|SECRETS?|PASS)$"
+    r"|PASS(?:WORD|WD|PHRASE)$|(?:^|_)SSHPASS$",
+    re.IGNORECASE,
+)
+# Names that others give to folders, files and patterns too.
+_MAYBE_SECRET_NAME = re.compile(r"_PWD$|_PAT$|(?:^|_)CRED(?:ENTIAL)?S?$", re.IGNORECASE)
+_PLACE = re.compile(r"[/~$.*]|[A-Za-z]:\\")
+# A password in a URL; the keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS.
+_SECRET_VALUE = re.compile(
+    r"://[^/\s:@]*:[^/\s@]+@|\b(?:sk-[\w-]{16,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16})"
+)
 
 
 class SlotType(StrEnum):
@@ -303,3 +318,29 @@ def format_slots(slots: Slots, slot_type: SlotType) -> str:
         return f"{count} {word}" + ("" if count == 1 else "s")
 
     return f"{counted(slots.nodes, 'node')} × {counted(slots.per_node, each)} = {slots.nodes * slots.per_node}"
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable holds a password, a token or a key, by its name or its value."""
+    is_named = _SECRET_NAME.search(name) or (_MAYBE_SECRET_NAME.search(name) and not _PLACE.match(value))
+    return bool(value and (is_named or _SECRET_VALUE.search(value)))
+
+
+def without_secret_values(value: object) -> object:
+    """Return a value of TOML with NOT_KEPT in place of each text that holds a secret."""
+    if isinstance(value, dict):
+        return {name: without_secret_values(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_secret_values(one) for one in value]
+    return NOT_KEPT if isinstance(value, str) and is_secret("", value) else value
+
+
+def without_secret_lines(text: str) -> str:
+    """Return the lines NAME=value of an environment with NOT_KEPT in place of its secrets."""
+    return "\n".join(map(_without_secret, text.split("\n")))
+
+
+def _without_secret(line: str) -> str:
+    name, equals, value = line.partition("=")
+    is_hidden = is_secret(name.strip().removeprefix("export ").strip(), value.strip())
+    return f"{name}{equals}{NOT_KEPT}" if is_hidden else line

@@ -142,7 +142,7 @@ def environment_here(command: PluginCommand, withheld: frozenset[str] = frozense
 
     Secrets are what a name or a value tells (…_TOKEN, …_PASSWORD, a URL with a password) and `withheld`.
     """
-    from hpcdash.backends.script.body import is_secret
+    from hpcdash.domain.request import is_secret
 
     kept = {
         name: value

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcdash.backends.script.body import NOT_KEPT, secrets_file
-from hpcdash.config.request import read_request, request_text, without_secrets
+from hpcdash.backends.script.body import secrets_file
+from hpcdash.config.request import read_request, request_text
+from hpcdash.config.toml_text import without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.request import Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
+from hpcdash.domain.request import NOT_KEPT, Container, EarlySignal, Launcher, Request, Runtime, Site, SlotType
 from hpcdash.errors import UsageError
 from tests.support.records import for_each
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.contract.record import Recording
+import click
 
+from hpcdash.cli.main import cli
+from tests.contract.record import Recording
+from tests.support.code_blocks import PAGES, blocks_of
+
+JOBS_HERE = ("jobs", "--local", "--backend", "local")
+# With it, the program opens state.db.
+OLD_STATE = (("state/drafts.json", "{}"),)
+IMPORTS = "tests.contract.imports"
 SLURM = "slurm/22.05/everyday"
 SLURM_ARRAYS = "slurm/22.05/arrays"
 PBS = "pbs/23.06/everyday"
@@ -15,6 +24,8 @@ TORQUE = "pbs/torque-6.1/torque"
 SLURM_LIMITS = "slurm/22.05/limits"
 PBS_LIMITS = "pbs/23.06/limits"
 RAY_SLICES = "ray/2.60/slices"
+SLURM_TRAINING = "slurm/22.05/training"
+PBS_TRAINING = "pbs/23.06/training"
 TABLES = ("jobs", "nodes", "queues", "history")
 
 
@@ -35,13 +46,27 @@ def recordings() -> tuple[Recording, ...]:
         Recording("slurm-array-actions", SLURM_ARRAYS, _actions("3", "6_[1-2,4]", "5_64", "13+1", "2_1")),
         Recording("pbs-actions", PBS, _actions("2", "4", "6", "12[]", "12[3]", "14[6-8]", "23", "2,4", "4711", "x y")),
         Recording("torque-actions", TORQUE, _actions("1", "2[]", "2[3]")),
-        Recording("slurm-submit", SLURM, _submissions("--partition=gpu", "--nice=3"), SCRIPTS),
+        Recording(
+            "slurm-submit",
+            SLURM,
+            (*_submissions("--partition=gpu", "--nice=3"), ("submit", "train.sh", "--yes")),
+            SCRIPTS,
+        ),
         Recording("pbs-submit", PBS, _submissions("-q", "gpu"), SCRIPTS),
         Recording("render", "", _renders(_features()), _files(_features())),
         Recording("render-resources", "", _renders(_resources()), _files(_resources()), only="^#(SBATCH|PBS)"),
         Recording("render-refused", "", _refused_renders(), tuple(_REFUSED.items())),
         Recording("words", "", _words(), SCRIPTS),
         Recording("help", "", _helps()),
+        Recording(
+            "slurm-commands",
+            SLURM_TRAINING,
+            (*_commands_on("6", "57"), *_logs("6", "13_3", "57"), *_usage("13")),
+            SCRIPTS,
+        ),
+        Recording("pbs-commands", PBS_TRAINING, _commands_on("2", "9"), SCRIPTS),
+        Recording("example-requests", "", _example_renders(), _EXAMPLES),
+        Recording("imports", "", (JOBS_HERE, ("first-screen",)), OLD_STATE, program=IMPORTS),
         Recording("configuration", "", _configurations(), tuple(_CONFIGURATIONS.items())),
         Recording("slurm-state", SLURM, _readings_of_state("57"), STATE),
         Recording("pbs-state", PBS, JOURNAL, STATE),
@@ -117,6 +142,34 @@ def _actions(*jobs: str) -> tuple[tuple[str, ...], ...]:
         *(("alter", job, *change, "--yes") for job in jobs[:4] for change in changes),
         ("cancel", jobs[0], "--read-only"),
     )
+
+
+def _commands_on(running: str, chained: str) -> tuple[tuple[str, ...], ...]:
+    """Command lines of which the tables, actions and submissions have none."""
+    return (
+        *((*line, *form) for line in (("chain", chained), ("launches", "list")) for form in ((), ("--format", "json"))),
+        *((f"{kind}-switch", running, "--status") for kind in ("kill", "save")),
+        ("alloc", "--list"),
+        ("alloc", "--gpus", "2", "--nodes", "1", "--dry-run"),
+        ("check-nodes", "gpu"),
+        ("delete", running, "--yes"),
+        ("images", "list"),
+    )
+
+
+def _logs(running: str, failed: str, waiting: str) -> tuple[tuple[str, ...], ...]:
+    return (
+        *(("metrics", running, "--format", form) for form in ("json", "csv", "chart")),
+        ("metrics", waiting),
+        *(("log", job) for job in (running, failed, waiting)),
+        ("log", running, "--err"),
+    )
+
+
+def _usage(job: str) -> tuple[tuple[str, ...], ...]:
+    forms = ((), ("--format", "json"), ("--format", "csv"))
+    lines = (("efficiency", job), ("efficiency", "--all"), ("report", "--all", "--since", "7d"))
+    return tuple((*line, *form) for line in lines for form in forms)
 
 
 SCRIPTS = (
@@ -287,6 +340,26 @@ _REFUSED = {
 }
 
 
+def _examples() -> tuple[tuple[str, str], ...]:
+    """Files with the requests of the documentation."""
+    return tuple(
+        (f"{Path(page).stem}-{number}.toml", block.text)
+        for page in PAGES
+        for number, block in enumerate(
+            (block for block in blocks_of(page) if block.file.endswith("REQUEST.toml")), start=1
+        )
+    )
+
+
+_EXAMPLES = _examples()
+
+
+def _example_renders() -> tuple[tuple[str, ...], ...]:
+    """The script of each request in the documentation."""
+    root = ("--storage-root", "/work/ada/launches")
+    return tuple(("render", name, "--for", kind, *root) for name, _ in _EXAMPLES for kind in ("slurm", "pbs"))
+
+
 def _refused_renders() -> tuple[tuple[str, ...], ...]:
     return tuple(("render", name, "--for", scheduler) for name in _REFUSED for scheduler in ("slurm", "pbs"))
 
@@ -299,58 +372,38 @@ def _words() -> tuple[tuple[str, ...], ...]:
         ("journal",),
         ("journal", "--format", "json"),
         ("clusters", "--format", "json"),
+        *(("completion", shell) for shell in ("bash", "zsh", "fish")),
+        *(("help", topic) for topic in ("filters", "keys", "exit-status")),
+        *(
+            (
+                "sudoers",
+                "--account",
+                "launcher",
+                "--group",
+                "hpcusers",
+                "--storage-root",
+                "/work/launches",
+                "--for",
+                name,
+            )
+            for name in ("slurm", "pbs")
+        ),
         ("nonsense",),
         ("jobs", "--nonsense"),
     )
 
 
-# Of every command; hidden ones too.
-_COMMANDS = [
-    "alter",
-    "cancel",
-    "checkpoints",
-    "clusters",
-    "config",
-    "cron",
-    "demo",
-    "doctor",
-    "exec",
-    "history",
-    "hold",
-    "images",
-    "jobs",
-    "journal",
-    "kill-switch",
-    "limits",
-    "log",
-    "metrics",
-    "nodes",
-    "queues",
-    "release",
-    "render",
-    "replay",
-    "requeue",
-    "reservations",
-    "resume",
-    "save-switch",
-    "script",
-    "shares",
-    "show",
-    "signal",
-    "stacks",
-    "stub",
-    "submit",
-    "sudoers",
-    "suspend",
-    "top",
-    "train",
-    "watch",
-]
-
-
 def _helps() -> tuple[tuple[str, ...], ...]:
-    below = (("clusters", "add"), ("config", "check"), ("config", "example"))
-    return (("--help",), *((name, "--help") for name in _COMMANDS), *((*names, "--help") for names in below))
+    """`--help` of every command, hidden ones too."""
+    return (("--help",), *((*names, "--help") for names in _commands(cli)))
+
+
+def _commands(group: click.Group) -> Iterator[tuple[str, ...]]:
+    group.list_commands(click.Context(group))
+    for name, command in sorted(group.commands.items()):
+        yield (name,)
+        if isinstance(command, click.Group):
+            yield from ((name, *names) for names in _commands(command))
 
 
 # Configurations as people have them; all that is wrong in one is named at once.

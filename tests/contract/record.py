@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -27,6 +27,7 @@ from hpcdash.cli.main import main
 from hpcdash.errors import NotRecorded
 from hpcdash.recorded import load_case, normalised_argv, token_of
 from hpcdash.services.cluster.clock import FrozenClock
+from hpcdash.services.logs.file import FILE_READERS
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, Said
 from hpcdash.transport.local import run_process
 from hpcdash.transport.pool import ConnectionPool
@@ -42,19 +43,20 @@ _LONGEST_WORD = 500
 _RANDOM = (
     (re.compile(r"hpcdash:[0-9A-Za-z]{8,}"), "hpcdash:MARK"),
     (re.compile(r"(launches/[a-z0-9_-]+-)[0-9a-f]{8}\b"), r"\1LAUNCH"),
-    (re.compile(r"(sweep-)[0-9a-f]{8}\b"), r"\1LAUNCH"),
+    (re.compile(r"((?:sweep|hpcdash_allocation)-)[0-9a-f]{8}\b"), r"\1LAUNCH"),
     (re.compile(r"^(\s*)\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]", re.MULTILINE), r"\1[NOW]"),
     (re.compile(r"(\\u001eT{10})[0-9a-f]{6}\b"), r"\1"),
     (re.compile(r"files \([0-9.]+K\)"), "files (SIZE)"),
     (re.compile(r'"taken_at": "[^"]*"'), '"taken_at": "NOW"'),
 )
+_RANDOM_KEYS = ("id", "at", "host", "pid", "pid_started_ticks")
 
 
 @dataclass(frozen=True)
 class Recording:
     """Command lines, each with its files, that are run on one recorded cluster ('' for none).
 
-    `only` is what the lines of stdout that are recorded match.
+    `only` is what the lines of stdout that are recorded match. With `program`, the lines are arguments of this module.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Recording:
     lines: tuple[tuple[str, ...], ...]
     files: tuple[tuple[str, str], ...] = ()
     only: str = ""
+    program: str = ""
 
 
 class RecordedClock(FrozenClock):
@@ -80,7 +83,7 @@ class RecordedCluster(ReplayTransport):
     """
 
     def __init__(self, case: Path) -> None:
-        super().__init__(case, name="recorded")
+        super().__init__(case, name="recorded", file_readers=FILE_READERS)
         self.changes: list[tuple[tuple[str, ...], bytes | None]] = []
 
     async def run(
@@ -95,9 +98,9 @@ class RecordedCluster(ReplayTransport):
         try:
             return await super().run(argv, stdin=stdin, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
         except NotRecorded:
-            if normalised_argv(argv)[:2] == ("sh", "-c") and "named" in argv:
-                # PBS is asked for the jobs of these ids: all that it has hold them.
-                start = argv.index("named")
+            if normalised_argv(argv)[:2] == ("sh", "-c") and {"named", "whole"} & set(argv):
+                # A query by ID: the recorded answer for all jobs holds these.
+                start = argv.index("named" if "named" in argv else "whole")
                 wanted = normalised_argv(argv[:start])[3:]
                 for held in self.case.answers:
                     if held[:2] == ("sh", "-c") and held[3:] == (*wanted, "recent", "3600", "*"):
@@ -136,6 +139,8 @@ def run_line(case: str, words: tuple[str, ...], folder: Path, only: str = "") ->
     if case:
         argv[1:1] = ["--local", "--backend", load_case(FIXTURES / case).backend]
     out, err = folder / ".stdout", folder / ".stderr"
+    journal = folder / "state" / "journal.jsonl"
+    earlier = len(_journal_lines(journal))
     with (
         recorded_cluster(case) as cluster,
         open(out, "w", encoding="utf-8") as stdout,
@@ -157,6 +162,7 @@ def run_line(case: str, words: tuple[str, ...], folder: Path, only: str = "") ->
             parts.append(_indented("stdin", sent.decode("utf-8", "replace")))
     printed = "\n".join(line for line in _stable(out).splitlines() if re.search(only, line))
     parts += [_indented("stdout", printed), _indented("stderr", _stable(err))]
+    parts.append(_indented("journal", "\n".join(_journal_lines(journal)[earlier:])))
     text = "\n".join(part for part in parts if part)
     for pattern, name in _RANDOM:
         text = pattern.sub(name, text)
@@ -177,6 +183,14 @@ def _stable(file: Path) -> str:
     return json.dumps(answer, indent=1, ensure_ascii=False, sort_keys=True)
 
 
+def _journal_lines(file: Path) -> list[str]:
+    """Lines of the journal, without what differs from run to run."""
+    if not file.exists():
+        return []
+    entries = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return [json.dumps({key: value for key, value in entry.items() if key not in _RANDOM_KEYS}) for entry in entries]
+
+
 def _indented(title: str, text: str) -> str:
     return f"{title}:\n" + "\n".join(f"  {line}".rstrip() for line in text.splitlines()) if text else ""
 
@@ -194,12 +208,16 @@ def record(recording: Recording) -> str:
                 "HOME": str(folder),
                 "HPCDASH_STATE": str(folder / "state"),
                 "HPCDASH_CACHE": str(folder / "cache"),
+                "HPCDASH_QUEUE": str(folder / "queue"),
                 "XDG_CONFIG_HOME": str(folder / "config"),
                 "TZ": "UTC",
                 "COLUMNS": "160",
             }
             with mock.patch.dict(os.environ, places):
                 time.tzset()
+                if recording.program:
+                    parts.append(f"$ {shlex.join(words)}\n" + run_module(recording.program, *words).rstrip())
+                    continue
                 parts.append(run_line(recording.case, words, folder, recording.only))
     return "\n\n".join(parts) + "\n"
 
@@ -207,8 +225,13 @@ def record(recording: Recording) -> str:
 def recorded_apart(name: str) -> str:
     """What `record` gives of the recording of this name, in a process of its own: nothing that ran before counts."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("HPCDASH_", "SLURM_", "PBS_"))}
-    child = (sys.executable, "-m", "tests.contract.record", name)
-    return subprocess.run(child, cwd=ROOT, env=outside, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
+    return run_module("tests.contract.record", name, env=outside)
+
+
+def run_module(*argv: str, env: Mapping[str, str] | None = None) -> str:
+    """Return the stdout of `python -m ARGV` in the project's folder."""
+    child = (sys.executable, "-m", *argv)
+    return subprocess.run(child, cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from hpcdash.backends.ray.jobs import RESOURCES_KEY, SCRIPT_KEY, SWITCH_VARIABLE
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.runtime_env import read_runtime_env
 from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
-from hpcdash.backends.script.body import NOT_KEPT, bound_folders, without_secret_values
+from hpcdash.backends.script.body import bound_folders
 from hpcdash.backends.script.call import (
     ARGS_NAME,
     CALLBACKS_NAME,
@@ -36,7 +36,7 @@ from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
 from hpcdash.domain.demand import LintFinding, nearest
 from hpcdash.domain.offers import Offers
-from hpcdash.domain.request import Call, Launcher, Request, Runtime, SlotType
+from hpcdash.domain.request import NOT_KEPT, Call, Launcher, Request, Runtime, SlotType, without_secret_values
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError

@@ -25,11 +25,13 @@ from hpcdash.backends.script.resume import HINT, RESUME_NAMES, fixed_part, is_a_
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
     NODE_LAUNCHERS,
+    NOT_KEPT,
     Launcher,
     Request,
     Runtime,
     SlotType,
     format_slots,
+    is_secret,
     slots_of,
 )
 from hpcdash.domain.share import LONGEST_LABEL, MOST_LABELS, SUSPEND_NAME, Priority, TaskMark, parse_priority
@@ -172,21 +174,6 @@ _UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap 
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
-# Stands for a secret's value in what is remembered of a request.
-NOT_KEPT = "(not kept)"
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:(?:API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION)_?KEY|TOKEN|SECRETS?|PASS)$"
-    r"|PASS(?:WORD|WD|PHRASE)$|(?:^|_)SSHPASS$",
-    re.IGNORECASE,
-)
-# Names that others give to folders, files and patterns too.
-_MAYBE_SECRET_NAME = re.compile(r"_PWD$|_PAT$|(?:^|_)CRED(?:ENTIAL)?S?$", re.IGNORECASE)
-_PLACE = re.compile(r"[/~$.*]|[A-Za-z]:\\")
-# A password in a URL; the keys of OpenAI, Hugging Face, GitHub, GitLab, Slack and AWS.
-_SECRET_VALUE = re.compile(
-    r"://[^/\s:@]*:[^/\s@]+@|\b(?:sk-[\w-]{16,}|hf_\w{20,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
-    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16})"
-)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
 _MOST_FOLDER_LETTERS = 200
@@ -542,23 +529,6 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
         )
     port = shlex.quote(request.environment.get("MASTER_PORT") or _MASTER_PORT)
     return _NODE_RANKS.format(rank=environment.node_rank, count=environment.node_count, port=port)
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a password, a token or a key, by its name or by what its value looks like."""
-    if not value:
-        return False
-    is_named = _SECRET_NAME.search(name) or (_MAYBE_SECRET_NAME.search(name) and not _PLACE.match(value))
-    return bool(is_named or _SECRET_VALUE.search(value))
-
-
-def without_secret_values(value: object) -> object:
-    """A value of TOML with NOT_KEPT in place of the texts in it that hold a password or a token."""
-    if isinstance(value, dict):
-        return {name: without_secret_values(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [without_secret_values(one) for one in value]
-    return NOT_KEPT if isinstance(value, str) and is_secret("", value) else value
 
 
 def secret_variables(request: Request) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hpcdash.config.request import without_secret_lines
+from hpcdash.domain.request import without_secret_lines
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 
 

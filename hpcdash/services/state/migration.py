@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from hpcdash.config.toml_text import without_secrets
+from hpcdash.domain.request import without_secret_lines
 from hpcdash.private_files import close_to_others
 from hpcdash.services.state.journal import lock, older_file
 from hpcdash.services.state.records import Statement, free_name
@@ -160,8 +162,6 @@ def scrub_secrets(connection: sqlite3.Connection) -> None:
 
     Raises sqlite3.Error where it cannot be written, or another program writes: then it is done another time.
     """
-    from hpcdash.config.request import without_secrets
-
     # What was deleted stays in the file otherwise, until something else is written there.
     connection.execute("PRAGMA secure_delete = ON")
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -185,8 +185,6 @@ def scrub_secrets(connection: sqlite3.Connection) -> None:
 
 def _without_secrets_in_draft(content: str) -> str:
     """As it is where it has none, or cannot be read."""
-    from hpcdash.config.request import without_secret_lines
-
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
         draft = json.loads(content)
         environment = draft["texts"]["environment"]

@@ -31,7 +31,7 @@ class Recents:
 
         Raises StateUnusable where it cannot be written: it is kept for this run all the same.
         """
-        from hpcdash.config.request import without_secrets
+        from hpcdash.config.toml_text import without_secrets
 
         if len(text) > _LONGEST_TEXT:
             return

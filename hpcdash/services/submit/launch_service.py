@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.submissions import SentFile
-from hpcdash.config.request import request_text, without_secrets
+from hpcdash.config.request import request_text
+from hpcdash.config.toml_text import without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import number_of, with_tasks
 from hpcdash.domain.request import SITE_SAID, Request

@@ -22,7 +22,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, Query, refused
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings, PoolSettings
-from hpcdash.domain.request import TASK_KIND, Request
+from hpcdash.domain.request import TASK_KIND, Request, slot_type_of, slots_of
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.text import visible
@@ -531,8 +531,6 @@ class Launches:
         return request, f"{where} does not report GPUs: slots are assumed to be {slots}; set slot_type to change it"
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
-        from hpcdash.domain.request import slots_of
-
         backend = self.store.backend
         if (writer := backend.scripts.writer()) is None:
             raise UsageError(
@@ -540,7 +538,6 @@ class Launches:
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
         if request.is_task and backend.detail.task_refusal is not None and not backend.is_embedded:
-            from hpcdash.domain.request import slot_type_of
             from hpcdash.services.share.submission import require_node_count
 
             require_node_count(request, slot_type_of(request, queue_has_gpus=has_gpus))
@@ -722,7 +719,7 @@ def _with_copies(
 
 def record_of(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
     """What is to be remembered of a launch that was submitted, or may have been."""
-    from hpcdash.config.request import without_secrets
+    from hpcdash.config.toml_text import without_secrets
 
     request = planned.request
     return LaunchRecord(

@@ -8,7 +8,8 @@ import pytest
 
 from hpcdash.backends.ray.backend import BACKEND
 from hpcdash.config.problems import ConfigProblems
-from hpcdash.config.request import read_request, request_text, without_secrets
+from hpcdash.config.request import read_request, request_text
+from hpcdash.config.toml_text import without_secrets
 from hpcdash.domain.demand import format_finding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
