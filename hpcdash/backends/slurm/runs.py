@@ -290,7 +290,7 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         "memory_bytes": memory_bytes,
         "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
         "limit_seconds": values.per_distinct(none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()),
-        # With a day of everyone's runs it would be one more column to print, and says little of a run that ended.
+        # Not requested: it says little of a run that ended.
         "priority": pa.nulls(raw.num_rows, pa.int64()),
         "submitted_at": values.instants(none_to_null(raw["submit"])),
         "eligible_at": values.instants(none_to_null(raw["eligible"])),
