@@ -17,11 +17,11 @@ from tests.support.screen import dashboard
 from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slurm_releases
+
 _HOLDS_MEMORY = """#!/bin/sh
 exec python3 -c '
 import time
-
-pytestmark = pytest.mark.slurm_releases
 held = bytearray(60 << 20)
 held[::4096] = b"x" * len(held[::4096])
 end = time.process_time() + 2

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -122,7 +123,7 @@ class Actions:
         except NoSuchJob:
             return ()
         if scope.job_ids:
-            _refuse_other_names(named, parsed.table["id"].to_pylist())
+            _refuse_other_names(named, parsed.table)
         return await asyncio.to_thread(rows_meant, parsed.table, named)
 
     async def run(
@@ -184,11 +185,13 @@ class Actions:
         return ""
 
 
-def _refuse_other_names(named: Sequence[str], listed: Sequence[str]) -> None:
+def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
     """Refuse ids that are not a job's own: Slurm takes 28 and 28+1 for the component 27+1, and 30 for the task 29_1."""
-    own, asked = set(map(number_of, listed)), set(map(number_of, named))
+    listed = list(zip(jobs["id"].to_pylist(), jobs["_other_id"].to_pylist(), strict=True))
+    own = {number_of(job_id) for ids in listed for job_id in ids if job_id is not None}
+    requested = set(map(number_of, named))
     unknown = [job_id for job_id in named if number_of(job_id) not in own]
-    others = [job_id for job_id in listed if number_of(job_id) not in asked]
+    others = [job_id for job_id, other in listed if not {number_of(job_id), other} & requested]
     if unknown and others:
         raise UsageError(
             f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} for it",
