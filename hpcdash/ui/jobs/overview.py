@@ -118,6 +118,7 @@ class JobOverview(Vertical):
         self._patterns = patterns
         self._row: Row | None = None
         self._resting: Timer | None = None
+        self._moved_at = 0.0
         self._read_at = float("-inf")
         # By job what it uses, None where that could not be had, and when it was asked.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
@@ -170,6 +171,7 @@ class JobOverview(Vertical):
         self._row = row
         if self._resting is not None:
             self._resting.stop()
+        self._moved_at = time.monotonic()
         self._resting = self.set_timer(REST_SECONDS, self._rested)
 
     @property
@@ -179,6 +181,10 @@ class JobOverview(Vertical):
 
     def tick(self) -> None:
         """A second went by."""
+        if self._resting is not None and time.monotonic() - self._moved_at >= 2 * REST_SECONDS:
+            # Textual drops a timer whose time is over before its task first runs.
+            self._resting.stop()
+            self._rested()
         if self._row is None or self._resting is not None:
             return
         self._draw()
