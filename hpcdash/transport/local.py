@@ -135,7 +135,8 @@ class _Gatherer:
                 return
             await exited
             child.signal(signal.SIGKILL)
-            while not finished.done() and time.monotonic() - self._last_bytes_at <= _DRAIN_SECONDS:
+            ended_at = time.monotonic()
+            while not finished.done() and time.monotonic() - max(self._last_bytes_at, ended_at) <= _DRAIN_SECONDS:
                 await asyncio.wait({finished}, timeout=_DRAIN_SECONDS / 4)
         finally:
             exited.cancel()

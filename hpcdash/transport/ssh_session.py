@@ -15,7 +15,9 @@ from hpcdash.transport.base import HEAD_BYTES, Said
 from hpcdash.transport.local import STATUS_TERMINATED
 from hpcdash.transport.shell import STDIN_COMPLETE, RemoteCommand
 
-# A command has ended, yet somebody it left behind holds its stdout: that long it may stay silent.
+# A busy sshd may send a command's exit status before its last output.
+_LAST_OUTPUT_SECONDS = 15.0
+# The output is complete, but a process left behind by the command may still hold its stdout.
 _DRAIN_SECONDS = 1.0
 _STREAM_QUEUE_CHUNKS = 64
 _PIECE_BYTES = 1 << 18
@@ -86,7 +88,8 @@ class RunSession(_MarkedSession):
         self._left_bytes = cap_bytes
         # BytesIO returns its whole content without copying it.
         self._written: dict[int | None, BytesIO] = {None: BytesIO(), asyncssh.EXTENDED_DATA_STDERR: BytesIO()}
-        self._last_bytes_at = time.monotonic()
+        # When the last bytes or the exit status came.
+        self._last_news_at = time.monotonic()
         self._began = asyncio.Event()
         self._ended = asyncio.Event()
         self._unsent: Iterator[bytes] = iter(())
@@ -114,11 +117,11 @@ class RunSession(_MarkedSession):
         return written + rest if rest else written
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        self._last_bytes_at = time.monotonic()
+        self._last_news_at = time.monotonic()
         output = self._own_output(data, datatype)
         if self.marked_stdout.seen:
             self._began.set()
-            self._begun_at = self._begun_at or self._last_bytes_at
+            self._begun_at = self._begun_at or self._last_news_at
         if self._marked[datatype].is_too_noisy:
             self._end()
         if len(output) > self._left_bytes:
@@ -132,7 +135,7 @@ class RunSession(_MarkedSession):
             if datatype is not None and self._said is not None:
                 self._said(output)
         if self.marked_stdout.end is not None or self._written[None].tell() > HEAD_BYTES:
-            self._answered_at = self._answered_at or self._last_bytes_at
+            self._answered_at = self._answered_at or self._last_news_at
 
     def exit_status_received(self, status: int) -> None:
         super().exit_status_received(status)
@@ -147,6 +150,7 @@ class RunSession(_MarkedSession):
         self._end()
 
     def _end(self) -> None:
+        self._last_news_at = time.monotonic()
         self._began.set()
         self._ended.set()
 
@@ -178,13 +182,14 @@ class RunSession(_MarkedSession):
         """Return once the channel is closed, or the command has ended and what is left of it is silent."""
         await self._ended.wait() if not self.truncated else None
         while not self.closed.is_set():
-            silent = time.monotonic() - self._last_bytes_at
-            if silent > _DRAIN_SECONDS:
+            is_whole = self.marked_stdout.end is not None and self.marked_stderr.end is not None
+            left = self._last_news_at + (_DRAIN_SECONDS if is_whole else _LAST_OUTPUT_SECONDS) - time.monotonic()
+            if left < 0:
                 self.abort()
                 return
             try:
                 # Not wait_for: of Python 3.11 it loses a cancellation that comes as the channel closes.
-                async with asyncio.timeout(_DRAIN_SECONDS - silent + 0.01):
+                async with asyncio.timeout(min(left, _DRAIN_SECONDS) + 0.01):
                     await self.closed.wait()
             except TimeoutError:
                 continue
