@@ -1,7 +1,8 @@
-"""Starts Textual workers whose coroutine is made when it runs: one that ends before has none that is never awaited."""
+"""Workers and one-shot timers of Textual's nodes, without the ways in which Textual loses them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
@@ -18,8 +19,24 @@ def start_worker(
     exclusive: bool = False,
     exit_on_error: bool = True,
 ) -> Worker[Any]:
-    """Run `work(*arguments)` beside the event handlers of `node`, as DOMNode.run_worker does."""
+    """Run `work(*arguments)` beside the event handlers of `node`, as DOMNode.run_worker does.
+
+    The coroutine is made when the worker runs, so that none is left unawaited when the worker is cancelled before.
+    """
     # Textual's type for a callable takes no partial.
     return node.run_worker(
         cast("Any", partial(work, *arguments)), group=group, exclusive=exclusive, exit_on_error=exit_on_error
     )
+
+
+def call_after(node: DOMNode, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+    """Call back in `seconds`, unless the handle is cancelled or `node` is removed before.
+
+    MessagePump.set_timer never calls back if its time is over before its task first runs, as on a loaded machine.
+    """
+
+    def unless_cancelled() -> object:
+        return None if handle.cancelled() else callback()
+
+    handle = asyncio.get_running_loop().call_later(seconds, node.call_later, unless_cancelled)
+    return handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -12,7 +13,6 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.domain import chains
@@ -34,6 +34,7 @@ from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.table_rows import Column
+from hpcdash.ui.workers import call_after
 
 ROWS = pa.schema([*JOBS, pa.field("_row_id", TEXT), pa.field("_waits", TEXT)])
 WHOLE = "whole chain"
@@ -77,7 +78,7 @@ class ChainView(ReadTableView):
         self.job_id = job_id
         self.reader = ChainReader(session.store, job_id, self._read_more)
         # What a history could not tell yet is asked for later, though no list changes by then.
-        self._later: Timer | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._made: tuple[JobChain, pa.Table] | None = None
         super().__init__(session, **rest)
 
@@ -203,8 +204,8 @@ class ChainView(ReadTableView):
         self._show_picture()
         seconds = self.reader.again_in_seconds
         if self._later is not None:
-            self._later.stop()
-        self._later = self.set_timer(seconds, self.read) if seconds is not None and self.is_live else None
+            self._later.cancel()
+        self._later = call_after(self, seconds, self.read) if seconds is not None and self.is_live else None
 
     def _show_picture(self) -> None:
         if not self.is_live:

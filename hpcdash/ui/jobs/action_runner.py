@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
-from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
@@ -25,7 +24,7 @@ from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.lines import Hint
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.plan import SubmissionPlan
@@ -83,7 +82,7 @@ class ActionRunner:
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
         self._underway: list[Underway] = []
-        self._looks_again: dict[str, Timer] = {}
+        self._looks_again: dict[str, asyncio.TimerHandle] = {}
 
     async def carry_out(
         self,
@@ -181,8 +180,8 @@ class ActionRunner:
         underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
         self._underway.append(underway)
         line = UnderwayLine(underway)
-        timer = self.screen.set_timer(
-            _QUIET_SECONDS, lambda: self.screen.mount(line, before=self.screen.query_one(Hint))
+        timer = call_after(
+            self.screen, _QUIET_SECONDS, lambda: self.screen.mount(line, before=self.screen.query_one(Hint))
         )
 
         def on_outcome(outcome: Outcome) -> None:
@@ -195,7 +194,7 @@ class ActionRunner:
             report = await session.actions.run(plan, on_outcome, heard if plan.request.verb is Verb.SUBMIT else None)
         finally:
             self._underway.remove(underway)
-            timer.stop()
+            timer.cancel()
             if line.is_attached:
                 await line.remove()
         self._ask_again(session, report)
@@ -216,8 +215,8 @@ class ActionRunner:
         if any(outcome.done for outcome in report.outcomes):
             # Several actions in a row are looked after together.
             if (waiting := self._looks_again.get(session.name)) is not None:
-                waiting.stop()
-            self._looks_again[session.name] = self.screen.set_timer(_LAG_SECONDS, session.poller.ask_now)
+                waiting.cancel()
+            self._looks_again[session.name] = call_after(self.screen, _LAG_SECONDS, session.poller.ask_now)
 
     async def look_for(self, again: SubmissionPlan, report: Report, session: ClusterSession) -> tuple[Outcome, ...]:
         """The outcomes, once it is known what became of submissions whose answer was lost; told as it is found out."""

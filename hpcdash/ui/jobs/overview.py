@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -30,7 +29,7 @@ from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
 from hpcdash.ui.widgets.cells import ASCII_SIGNS, MUTED, short_deadline, short_instant, signs, usage_bar
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 # What reads logs is imported when one is read.
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ class JobOverview(Vertical):
         self._now = now
         self._patterns = patterns
         self._row: Row | None = None
-        self._resting: Timer | None = None
-        self._moved_at = 0.0
+        self._resting: asyncio.TimerHandle | None = None
         self._read_at = float("-inf")
         # By job what it uses, None where that could not be had, and when it was asked.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
@@ -170,9 +168,8 @@ class JobOverview(Vertical):
             return
         self._row = row
         if self._resting is not None:
-            self._resting.stop()
-        self._moved_at = time.monotonic()
-        self._resting = self.set_timer(REST_SECONDS, self._rested)
+            self._resting.cancel()
+        self._resting = call_after(self, REST_SECONDS, self._rested)
 
     @property
     def is_settled(self) -> bool:
@@ -181,10 +178,6 @@ class JobOverview(Vertical):
 
     def tick(self) -> None:
         """A second went by."""
-        if self._resting is not None and time.monotonic() - self._moved_at >= 2 * REST_SECONDS:
-            # Textual drops a timer whose time is over before its task first runs.
-            self._resting.stop()
-            self._rested()
         if self._row is None or self._resting is not None:
             return
         self._draw()
@@ -314,7 +307,7 @@ class JobOverview(Vertical):
             await self._tails.locate(row)
             if self._tails.is_located(str(row["id"])) and self._row is not None and self.is_attached:
                 # Its end is read a second later, if the cursor still rests there.
-                self._resting = self.set_timer(LOCATED_SECONDS, self._rested)
+                self._resting = call_after(self, LOCATED_SECONDS, self._rested)
             return
         try:
             if self._row is not None:

@@ -30,7 +30,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.allocations import Run
@@ -242,7 +242,7 @@ class LogView(View):
         self._said = words
         self.post_message(self.CrumbsChanged())
         if words:
-            self.set_timer(_SAID_SECONDS, self._say_no_more)
+            call_after(self, _SAID_SECONDS, self._say_no_more)
 
     def _say_no_more(self) -> None:
         self._say("")

@@ -45,7 +45,7 @@ from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.view import FRAMED_LINES, Targets, View
 from hpcdash.ui.widgets.lines import Line
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.metrics.charts.curves import ChartRequest
@@ -298,7 +298,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self.said = words
         self.post_message(self.CrumbsChanged())
         if words:
-            self.set_timer(_SAID_SECONDS, partial(self._say, ""))
+            call_after(self, _SAID_SECONDS, partial(self._say, ""))
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (

@@ -11,7 +11,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.share.wishes import Wish
@@ -86,4 +86,4 @@ class ShareActions:
             warnings=lines if interrupted else (),
         )
         if report is not None:
-            view.set_timer(_PUBLISHED_SECONDS, view.read)
+            call_after(view, _PUBLISHED_SECONDS, view.read)

@@ -22,7 +22,7 @@ from hpcdash.services.jobs.lookup import known_row
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
@@ -241,7 +241,7 @@ class SubmitActions:
         # A folded array has a row of its own.
         if view.rows.move_to(f"{number}[]") or view.rows.move_to(number) or looks <= 0:
             return
-        self.screen.set_timer(_LOOK_SECONDS, lambda: self._point_at(number, view, moves, looks - 1))
+        call_after(self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, looks - 1))
 
 
 def _launch_folder(planned: SubmissionPlan) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from rich.text import Text
 from textual.content import Content
-from textual.timer import Timer
 from textual.widgets import Static
 
 from hpcdash.backends.submissions import StartEstimate
@@ -26,7 +25,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.script_page import ScriptPage
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.state.recents import Recents
@@ -70,8 +69,8 @@ class SubmitPage(View):
         self.batch_file = BatchFile(session.store)
         self._rest: dict[str, object] = {}
         self._root = ""
-        self._looking: Timer | None = None
-        self._resting: Timer | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._resting: asyncio.TimerHandle | None = None
         self._unreachable: HpcdashError | None = None
         self._learned_at = float("-inf")
         self._scripts_here: tuple[str, ...] = ()
@@ -250,9 +249,9 @@ class SubmitPage(View):
     def preview_soon(self) -> None:
         """Look at what stands there once the next letters did not come at once."""
         if self._looking is not None:
-            self._looking.stop()
+            self._looking.cancel()
         asks = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
-        self._looking = self.set_timer(_PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview)
+        self._looking = call_after(self, _PATH_SECONDS if asks else _TYPING_SECONDS, self._start_preview)
 
     @property
     def is_preview_due(self) -> bool:
@@ -305,17 +304,17 @@ class SubmitPage(View):
 
     def _rest_soon(self) -> None:
         if self._resting is not None:
-            self._resting.stop()
+            self._resting.cancel()
             self._resting = None
         if self.seen.is_whole and self.seen.script and not self.answer.is_for(self.seen):
-            self._resting = self.set_timer(self.answer.wait_seconds(_REST_SECONDS), self._begin_to_ask)
+            self._resting = call_after(self, self.answer.wait_seconds(_REST_SECONDS), self._begin_to_ask)
 
     def _begin_to_ask(self) -> None:
         # Nobody reads the answer while something else is on the screen.
         if self.display and self.app.screen is self.screen and self.session.poller.focused:
             start_worker(self, self._ask, exclusive=True, group="ask")
         else:
-            self._resting = self.set_timer(_REST_SECONDS, self._begin_to_ask)
+            self._resting = call_after(self, _REST_SECONDS, self._begin_to_ask)
 
     async def _ask(self) -> None:
         """When it would start, or why it would be refused; and which of its paths are missing."""

@@ -13,6 +13,7 @@ from textual.widgets import Static
 from hpcdash.domain.text import visible
 from hpcdash.ui.actions import JOB_TABLES, LOG, OF_A_JOB
 from hpcdash.ui.widgets.lines import Line
+from hpcdash.ui.workers import call_after
 
 _ACTION = re.compile(r"\{([a-z_]+)\}")
 _SECONDS = 20.0
@@ -169,7 +170,7 @@ class Notice(Static):
         """Show some words, until the time is up."""
         self.update("\n".join(map(visible, words.splitlines())))
         self.display = True
-        self.set_timer(_SECONDS, self.put_away)
+        call_after(self, _SECONDS, self.put_away)
 
     def put_away(self) -> bool:
         """Whether there was anything to put away."""

@@ -108,15 +108,6 @@ async def test_nothing_is_asked_while_the_cursor_moves(tmp_path: Path, monkeypat
         assert transport.count(of_files) == asked  # type: ignore[attr-defined]
 
 
-async def test_a_job_is_shown_although_the_timer_of_its_rest_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_timer = JobOverview.set_timer
-    monkeypatch.setattr(JobOverview, "set_timer", lambda self, _, callback: set_timer(self, 3600, callback))
-    app = dashboard("everyday")
-    async with app.run_test(size=UNDER) as pilot:
-        await settled(pilot)
-        await pointed_at(pilot, "60")
-
-
 async def test_a_waiting_job_says_why_and_asks_nothing() -> None:
     app = dashboard("everyday")
     async with app.run_test(size=UNDER) as pilot:
